@@ -1,0 +1,23 @@
+"""Who runs together: batching policies under one contract. Pure. A new policy is one class and one line here."""
+
+from collections.abc import Callable
+
+from latebind.batching.graph import GraphBatching
+from latebind.batching.serial import Serial
+from latebind.batching.view import BatchPolicy
+from latebind.domain.config import PolicyConfig
+from latebind.domain.errors import ConfigError
+
+POLICIES: dict[str, Callable[[PolicyConfig], BatchPolicy]] = {
+    "serial": Serial,
+    "graph": GraphBatching,
+}
+
+
+def make_policy(config: PolicyConfig) -> BatchPolicy:
+    """Make the policy that `config` names; an unknown name raises `ConfigError`."""
+    try:
+        return POLICIES[config.name](config)
+    except KeyError:
+        known = ", ".join(POLICIES)
+        raise ConfigError(f"policy.name is {config.name!r}: there is no such policy; take one of {known}") from None

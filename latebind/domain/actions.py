@@ -1,0 +1,55 @@
+"""What is to be done: the actions that the scheduler answers with, in imperatives. A driver performs them in order."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Outcome(IntEnum):
+    """How a request ended."""
+
+    ANSWERED = 0
+    REFUSED_FULL = 1
+    REFUSED_LATE = 2
+    EXPIRED = 3
+    CANCELLED = 4
+    FAILED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run `stage` of `model` on `worker` for these requests; their inputs lie in `slots`, in the same order.
+
+    At stage 0 the worker gathers the inputs from the slots; at a later stage it goes on with the activations it
+    holds, of which only those of `requests` are still wanted.
+    """
+
+    worker: int
+    model: str
+    stage: int
+    requests: tuple[int, ...]
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """End `request` of `model` with `outcome`.
+
+    `stage` is the last stage it ran, -1 if none; `waited` and `ran` are its seconds in the queue and on a worker.
+    """
+
+    request: int
+    model: str
+    outcome: Outcome
+    stage: int
+    waited: float
+    ran: float
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Send `Woke` at `time` or soon after; a later `WakeAt` replaces an earlier one."""
+
+    time: float
+
+
+Action = Run | Reply | WakeAt

@@ -1,0 +1,95 @@
+"""The one frozen tree of settings: read once, validated once, handed down in parts."""
+
+from dataclasses import dataclass, field
+
+from latebind.domain.costs import ModelCosts
+from latebind.domain.errors import ConfigError
+from latebind.domain.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """Which batching policy decides and its settings; `window` in seconds.
+
+    `max_batch` 0 means the largest batch that each model was built for.
+    """
+
+    name: str = "graph"
+    max_batch: int = 0
+    window: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.max_batch < 0:
+            raise ConfigError(f"policy.max_batch is {self.max_batch}: give 1 or more, or 0 for the model's own")
+        if self.window < 0:
+            raise ConfigError(f"policy.window is {self.window} s: give 0 or more seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What the scheduler knows of one model: its shape, its costs and how many requests may wait for it."""
+
+    spec: ModelSpec
+    costs: ModelCosts
+    max_queued: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Everything a scheduler starts from; two schedulers with equal configurations decide alike."""
+
+    models: tuple[ServedModel, ...]
+    workers: int = 1
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigError(f"workers is {self.workers}: at least one worker is needed")
+        names = [served.spec.name for served in self.models]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"two models have the same name in {sorted(names)}: give each its own")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How the engine's process runs: workers of `threads` threads each, pinned to `cores` where any are named.
+
+    `slots` is the number of requests of one model that may be anywhere between door and answer at once.
+    """
+
+    workers: int = 1
+    threads: int = 1
+    cores: tuple[int, ...] = ()
+    slots: int = 256
+    exits: bool = True
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("workers", self.workers), ("threads", self.threads), ("slots", self.slots)):
+            if value < 1:
+                raise ConfigError(f"engine.{name} is {value}: give 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class DoorConfig:
+    """Where the door listens and what it tells. `deadline` (seconds) is for requests that name none."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    deadline: float = 1.0
+    show_exit: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"server.port is {self.port}: give 1 to 65535, or 0 for any free port")
+        if self.deadline <= 0:
+            raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """All settings of `latebind serve`, as its TOML file spells them."""
+
+    server: DoorConfig = field(default_factory=DoorConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)

@@ -1,0 +1,57 @@
+"""What things cost, measured once: the figures that scheduler, composition and simulator share. Seconds and bytes."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds as a function of batch size, measured at `batches` (ascending) and linear in between."""
+
+    batches: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def at(self, batch: int) -> float:
+        """Return the seconds that a batch of this size takes; past the last point the last slope goes on."""
+        place = bisect_left(self.batches, batch)
+        if place < len(self.batches) and self.batches[place] == batch:
+            return self.seconds[place]
+        if len(self.batches) == 1:
+            return self.seconds[0] * batch / self.batches[0]
+        right = min(max(place, 1), len(self.batches) - 1)
+        low, high = self.batches[right - 1], self.batches[right]
+        slope = (self.seconds[right] - self.seconds[right - 1]) / (high - low)
+        return max(0.0, self.seconds[right - 1] + slope * (batch - low))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCosts:
+    """The measured costs of one model on one kind of worker.
+
+    `stages[i]` is the latency curve of stage i. `lookups[i]` is that of the learned cache behind stage i and
+    `hit_rates[i]` the share of all requests that leave there; both only have the stages with a cache.
+    """
+
+    stages: tuple[Curve, ...]
+    lookups: dict[int, Curve] = field(default_factory=dict)
+    hit_rates: dict[int, float] = field(default_factory=dict)
+    weight_bytes: int = 0
+    load_seconds: float = 0.0
+
+    def step(self, stage: int, batch: int) -> float:
+        """Return the seconds of stage `stage` and the lookup behind it for a batch of this size."""
+        lookup = self.lookups.get(stage)
+        return self.stages[stage].at(batch) + (lookup.at(batch) if lookup else 0.0)
+
+    def remaining(self, stage: int, batch: int) -> float:
+        """Return the seconds from the start of `stage` to the end of the network: the full depth, no exit hoped for."""
+        return sum(self.step(i, batch) for i in range(stage, len(self.stages)))
+
+    def remaining_table(self, max_batch: int) -> tuple[tuple[float, ...], ...]:
+        """Return `remaining` for every stage and batch: `table[batch][stage]`, with a 0 behind the last stage."""
+        return tuple(tuple(self._remaining_row(batch)) for batch in range(max_batch + 1))
+
+    def _remaining_row(self, batch: int) -> list[float]:
+        steps = [self.step(i, batch) if batch else 0.0 for i in range(len(self.stages))]
+        return [0.0, *accumulate(reversed(steps))][::-1]

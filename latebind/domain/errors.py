@@ -1,0 +1,82 @@
+"""The one tree of errors. A message says what happened, to what, and what to do next.
+
+    LatebindError
+    |- UserError               the caller can mend it
+    |  |- InvalidRequest       400  a request that no model could answer
+    |  |- NotFound             404  no such model, version or route
+    |  |- TooLarge             413  a body, header or name past its limit
+    |  |- ExportError               a module that cannot become a chain of stages
+    |  |- ConfigError               a setting or option that makes no sense
+    |  `- RepositoryError           a model directory that is incomplete, altered or of another format
+    |- Refused                 503  not accepted: the queue is full or the deadline cannot be met
+    |- Expired                 504  accepted, but its deadline passed before the answer
+    |- Failed                  500  the model raised while it ran
+    |- Unavailable             503  the engine is starting, draining or gone
+    `- IllegalEvent                 an event that the state does not allow: a bug, the state is unchanged
+"""
+
+
+class LatebindError(Exception):
+    """Root of all errors that latebind raises on purpose."""
+
+    http_status = 500
+
+
+class UserError(LatebindError):
+    """Something that the caller can mend."""
+
+    http_status = 400
+
+
+class InvalidRequest(UserError):
+    """A request that no model could answer: wrong tensor, wrong shape, broken body."""
+
+
+class NotFound(UserError):
+    """No such model, version or route."""
+
+    http_status = 404
+
+
+class TooLarge(UserError):
+    """Something is past its limit of size."""
+
+    http_status = 413
+
+
+class ExportError(UserError):
+    """A module that cannot be turned into a chain of stages."""
+
+
+class ConfigError(UserError):
+    """A setting or option that makes no sense."""
+
+
+class RepositoryError(UserError):
+    """A model directory that is incomplete, altered or of another format."""
+
+
+class Refused(LatebindError):
+    """A request that was not accepted: the queue is full or its deadline cannot be met."""
+
+    http_status = 503
+
+
+class Expired(LatebindError):
+    """A request that was accepted and whose deadline passed before its answer."""
+
+    http_status = 504
+
+
+class Failed(LatebindError):
+    """A request whose model raised while it ran."""
+
+
+class Unavailable(LatebindError):
+    """The engine is starting, draining or gone."""
+
+    http_status = 503
+
+
+class IllegalEvent(LatebindError):
+    """An event that the state does not allow. It is a bug; the state is unchanged."""

@@ -1,0 +1,74 @@
+"""The log of events and actions, one JSON line each: a bug report is a file, and a file replays.
+
+Line 1 is the configuration of the scheduler, every other line `[now, event, actions]`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import msgspec
+
+from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
+from latebind.domain.config import SchedulerConfig
+from latebind.domain.errors import ConfigError
+from latebind.domain.events import Arrived, Cancelled, Event, StageDone, StageFailed, Woke
+
+KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Arrived, Cancelled, StageDone, StageFailed, Woke, Run, Reply, WakeAt)
+}
+FIELDS = {name: tuple(kind.__dataclass_fields__) for name, kind in KINDS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event, when it happened (seconds), and what the scheduler answered."""
+
+    now: float
+    event: Event
+    actions: tuple[Action, ...]
+
+
+class EventLog:
+    """Writes entries to an open binary file. The file is the caller's to close."""
+
+    def __init__(self, file: IO[bytes], config: SchedulerConfig) -> None:
+        self._file = file
+        self._encode = msgspec.json.Encoder().encode
+        file.write(self._encode(config) + b"\n")
+
+    def write(self, now: float, event: Event, actions: Iterable[Action]) -> None:
+        """Append one entry."""
+        self._file.write(self._encode([now, _plain(event), [_plain(action) for action in actions]]) + b"\n")
+
+
+def read_log(file: IO[bytes]) -> tuple[SchedulerConfig, Iterator[Entry]]:
+    """Return the configuration and the entries of a log; a line that is no entry raises `ConfigError`."""
+    header = file.readline()
+    try:
+        config = msgspec.json.decode(header, type=SchedulerConfig)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"line 1 is not the configuration of a scheduler ({error}): is this an event log?") from None
+    return config, _entries(file)
+
+
+def _entries(file: IO[bytes]) -> Iterator[Entry]:
+    for number, line in enumerate(file, start=2):
+        try:
+            now, event, actions = msgspec.json.decode(line, type=tuple[float, list[Any], list[list[Any]]])
+            yield Entry(now, _made(event), tuple(_made(action) for action in actions))
+        except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"line {number} of the event log is broken ({error}): cut the log before it") from None
+
+
+def _plain(thing: Event | Action) -> list[Any]:
+    name = type(thing).__name__
+    return [name, *(getattr(thing, field) for field in FIELDS[name])]
+
+
+def _made(plain: list[Any]) -> Any:
+    name, *values = plain
+    values = [tuple(value) if isinstance(value, list) else value for value in values]
+    if name == "Reply":
+        values[2] = Outcome(values[2])
+    return KINDS[name](*values)

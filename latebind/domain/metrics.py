@@ -1,0 +1,97 @@
+"""Counts and histograms made from events and actions alone, so that live and simulated figures mean the same. Pure."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from latebind.domain.actions import Action, Outcome, Reply, Run
+from latebind.domain.config import SchedulerConfig
+from latebind.domain.events import Arrived, Event
+
+SECONDS_BUCKETS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+
+
+class Histogram:
+    """Counts of seconds by upper bound; the last count is of all that is above the last bound."""
+
+    def __init__(self, bounds: Sequence[float] = SECONDS_BUCKETS) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value in seconds."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return bounds, counts (one more than bounds), sum and count as plain types."""
+        return {"le": list(self._bounds), "counts": list(self._counts), "sum": self._sum, "count": sum(self._counts)}
+
+
+class ModelMetrics:
+    """The figures of one model."""
+
+    def __init__(self, stages: int) -> None:
+        self.pending = 0
+        self.outcomes = dict.fromkeys(Outcome, 0)
+        self.left_at = [0] * stages
+        self.batches: Counter[int] = Counter()
+        self.stage_runs = 0
+        self.row_stages = 0
+        self.latency = Histogram()
+        self.queue = Histogram()
+
+    def ran(self, action: Run) -> None:
+        """Count one stage of one sub-batch; its size counts as a batch where it starts the network."""
+        size = len(action.requests)
+        self.stage_runs += 1
+        self.row_stages += size
+        if action.stage == 0:
+            self.batches[size] += 1
+
+    def replied(self, action: Reply) -> None:
+        """Count the end of one request."""
+        self.pending -= 1
+        self.outcomes[action.outcome] += 1
+        if action.outcome is Outcome.ANSWERED:
+            self.left_at[action.stage] += 1
+            self.latency.add(action.waited + action.ran)
+            self.queue.add(action.waited)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all figures as plain types."""
+        return {
+            "requests": {outcome.name.lower(): count for outcome, count in self.outcomes.items()},
+            "left_at": list(self.left_at),
+            "batches": {str(size): count for size, count in sorted(self.batches.items())},
+            "stage_runs": self.stage_runs,
+            "row_stages": self.row_stages,
+            "latency_seconds": self.latency.snapshot(),
+            "queue_seconds": self.queue.snapshot(),
+            "pending": self.pending,
+        }
+
+
+class Metrics:
+    """Watches what a scheduler is told and what it answers."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._models = {served.spec.name: ModelMetrics(served.spec.stages) for served in config.models}
+
+    def observe(self, event: Event, actions: Iterable[Action]) -> None:
+        """Take in one event and the actions that answered it."""
+        if isinstance(event, Arrived):
+            self._models[event.model].pending += 1
+        for action in actions:
+            if isinstance(action, Run):
+                self._models[action.model].ran(action)
+            elif isinstance(action, Reply):
+                self._models[action.model].replied(action)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the figures of every model as plain types, ready for JSON."""
+        return {"models": {name: model.snapshot() for name, model in self._models.items()}}

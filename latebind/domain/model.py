@@ -1,0 +1,46 @@
+"""What a served model looks like from outside: its name, its tensors and how many stages it has. No weights here."""
+
+from dataclasses import dataclass
+from math import prod
+
+ITEM_BYTES = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output of a model. `shape` leaves the batch dimension out; `dtype` is numpy's and torch's name."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that one row (one request) of this tensor takes."""
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model as clients and the scheduler know it.
+
+    `lookups` are the stages (counted from 0, never the last) behind which a learned cache may answer.
+    """
+
+    name: str
+    version: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    stages: int
+    max_batch: int
+    lookups: tuple[int, ...] = ()

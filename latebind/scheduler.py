@@ -143,24 +143,32 @@ class Scheduler:
     # Events ---------------------------------------------------------------------------------------------------------
 
     def _arrived(self, event: Arrived, now: float, actions: list[Action]) -> None:
-        if event.request in self._live:
-            raise IllegalEvent(f"request {event.request} has arrived twice")
         lane = self._lanes.get(event.model)
         if lane is None:
-            raise IllegalEvent(f"request {event.request} is for {event.model!r}, which is not served")
-        if len(lane.queue) >= lane.max_queued:
-            actions.append(Reply(event.request, event.model, Outcome.REFUSED_FULL, -1, 0.0, 0.0))
+            raise IllegalEvent(f"requests {event.requests} are for {event.model!r}, which is not served")
+        if any(i in self._live for i in event.requests):
+            raise IllegalEvent(f"a request of {event.requests} has arrived twice")
+        refusal = self._refusal(lane, event, now)
+        if refusal is not None:
+            actions.extend([Reply(i, event.model, refusal, -1, 0.0, 0.0) for i in event.requests])
             return
-        if now + self._backlog / len(self._workers) + lane.full_depth > event.deadline:
-            actions.append(Reply(event.request, event.model, Outcome.REFUSED_LATE, -1, 0.0, 0.0))
-            return
-        request = Request(event.request, event.model, event.slot, event.deadline, now)
-        self._live[request.id] = request
-        lane.queue[request.id] = request
-        self._accepted += 1
-        self._queued += 1
-        self._backlog += lane.seconds_per_request
-        heappush(self._last_starts, (event.deadline - lane.full_depth, request.id))
+        for i, slot in zip(event.requests, event.slots, strict=True):
+            self._live[i] = lane.queue[i] = Request(i, event.model, slot, event.deadline, now)
+            heappush(self._last_starts, (event.deadline - lane.full_depth, i))
+        count = len(event.requests)
+        self._accepted += count
+        self._queued += count
+        self._backlog += count * lane.seconds_per_request
+
+    def _refusal(self, lane: Lane, event: Arrived, now: float) -> Outcome | None:
+        """Say why these requests cannot be accepted; their work and all before it is counted at full depth."""
+        count = len(event.requests)
+        if len(lane.queue) + count > lane.max_queued:
+            return Outcome.REFUSED_FULL
+        ahead = (self._backlog + (count - 1) * lane.seconds_per_request) / len(self._workers)
+        if now + ahead + lane.full_depth > event.deadline:
+            return Outcome.REFUSED_LATE
+        return None
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
         request = self._live.get(event.request)

@@ -50,9 +50,9 @@ class CifarResNet(nn.Module):
         self.layer3 = _group(32, 64, blocks, stride=2)
         self.linear = nn.Linear(64, classes)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, image: Tensor) -> Tensor:
         """Map normalised images `(B, 3, 32, 32) float32` to logits `(B, classes) float32`."""
-        x = functional.relu(self.bn1(self.conv1(x)))
+        x = functional.relu(self.bn1(self.conv1(image)))
         x = self.layer3(self.layer2(self.layer1(x)))
         return self.linear(x.mean(dim=(2, 3)))
 

@@ -5,12 +5,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A request for `model` lies in slot `slot` and wants its answer by `deadline` (seconds, the scheduler's clock)."""
+    """One call of a client: requests for `model`, their inputs in `slots`, all due at `deadline`.
 
-    request: int
+    A call of N rows is N requests; they are accepted or refused together. `deadline` is in seconds of the
+    scheduler's clock.
+    """
+
     model: str
-    slot: int
     deadline: float
+    requests: tuple[int, ...]
+    slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Metrics:
     def observe(self, event: Event, actions: Iterable[Action]) -> None:
         """Take in one event and the actions that answered it."""
         if isinstance(event, Arrived):
-            self._models[event.model].pending += 1
+            self._models[event.model].pending += len(event.requests)
         for action in actions:
             if isinstance(action, Run):
                 self._models[action.model].ran(action)

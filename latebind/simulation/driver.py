@@ -51,7 +51,7 @@ class Simulator:
             self._pass(arrival.time)
             self._arrivals[request] = (arrival.time, arrival.leaves_at)
             # A slot is never short here: the request's number serves as one.
-            event = Arrived(request, arrival.model, request, arrival.time + arrival.allowed)
+            event = Arrived(arrival.model, arrival.time + arrival.allowed, (request,), (request,))
             self._tell(event, arrival.time)
         while self._due:
             self._pass(self._due[0][0])

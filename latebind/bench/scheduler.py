@@ -1,0 +1,84 @@
+"""How many events a second the scheduler handles on one core, by number of waiting requests."""
+
+import time
+from dataclasses import dataclass
+from random import Random
+from statistics import median
+
+from latebind.domain.actions import Action, Run
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.events import Arrived, StageDone
+from latebind.domain.model import ModelSpec
+from latebind.scheduler import Scheduler
+
+STAGES = 8
+MAX_BATCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One measurement: events of both kinds (arrivals and stage boundaries) handled in a second."""
+
+    policy: str
+    waiting: int
+    batch: int
+    events: int
+    events_per_second: float
+
+
+def run(*, events: int = 200_000, rounds: int = 3, seed: int = 0) -> list[Speed]:
+    """Measure every combination of policy and backlog; the median of `rounds` is kept."""
+    return [
+        measure(policy, waiting=waiting, batch=batch, events=events, rounds=rounds, seed=seed)
+        for policy, batch in (("serial", 1), ("graph", 1), ("graph", MAX_BATCH))
+        for waiting in (0, 10, 1000)
+    ]
+
+
+def measure(policy: str, *, waiting: int, batch: int, events: int, rounds: int, seed: int) -> Speed:
+    """Measure one policy with `waiting` requests in the queue throughout."""
+    speeds = [_round(policy, waiting, batch, events, seed + number) for number in range(rounds)]
+    return Speed(policy, waiting, batch, events, median(speeds))
+
+
+def _round(policy: str, waiting: int, batch: int, events: int, seed: int) -> float:
+    """Play closed-loop traffic: whoever is answered is replaced; 30 % leave at a boundary that has a lookup."""
+    random = Random(seed)
+    scheduler = Scheduler(_config(policy, batch, waiting))
+    backlog = waiting + batch
+    running = _launched(scheduler.handle(_arrival(0, backlog), 0.0))
+    last, now, handled, seconds = backlog, 0.0, 0, 0.0
+    while handled < events:
+        now += 0.001
+        hits = running.stage in (2, 4)
+        exited = tuple(i for i in running.requests if hits and random.random() < 0.3)
+        done = StageDone(running.worker, exited)
+        leaving = len(running.requests) if running.stage == STAGES - 1 else len(exited)
+        arrivals = [_arrival(last + i, 1, now) for i in range(leaving)]
+        last += leaving
+        begun = time.perf_counter()
+        for arrival in arrivals:
+            scheduler.handle(arrival, now)
+        actions = scheduler.handle(done, now)
+        seconds += time.perf_counter() - begun
+        handled += 1 + leaving
+        running = _launched(actions)
+    scheduler.check()
+    return handled / seconds
+
+
+def _launched(actions: list[Action]) -> Run:
+    return next(action for action in actions if isinstance(action, Run))
+
+
+def _arrival(first: int, count: int, now: float = 0.0) -> Arrived:
+    numbers = tuple(range(first, first + count))
+    return Arrived("net", now + 1e6, numbers, numbers)
+
+
+def _config(policy: str, batch: int, waiting: int) -> SchedulerConfig:
+    costs = ModelCosts(tuple(Curve((1, MAX_BATCH), (3e-4, 3e-3)) for _ in range(STAGES)), {}, {2: 0.3, 4: 0.2})
+    spec = ModelSpec("net", "1", (), (), STAGES, MAX_BATCH, (2, 4))
+    model = ServedModel(spec, costs, waiting + 10 * MAX_BATCH)
+    return SchedulerConfig((model,), 1, PolicyConfig(policy, batch, 0.0))

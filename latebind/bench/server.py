@@ -1,0 +1,43 @@
+"""Starts `latebind serve` in a process of its own for a benchmark and stops it again."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from latebind.cli.serve import READY
+
+
+@contextmanager
+def serving(
+    repository: Path, *options: str, cores: Sequence[int] = (), log: Path | None = None
+) -> Iterator[str]:
+    """Serve `repository` on a free port with these options of `latebind serve`; yields the URL.
+
+    `cores` are those of the door; the engine takes its own by `--cores`. `log` takes what the server prints on
+    standard error, which else goes where ours goes.
+    """
+    command = [sys.executable, "-m", "latebind", "serve", str(repository), "--port", "0", *options]
+    with (log or Path(os.devnull)).open("ab") as errors:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors if log else None,
+            text=True,
+            preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
+        )
+        try:
+            yield _url(process)
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def _url(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(READY):
+            return line.removeprefix(READY).strip()
+    raise RuntimeError(f"the server ended with status {process.wait()} before it was ready: see its messages above")

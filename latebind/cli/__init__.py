@@ -1,0 +1,1 @@
+"""The command line: build, serve, simulate, bench, models, replay."""

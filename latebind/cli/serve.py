@@ -1,0 +1,128 @@
+"""`latebind serve`: the door in this process, the engine in one of its own."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+import uvloop
+
+from latebind.batching import POLICIES
+from latebind.cli.console import reporting
+from latebind.domain.config import ServeConfig
+from latebind.domain.errors import ConfigError
+from latebind.engine.client import EngineClient
+from latebind.engine.order import EngineOrder
+from latebind.repository.listing import find_models
+from latebind.server.door import Door
+
+READY = "latebind serves at "  # printed with the URL once requests are answered; scripts wait for it
+
+
+def serve(
+    repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
+    model: Annotated[list[str] | None, typer.Option(help="Serve this model; may be repeated. Default: all.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML with [server], [engine], [policy]; options win.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None,
+    deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
+    show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
+    exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None,
+    policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(POLICIES)}. graph.")] = None,
+    max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0 is what a model was built for.")] = None,
+    window_ms: Annotated[float | None, typer.Option(help="How long graph batching holds a batch back. 0.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers that run at once. 1.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of each worker. 1.")] = None,
+    cores: Annotated[str | None, typer.Option(help="Cores for the engine, as 1 or 2,3. Default: any.")] = None,
+    slots: Annotated[int | None, typer.Option(help="Requests of a model that may be under way at once. 256.")] = None,
+    backend: Annotated[str | None, typer.Option(help="Run stages on this backend, not on the one built for.")] = None,
+    event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,
+) -> None:
+    """Serve models over the Open Inference Protocol v2 (HTTP) until interrupted.
+
+    Workers times threads should not exceed the cores that are left beside the door.
+
+    Examples:
+
+    * `latebind serve models`
+    * `latebind serve models --model resnet56 --port 0 --cores 1 --policy graph --max-batch 8`
+    * `latebind serve models --config latebind.toml --no-exits`
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s door %(levelname)s %(message)s")
+    with reporting():
+        settings = _settings(
+            config,
+            server={
+                "host": host,
+                "port": port,
+                "deadline": None if deadline_ms is None else deadline_ms / 1e3,
+                "show_exit": show_exit,
+            },
+            engine={
+                "exits": exits,
+                "workers": workers,
+                "threads": threads,
+                "cores": None if cores is None else _cores(cores),
+                "slots": slots,
+                "backend": backend,
+            },
+            policy={
+                "name": policy,
+                "max_batch": max_batch,
+                "window": None if window_ms is None else window_ms / 1e3,
+            },
+        )
+        uvloop.run(_serve(settings, find_models(repository, model), event_log))
+
+
+async def _serve(settings: ServeConfig, models: list[Path], event_log: Path | None) -> None:
+    """Start the engine, open the door, and close both in that order's reverse."""
+    order = EngineOrder(
+        directories=tuple(str(path) for path in models),
+        engine=settings.engine,
+        policy=settings.policy,
+        event_log=str(event_log) if event_log else None,
+    )
+    engine = await EngineClient.start(order)
+    try:
+        async with Door(engine, settings.server) as door:
+            door.close_on_signals()
+            for spec in engine.models.values():
+                logging.getLogger(__name__).info("serving %s version %s", spec.name, spec.version)
+            print(f"{READY}http://{_printable(settings.server.host)}:{door.port}", flush=True)
+            await asyncio.wait({asyncio.create_task(door.closed())})
+    finally:
+        await engine.close()
+
+
+def _settings(file: Path | None, **options: dict[str, Any]) -> ServeConfig:
+    """Read the file if there is one, put the given options over it, and check everything once."""
+    settings = ServeConfig()
+    if file is not None:
+        try:
+            settings = msgspec.toml.decode(file.read_bytes(), type=ServeConfig, strict=True)
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}: {error}") from None
+    parts = {
+        part: replace(getattr(settings, part), **{key: value for key, value in given.items() if value is not None})
+        for part, given in options.items()
+    }
+    return replace(settings, **parts)
+
+
+def _cores(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"--cores {text!r}: give the numbers of cores with commas between, such as 1 or 2,3"
+        ) from None
+
+
+def _printable(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

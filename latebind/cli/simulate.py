@@ -1,0 +1,84 @@
+"""`latebind simulate`: the scheduler that serves, on a virtual clock with measured costs."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+import typer
+
+from latebind.cli.console import JsonFile, console, milliseconds, percent, progress, reporting, save, show
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.eventlog import EventLog
+from latebind.repository.listing import find_models
+from latebind.simulation.driver import Simulator
+from latebind.simulation.report import Summary, summarise
+from latebind.simulation.workloads import poisson
+
+SHARES_OF_CAPACITY = (0.25, 0.5, 0.75, 0.9, 1.1)
+
+
+def simulate(
+    repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
+    model: Annotated[str, typer.Option(help="Which model of the folder; not needed if there is one.")] = "",
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(help="Requests a second, Poisson; may be repeated. Default: 25 to 110 % of serial capacity."),
+    ] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="serial or graph; may be repeated. Default: both.")] = None,
+    window_ms: Annotated[float, typer.Option(help="How long graph batching holds a batch back.")] = 0.0,
+    max_batch: Annotated[int, typer.Option(help="The largest batch; 0 is what the model was built for.")] = 0,
+    workers: Annotated[int, typer.Option(help="Workers that run at once.")] = 1,
+    exits: Annotated[bool, typer.Option(help="Whether learned caches may answer early.")] = True,
+    requests: Annotated[int, typer.Option(help="Requests for each load.")] = 20_000,
+    deadline_ms: Annotated[float, typer.Option(help="How long an answer may take.")] = 100.0,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals and exits.")] = 0,
+    event_log: Annotated[Path | None, typer.Option(help="Write events and actions of the last run to FILE.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Simulate Poisson arrivals at a model with the scheduler that serves, on its measured costs.
+
+    Nothing is run: stages take the seconds that `latebind build` measured and requests leave at the measured hit
+    rates.
+
+    Example: `latebind simulate models --model resnet56 --rate 100 --rate 300 --policy graph`
+    """
+    with reporting(), progress("simulating") as tell:
+        spec, costs = open_models(repository, [model] if model else None, one=True)[0]
+        if not exits:
+            costs = replace(costs, hit_rates={}, lookups={})
+        served = ServedModel(spec, costs, max_queued=1_000_000)
+        capacity = workers / costs.remaining(0, 1)
+        rates = rate or [share * capacity for share in SHARES_OF_CAPACITY]
+        cells = [(name, at) for name in policy or ["serial", "graph"] for at in rates]
+        results: list[tuple[str, float, Summary]] = []
+        for number, (name, at) in enumerate(cells):
+            tell(f"{name}, {at:.0f}/s", number / len(cells))
+            config = SchedulerConfig((served,), workers, PolicyConfig(name, max_batch, window_ms / 1e3))
+            arrivals = poisson(served, rate=at, requests=requests, allowed=deadline_ms / 1e3, random=Random(seed))
+            last = number + 1 == len(cells)
+            if event_log is not None and last:
+                with event_log.open("wb") as file:
+                    records = Simulator(config, log=EventLog(file, config)).run(arrivals)
+            else:
+                records = Simulator(config).run(arrivals)
+            results.append((name, at, summarise(records, allowed=deadline_ms / 1e3)))
+    show(
+        f"{spec.name}: {requests} requests a load, deadline {deadline_ms:g} ms, seed {seed}",
+        [_row(name, at, summary) for name, at, summary in results],
+    )
+    console.print(f"serial capacity at full depth: {capacity:.0f} requests a second")
+    save(json_file, [{"policy": name, "rate": at, **asdict(summary)} for name, at, summary in results])
+
+
+def _row(policy: str, rate: float, summary: Summary) -> dict[str, object]:
+    return {
+        "policy": policy,
+        "offered/s": f"{rate:.0f}",
+        "answered/s": f"{summary.throughput:.0f}",
+        "mean ms": milliseconds(summary.mean),
+        "p50 ms": milliseconds(summary.p50),
+        "p99 ms": milliseconds(summary.p99),
+        "in time": percent(summary.in_time / summary.requests),
+        "left at": "  ".join(f"{stage}: {percent(share)}" for stage, share in summary.left_at.items()),
+    }

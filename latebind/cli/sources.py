@@ -1,0 +1,93 @@
+"""Where modules and data of a build come from: `package.module:function` or a file. A trusted step, never serving."""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from latebind.domain.errors import ConfigError
+from latebind.domain.model import ITEM_BYTES
+
+
+def load_function(reference: str) -> Callable[..., Any]:
+    """Import what `package.module:function` names; the working directory is on the path."""
+    module, _, name = reference.partition(":")
+    if not module or not name:
+        raise ConfigError(
+            f"{reference!r}: write it as package.module:function, such as examples.cifar10.model:resnet56"
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{reference!r} cannot be imported: {error}; is its folder the working directory?") from error
+    if not callable(found):
+        raise ConfigError(f"{reference!r} is a {type(found).__name__}: name a function or class that makes the module")
+    function: Callable[..., Any] = found
+    return function
+
+
+def load_module(reference: str, weights: Path | None) -> nn.Module:
+    """Make the module that `reference` names, in evaluation mode, and fill it from a `.safetensors` file if given."""
+    module = load_function(reference)()
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{reference!r} made a {type(module).__name__}: it must make a torch.nn.Module")
+    if weights is not None:
+        _fill(module, weights)
+    return module.eval()
+
+
+def options(pairs: Sequence[str]) -> dict[str, str]:
+    """Read `key=value` options; values stay strings."""
+    read = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{pair!r}: write it as key=value")
+        read[key] = value
+    return read
+
+
+def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tensor]:
+    """Make a batch of two for every `name=dtype:3x32x32`; the shape leaves the batch dimension out."""
+    generator = torch.Generator().manual_seed(seed)
+    made = {}
+    for description in descriptions:
+        name, _, rest = description.partition("=")
+        dtype, _, shape = rest.partition(":")
+        sizes = shape.split("x") if shape else []
+        if not name or dtype not in ITEM_BYTES or not all(size.isdecimal() and int(size) for size in sizes):
+            known = ", ".join(ITEM_BYTES)
+            raise ConfigError(f"{description!r}: write it as image=float32:3x32x32, with a dtype of {known}")
+        dims = (2, *(int(size) for size in sizes))
+        kind: torch.dtype = getattr(torch, dtype)
+        random = torch.randn(dims, generator=generator)
+        made[name] = random.to(kind) if kind.is_floating_point else torch.zeros(dims, dtype=kind)
+    return made
+
+
+def load_arrays(file: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """Read an `.npz` file of plain arrays (no pickled objects)."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} is no .npz file of plain arrays: {error}") from error
+
+
+def _fill(module: nn.Module, weights: Path) -> None:
+
+    try:
+        module.load_state_dict(load_file(weights), strict=True)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{weights} cannot be read as .safetensors: {error}") from error
+    except RuntimeError as error:
+        raise ConfigError(f"{weights} does not fit the module: {error}") from error

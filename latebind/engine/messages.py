@@ -1,0 +1,91 @@
+"""What crosses between door and engine: messages of 24 bytes, tensors never. No pickle, nothing of variable size."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+
+from latebind.domain.actions import Outcome
+from latebind.domain.events import Arrived, Cancelled
+
+TO_ENGINE = Struct("<BBHIQd")  # kind, more follows, model, slot, request, deadline
+TO_DOOR = Struct("<BxhIQff")  # outcome, stage, spare, request, seconds waited, seconds ran
+
+
+class Kind(IntEnum):
+    """The messages from door to engine."""
+
+    ARRIVED = 0
+    CANCELLED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The engine's word that a request has ended; its outputs lie in its slot if the outcome is ANSWERED."""
+
+    request: int
+    outcome: Outcome
+    stage: int
+    waited: float
+    ran: float
+
+
+def pack_arrived(model: int, deadline: float, requests: Iterable[int], slots: Iterable[int]) -> bytes:
+    """Write one call: a message for each of its requests, all but the last marked as to be continued."""
+    rows = list(zip(requests, slots, strict=True))
+    last = len(rows) - 1
+    return b"".join(
+        TO_ENGINE.pack(Kind.ARRIVED, i < last, model, slot, request, deadline)
+        for i, (request, slot) in enumerate(rows)
+    )  # fmt: skip
+
+
+def pack_cancelled(request: int) -> bytes:
+    """Write that the client of `request` has gone."""
+    return TO_ENGINE.pack(Kind.CANCELLED, False, 0, 0, request, 0.0)
+
+
+def pack_ended(request: int, outcome: Outcome, stage: int, waited: float, ran: float) -> bytes:
+    """Write that `request` has ended."""
+    return TO_DOOR.pack(outcome, stage, 0, request, waited, ran)
+
+
+class EventReader:
+    """Turns the bytes from the door into events; keeps what is incomplete until the rest comes."""
+
+    def __init__(self, models: list[str]) -> None:
+        self._models = models
+        self._bytes = b""
+        self._rows: list[tuple[int, int]] = []
+
+    def feed(self, data: bytes) -> Iterator[Arrived | Cancelled]:
+        """Yield the events that `data` completes."""
+        self._bytes, whole = _split(self._bytes + data, TO_ENGINE.size)
+        for kind, more, model, slot, request, deadline in TO_ENGINE.iter_unpack(whole):
+            if kind == Kind.CANCELLED:
+                yield Cancelled(request)
+                continue
+            self._rows.append((request, slot))
+            if not more:
+                requests, slots = zip(*self._rows, strict=True)
+                self._rows.clear()
+                yield Arrived(self._models[model], deadline, requests, slots)
+
+
+class EndedReader:
+    """Turns the bytes from the engine into ended requests; keeps what is incomplete until the rest comes."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+
+    def feed(self, data: bytes) -> Iterator[Ended]:
+        """Yield the ended requests that `data` completes."""
+        self._bytes, whole = _split(self._bytes + data, TO_DOOR.size)
+        for outcome, stage, _, request, waited, ran in TO_DOOR.iter_unpack(whole):
+            yield Ended(request, Outcome(outcome), stage, waited, ran)
+
+
+def _split(data: bytes, size: int) -> tuple[bytes, bytes]:
+    """Return the incomplete rest of `data` and all that is whole messages of `size` bytes."""
+    whole = len(data) - len(data) % size
+    return data[whole:], data[:whole]

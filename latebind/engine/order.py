@@ -1,0 +1,24 @@
+"""What door and engine say to each other as the engine starts: one JSON line each way on the control stream."""
+
+from dataclasses import dataclass
+
+from latebind.domain.config import EngineConfig, PolicyConfig
+from latebind.domain.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOrder:
+    """Which model directories to serve and how."""
+
+    directories: tuple[str, ...]
+    engine: EngineConfig
+    policy: PolicyConfig
+    event_log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStarted:
+    """What is served: the specifications fix the layout of the slots. `error` says why nothing is, if so."""
+
+    models: tuple[ModelSpec, ...] = ()
+    error: str | None = None

@@ -1,0 +1,142 @@
+"""The engine's process: `python -m latebind.engine.process`. Started by `client`, never by hand.
+
+Inherits three descriptors: the slots, a stream of fixed messages and a stream of JSON lines for control.
+The first control line tells what to load; the answer says what is served. It ends when the door closes its end.
+"""
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from contextlib import ExitStack
+from math import inf
+from pathlib import Path
+
+import msgspec
+import torch
+
+from latebind.domain.config import EngineConfig, SchedulerConfig, ServedModel
+from latebind.domain.errors import LatebindError
+from latebind.domain.eventlog import EventLog
+from latebind.domain.events import Event
+from latebind.engine.driver import Driver
+from latebind.engine.messages import EventReader
+from latebind.engine.order import EngineOrder, EngineStarted
+from latebind.engine.slots import SlotMemory, file_bytes
+from latebind.engine.worker import Worker, load_model
+
+READ_BYTES = 1 << 16
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until the door closes; the arguments are the descriptors of slots, messages and control."""
+    slots, messages, control = (int(argument) for argument in arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the door hears it, answers what is in flight, then closes
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
+    with socket.socket(fileno=messages) as message_socket, socket.socket(fileno=control) as control_socket:
+        with control_socket.makefile("rb") as lines:
+            order = msgspec.json.decode(lines.readline(), type=EngineOrder)
+        try:
+            engine = Engine(order, slots, message_socket, control_socket)
+        except LatebindError as error:
+            _tell(control_socket, EngineStarted(error=str(error)))
+            return
+        engine.serve()
+
+
+class Engine:
+    """Loads the models, then passes events between the door and the driver."""
+
+    def __init__(self, order: EngineOrder, slots: int, messages: socket.socket, control: socket.socket) -> None:
+        _settle(order.engine)
+        self._messages = messages
+        self._control = control
+        self._exit = ExitStack()
+        self._waker, self._wakened = socket.socketpair()
+        workers = [
+            [load_model(Path(path), order.engine) for path in order.directories] for _ in range(order.engine.workers)
+        ]
+        served = tuple(ServedModel(model.spec, model.costs, order.engine.slots) for model in workers[0])
+        config = SchedulerConfig(served, order.engine.workers, order.policy)
+        self._specs = tuple(model.spec for model in served)
+        os.ftruncate(slots, file_bytes(self._specs, order.engine.slots))
+        memory = SlotMemory(slots, self._specs, order.engine.slots)
+        log = None
+        if order.event_log:
+            log = EventLog(self._exit.enter_context(Path(order.event_log).open("wb")), config)
+        self._reader = EventReader([spec.name for spec in self._specs])
+        self._driver = Driver(
+            config,
+            [Worker({model.spec.name: model for model in models}, memory) for models in workers],
+            send=self._send,
+            wake=self._wake,
+            log=log,
+        )
+
+    def serve(self) -> None:
+        """Read messages, control lines and the timer until the door closes its end."""
+        self._driver.start()
+        with self._exit, selectors.DefaultSelector() as selector:
+            for sock, read in (
+                (self._messages, self._read_messages),
+                (self._control, self._read_control),
+                (self._wakened, self._read_wake),
+            ):
+                selector.register(sock, selectors.EVENT_READ, read)
+            _tell(self._control, EngineStarted(self._specs))
+            going = True
+            while going:
+                for key, _ in selector.select(self._patience()):
+                    going = key.data() and going
+                self._driver.tick()
+            self._driver.stop()
+
+    def _patience(self) -> float | None:
+        """Seconds until the timer, None if none runs."""
+        wake = self._driver.wake_time
+        return None if wake == inf else max(0.0, wake - time.monotonic())
+
+    def _read_messages(self) -> bool:
+        data = self._messages.recv(READ_BYTES)
+        events: list[Event] = list(self._reader.feed(data))
+        if events:
+            self._driver.deliver(events)
+        return bool(data)
+
+    def _read_control(self) -> bool:
+        """Answer a request for the metrics; every line asks for them."""
+        data = self._control.recv(READ_BYTES)
+        for _ in range(data.count(b"\n")):
+            _tell(self._control, self._driver.snapshot())
+        return bool(data)
+
+    def _read_wake(self) -> bool:
+        """Nothing to do but to look at the timer again."""
+        return bool(self._wakened.recv(READ_BYTES))
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._messages.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            logging.getLogger(__name__).warning("the door has closed; %d bytes of replies are lost", len(data))
+
+    def _wake(self) -> None:
+        self._waker.send(b"\0")
+
+
+def _settle(config: EngineConfig) -> None:
+    """Take the cores and threads that the configuration gives."""
+    if config.cores:
+        os.sched_setaffinity(0, config.cores)
+    torch.set_num_threads(config.threads)
+
+
+def _tell(control: socket.socket, message: object) -> None:
+    control.sendall(msgspec.json.encode(message) + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,110 @@
+"""Runs stages for one worker: gathers inputs from slots, keeps activations between stages, looks up, writes answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from latebind.domain.actions import Run
+from latebind.domain.config import EngineConfig
+from latebind.domain.costs import ModelCosts
+from latebind.domain.events import StageDone
+from latebind.domain.model import ModelSpec
+from latebind.engine.slots import SlotMemory
+from latebind.learned.lookup import Lookup, load_lookups
+from latebind.program.load import load_program
+from latebind.program.program import Program, profile_program
+from latebind.repository.directory import ModelDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """One model as one worker runs it."""
+
+    spec: ModelSpec
+    costs: ModelCosts
+    program: Program
+    lookups: Mapping[int, Lookup]
+
+
+def load_model(path: Path, config: EngineConfig) -> LoadedModel:
+    """Load a model directory; a profile that was taken elsewhere is taken anew. Raises `RepositoryError`."""
+    directory = ModelDirectory.open(path)
+    program = load_program(directory, threads=config.threads, backend=config.backend)
+    if not program.costs_fit:
+        program = profile_program(program)
+    lookups = load_lookups(directory, backend=program.backend, threads=config.threads) if config.exits else {}
+    costs = replace(
+        program.costs,
+        lookups={stage: lookup.curve for stage, lookup in lookups.items()},
+        hit_rates={stage: lookup.hit_rate for stage, lookup in lookups.items()},
+    )
+    return LoadedModel(replace(program.spec, lookups=tuple(lookups)), costs, program, lookups)
+
+
+class Worker:
+    """One stream of execution. `run` is called from one thread at a time."""
+
+    def __init__(self, models: Mapping[str, LoadedModel], memory: SlotMemory) -> None:
+        self._models = models
+        self._slots = {
+            name: (
+                tuple(torch.from_numpy(rows) for rows in slots.inputs),
+                tuple(torch.from_numpy(rows) for rows in slots.outputs),
+            )
+            for name, slots in zip(models, memory.models, strict=True)
+        }
+        self._requests: tuple[int, ...] = ()
+        self._activation: Tensor | None = None
+
+    def run(self, action: Run) -> StageDone:
+        """Run one stage; a member that the learned cache behind it answers has its outputs in its slot and exits."""
+        model = self._models[action.model]
+        inputs_rows, outputs_rows = self._slots[action.model]
+        if action.stage == 0:
+            inputs = tuple(_gather(rows, action.slots) for rows in inputs_rows)
+        else:
+            inputs = (self._kept(action.requests),)
+        results = model.program.stages[action.stage](*inputs)
+        if action.stage + 1 == len(model.program.stages):
+            self._requests, self._activation = (), None
+            for rows, result in zip(outputs_rows, results, strict=True):
+                _scatter(rows, action.slots, result)
+            return StageDone(action.worker)
+        self._requests, self._activation = action.requests, results[0]
+        return StageDone(action.worker, self._look_up(model.lookups.get(action.stage), action, results[0]))
+
+    def _kept(self, requests: tuple[int, ...]) -> Tensor:
+        """Return the activations of `requests`, of those that the last stage left here: the batch is compacted."""
+        assert self._activation is not None, "a later stage was asked for before the first"
+        if requests == self._requests:
+            return self._activation
+        places = {request: place for place, request in enumerate(self._requests)}
+        return self._activation[[places[request] for request in requests]]
+
+    def _look_up(self, lookup: Lookup | None, action: Run, activation: Tensor) -> tuple[int, ...]:
+        """Write the answers of those that hit into their slots and return who they are."""
+        if lookup is None:
+            return ()
+        answers, hits = lookup(activation)
+        places = [place for place, hit in enumerate(hits.tolist()) if hit]
+        if not places:
+            return ()
+        _scatter(self._slots[action.model][1][0], tuple(action.slots[place] for place in places), answers[places])
+        return tuple(action.requests[place] for place in places)
+
+
+def _gather(rows: Tensor, slots: tuple[int, ...]) -> Tensor:
+    """Return the rows of `slots` as one batch: a view where the slots follow each other, else a copy."""
+    first = slots[0]
+    if slots == tuple(range(first, first + len(slots))):
+        return rows[first : first + len(slots)]
+    return rows[list(slots)]
+
+
+def _scatter(rows: Tensor, slots: tuple[int, ...], results: Tensor) -> None:
+    """Copy `results` (B, *shape) into the rows of `slots`."""
+    for slot, result in zip(slots, results, strict=True):
+        rows[slot] = result

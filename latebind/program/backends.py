@@ -1,0 +1,112 @@
+"""The backends: each turns a graph and its weights into one fast call. A new one is a class and a line in BACKENDS."""
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from latebind.domain.errors import ConfigError
+from latebind.program.graph import Graph
+from latebind.program.inductor_stage import compile_with_inductor
+from latebind.program.openvino_stage import compile_with_openvino
+from latebind.program.rebuild import rebuild
+
+# `stage(*inputs) -> outputs`: the first stage takes all inputs of the model, the last gives all its outputs, between
+# them goes one activation. Any batch size; outputs are new tensors at each call. Not for two threads at a time.
+StageFunction = Callable[..., tuple[Tensor, ...]]
+
+
+class Backend(Protocol):
+    """Makes stages fast. `exact` backends compute in the model's precision, others need a tolerance to be allowed."""
+
+    exact: bool
+
+    def unavailable(self) -> str | None:
+        """Return why this backend cannot be used on this machine and what to install, or None if it can."""
+
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int) -> StageFunction:
+        """Return a callable for the graph that uses `threads` threads."""
+
+
+class Eager:
+    """Torch, operator by operator."""
+
+    exact = True
+
+    def unavailable(self) -> str | None:
+        """Eager is always there."""
+        return None
+
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int) -> StageFunction:
+        """Rebuild the graph as a module; the number of threads is the process's."""
+        torch.set_num_threads(threads)
+        module = rebuild(graph, weights)
+
+        def stage(*inputs: Tensor) -> tuple[Tensor, ...]:
+            with torch.inference_mode():
+                found: tuple[Tensor, ...] = module(*inputs)
+            return found
+
+        return stage
+
+
+class Inductor:
+    """`torch.compile` with frozen weights."""
+
+    exact = True
+
+    def unavailable(self) -> str | None:
+        """Inductor writes C++ and needs a compiler for it."""
+        if any(shutil.which(compiler) for compiler in ("g++", "clang++")):
+            return None
+        return "torch.compile needs a C++ compiler: install g++ or clang++"
+
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int) -> StageFunction:
+        """Compile for a batch of one and for larger ones; takes seconds a stage unless torch's own cache has it."""
+        torch.set_num_threads(threads)
+        return compile_with_inductor(graph, rebuild(graph, weights))
+
+
+class OpenVino:
+    """OpenVINO on the CPU, computing in float32."""
+
+    exact = True
+    precision = "f32"
+
+    def unavailable(self) -> str | None:
+        """OpenVINO is an optional dependency."""
+        if importlib.util.find_spec("openvino") is not None:
+            return None
+        return "OpenVINO is not installed: pip install 'latebind[openvino]'"
+
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int) -> StageFunction:
+        """Convert the graph in memory and compile it; weights are converted and copied."""
+        return compile_with_openvino(graph, rebuild(graph, weights), threads=threads, precision=self.precision)
+
+
+class OpenVinoBf16(OpenVino):
+    """OpenVINO on the CPU, computing in bfloat16: about half a percent away from float32, so it needs a tolerance."""
+
+    exact = False
+    precision = "bf16"
+
+
+BACKENDS: dict[str, Backend] = {
+    "eager": Eager(),
+    "compile": Inductor(),
+    "openvino": OpenVino(),
+    "openvino-bf16": OpenVinoBf16(),
+}
+
+
+def backend_named(name: str) -> Backend:
+    """Return the backend of this name; raises `ConfigError` if there is none or it cannot be used here."""
+    if name not in BACKENDS:
+        raise ConfigError(f"there is no backend {name!r}: choose from {', '.join(BACKENDS)}")
+    reason = BACKENDS[name].unavailable()
+    if reason is not None:
+        raise ConfigError(f"the backend {name!r} cannot be used: {reason}")
+    return BACKENDS[name]

@@ -1,0 +1,192 @@
+"""From a module to a model directory: export, try the backends, cut, join, verify, profile, write. A trusted step."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+
+from latebind.domain.costs import Curve
+from latebind.domain.errors import ConfigError, ExportError
+from latebind.program.backends import BACKENDS
+from latebind.program.cut import cut_points
+from latebind.program.export import Exported, export, run_module
+from latebind.program.load import compile_stages
+from latebind.program.measure import profile_stages, profiled_batches
+from latebind.program.profile import Profile, this_hardware
+from latebind.program.stored import FORMAT, StoredModel, write_program
+from latebind.program.tuning import Candidate, Chain, Tuner
+from latebind.program.verify import DEFAULT_TOLERANCE, chain_error
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.manifest import NAME
+
+MIN_STAGE_SECONDS = 3e-4
+MAX_OVERHEAD = 0.04
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What `build_program` did and found; `rows` prints it. `overhead` is chain over uncut time by batch size."""
+
+    directory: ModelDirectory
+    cut_points: int
+    candidates: tuple[Candidate, ...]
+    backend: str
+    error: float
+    stages: tuple[Curve, ...]
+    overhead: dict[int, float]
+    weight_bytes: int
+    load_seconds: float
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return label and text of each line of the report."""
+        whole = sum(curve.at(1) for curve in self.stages)
+        ratios = ", ".join(f"{ratio:.3f} at batch {batch}" for batch, ratio in self.overhead.items())
+        return [
+            ("cut points", str(self.cut_points)),
+            *((f"backend {candidate.backend}", _tried(candidate)) for candidate in self.candidates),
+            ("chosen", self.backend),
+            ("stages", f"{len(self.stages)}, {whole * 1e3:.2f} ms in all at batch 1"),
+            ("chain over uncut", ratios or "not cut"),
+            ("largest relative error", f"{self.error:.1e}"),
+            ("weights", f"{self.weight_bytes / 1e6:.2f} MB, loaded in {self.load_seconds:.2f} s"),
+            ("written to", str(self.directory.path)),
+        ]
+
+
+def build_program(
+    module: nn.Module,
+    example_inputs: Mapping[str, Tensor] | Sequence[Tensor],
+    *,
+    directory: Path,
+    name: str,
+    version: str = "1",
+    backends: Sequence[str] | None = None,
+    tolerance: float | None = None,
+    min_stage_seconds: float = MIN_STAGE_SECONDS,
+    max_overhead: float | None = MAX_OVERHEAD,
+    max_batch: int = 16,
+    threads: int = 1,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> BuildReport:
+    """Make `directory` a model directory of `module`; a model that is there is replaced.
+
+    `example_inputs` are real rows, by name or in order: backends are verified and measured on them. `backends` are
+    tried and the fastest at batch 1 is taken among those whose relative error is at most `tolerance` (1e-5 if None;
+    a backend of lower precision is only tried if a tolerance is stated). A stage is worth at least
+    `min_stage_seconds` (0 keeps every cut point); stages grow further until the chain takes at most
+    1 + `max_overhead` times the uncut model at batch 1 and `max_batch` (None: no such limit).
+    Raises `ExportError` for a module that cannot be served, `ConfigError` for settings that make no sense.
+    """
+    names = _check_settings(name, version, max_batch, backends, tolerance)
+    tell = progress or _tell_nobody
+    torch.set_num_threads(threads)
+    tell("exporting the module", 0.0)
+    exported = export(module, example_inputs, input_names=input_names, output_names=output_names)
+    rows = tuple(example_inputs.values() if isinstance(example_inputs, Mapping) else example_inputs)
+    expected = run_module(module, example_inputs)
+    tuner = Tuner(exported, rows, expected, tolerance or DEFAULT_TOLERANCE, max_batch, threads)
+    candidates = _try_backends(tuner, names, tell)
+    chain, error = _cut(tuner, candidates, min_stage_seconds, max_overhead, tell)
+    tell("measuring the stages", 0.8)
+    profile = _profile(tuner, chain)
+    model = StoredModel(
+        format=FORMAT,
+        name=name,
+        version=version,
+        inputs=exported.graph.inputs,
+        outputs=exported.graph.output_specs(),
+        cuts=tuple(graph.outputs[0][1] for graph in chain.graphs[:-1]),
+        backend=chain.backend,
+        tolerance=tolerance,
+        max_batch=max_batch,
+    )
+    written = write_program(directory, model, exported.graph, exported.weights, profile)
+    tell("done", 1.0)
+    return BuildReport(
+        directory=written,
+        cut_points=len(cut_points(exported.graph)),
+        candidates=candidates,
+        backend=chain.backend,
+        error=error,
+        stages=profile.stages,
+        overhead=chain.overhead,
+        weight_bytes=profile.weight_bytes,
+        load_seconds=profile.load_seconds,
+    )
+
+
+def _check_settings(
+    name: str, version: str, max_batch: int, backends: Sequence[str] | None, tolerance: float | None
+) -> tuple[str, ...]:
+    """Return the backends to try; raises `ConfigError` naming the setting that is wrong."""
+    if not NAME.fullmatch(name) or not version.isdecimal():
+        raise ConfigError(f"name {name!r}, version {version!r}: use letters, digits, '.', '_', '-', and a number")
+    if max_batch < 1 or (tolerance is not None and not tolerance > 0):
+        raise ConfigError(f"max_batch {max_batch} must be 1 or more and tolerance {tolerance} above 0")
+    for backend in backends or ():
+        if backend not in BACKENDS:
+            raise ConfigError(f"there is no backend {backend!r}: choose from {', '.join(BACKENDS)}")
+        if tolerance is None and not BACKENDS[backend].exact:
+            raise ConfigError(f"the backend {backend!r} is less precise: state the tolerance that you accept")
+    return tuple(backends or (b for b, found in BACKENDS.items() if found.exact or tolerance is not None))
+
+
+def _try_backends(tuner: Tuner, names: Sequence[str], tell: Progress) -> tuple[Candidate, ...]:
+    tried = []
+    for position, backend in enumerate(names):
+        tell(f"trying the backend {backend}", 0.1 + 0.4 * position / len(names))
+        tried.append(tuner.try_backend(backend))
+    return tuner.time_candidates(tried)
+
+
+def _cut(
+    tuner: Tuner,
+    candidates: Sequence[Candidate],
+    min_stage_seconds: float,
+    max_overhead: float | None,
+    tell: Progress,
+) -> tuple[Chain, float]:
+    """Return the chain on the fastest backend whose every stage is right, and its error."""
+    reasons = [f"{c.backend}: {c.refused}" for c in candidates if c.refused is not None]
+    for candidate in candidates:
+        if candidate.refused is not None:
+            continue
+        tell(f"cutting for {candidate.backend}", 0.6)
+        chain = tuner.cut(candidate, min_stage_seconds, max_overhead)
+        batches = sorted({1, 2, tuner.max_batch})
+        error = chain_error(chain.stages, chain.graphs, tuner.exported.weights, tuner.rows, batches)
+        if error <= tuner.tolerance:
+            return chain, error
+        reasons.append(f"{candidate.backend}: a stage has the relative error {error:.1e}")
+    raise ExportError(f"no backend runs this model within {tuner.tolerance:.1e} of eager: {'; '.join(reasons)}")
+
+
+def _profile(tuner: Tuner, chain: Chain) -> Profile:
+    weights = tuner.exported.weights
+    start = perf_counter()
+    compile_stages(chain.graphs, weights, backend=chain.backend, threads=tuner.threads)
+    load_seconds = perf_counter() - start
+    return Profile(
+        hardware=this_hardware(tuner.threads),
+        backend=chain.backend,
+        stages=profile_stages(chain.stages, tuner.rows, profiled_batches(tuner.max_batch)),
+        weight_bytes=sum(tensor.numel() * tensor.element_size() for tensor in weights.values()),
+        load_seconds=load_seconds,
+    )
+
+
+def _tried(candidate: Candidate) -> str:
+    if candidate.refused is not None:
+        return f"not taken: {candidate.refused}"
+    return f"{candidate.seconds * 1e3:.2f} ms uncut at batch 1, relative error {candidate.error:.1e}"
+
+
+def _tell_nobody(_step: str, _share: float) -> None:
+    """Report progress to nobody."""

@@ -1,0 +1,183 @@
+"""Graphs as JSON and back. Reading trusts nothing: every name, type and reference is checked, no code is looked up."""
+
+import math
+import re
+from typing import Any
+
+import msgspec
+import torch
+
+from latebind.domain.errors import RepositoryError
+from latebind.domain.model import ITEM_BYTES, TensorSpec
+from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
+from latebind.program.operators import resolve
+
+FORMAT = 1
+MAX_DEPTH = 4  # of lists within lists in an argument; ATen needs two
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
+
+CONSTANTS: dict[str, frozenset[str]] = {
+    "dtype": frozenset(ITEM_BYTES),
+    "device": frozenset({"cpu"}),
+    "layout": frozenset({"strided"}),
+    "memory_format": frozenset({"contiguous_format", "preserve_format", "channels_last"}),
+    "float": frozenset({"inf", "-inf", "nan"}),
+}
+
+
+class _Type(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    dtype: str
+    shape: list[int | None]
+
+
+class _Input(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    name: str
+    dtype: str
+    shape: list[int]
+
+
+class _Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    name: str
+    op: str
+    args: list[Any]
+    kwargs: dict[str, Any] = {}
+    type: _Type | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    format: int
+    inputs: list[_Input]
+    nodes: list[_Node]
+    outputs: list[tuple[str, str]]
+
+
+def graph_to_json(graph: Graph) -> bytes:
+    """Return the graph as JSON; `graph_from_json` gives an equal graph back."""
+    file = _File(
+        format=FORMAT,
+        inputs=[_Input(spec.name, spec.dtype, list(spec.shape)) for spec in graph.inputs],
+        nodes=[_write_node(node) for node in graph.nodes],
+        outputs=list(graph.outputs),
+    )
+    return msgspec.json.format(msgspec.json.encode(file), indent=0)
+
+
+def graph_from_json(data: bytes) -> Graph:
+    """Return the graph that `data` describes.
+
+    Raises `RepositoryError` if it is not such a file, names an operator that is not allowed, or refers to a value
+    before it is made (so there are no cycles), to nothing, or to one name twice.
+    """
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise RepositoryError(f"the graph file is not valid: {error}; build the model again") from error
+    if file.format != FORMAT:
+        raise RepositoryError(f"the graph file has format {file.format}, this version reads {FORMAT}: build it again")
+    graph = Graph(
+        inputs=tuple(_read_input(spec) for spec in file.inputs),
+        nodes=tuple(_read_node(node) for node in file.nodes),
+        outputs=tuple(file.outputs),
+    )
+    _check_references(graph)
+    return graph
+
+
+def _write_node(node: Node) -> _Node:
+    return _Node(
+        name=node.name,
+        op=node.op,
+        args=[_write_argument(argument) for argument in node.args],
+        kwargs={key: _write_argument(argument) for key, argument in node.kwargs},
+        type=None if node.type is None else _Type(node.type.dtype, list(node.type.shape)),
+    )
+
+
+def _write_argument(argument: Argument) -> Any:
+    match argument:
+        case Value(name):
+            return {"value": name}
+        case Weight(name):
+            return {"weight": name}
+        case Constant(kind, name):
+            return {kind: name}
+        case tuple():
+            return [_write_argument(part) for part in argument]
+        case float() if not math.isfinite(argument):
+            return {"float": str(argument)}
+    return argument
+
+
+def _read_input(spec: _Input) -> TensorSpec:
+    if spec.dtype not in ITEM_BYTES or any(size < 0 for size in spec.shape):
+        raise RepositoryError(f"input {spec.name!r} of the graph has dtype {spec.dtype!r} and shape {spec.shape}")
+    return TensorSpec(spec.name, spec.dtype, tuple(spec.shape))
+
+
+def _read_node(node: _Node) -> Node:
+    resolve(node.op)
+    return Node(
+        name=node.name,
+        op=node.op,
+        args=tuple(_read_argument(node.name, part, MAX_DEPTH) for part in node.args),
+        kwargs=tuple((key, _read_argument(node.name, part, MAX_DEPTH)) for key, part in node.kwargs.items()),
+        type=None if node.type is None else _read_type(node.name, node.type),
+    )
+
+
+def _read_type(node: str, found: _Type) -> TensorType:
+    if found.dtype not in ITEM_BYTES:
+        raise RepositoryError(f"node {node!r} of the graph yields the dtype {found.dtype!r}, which is not supported")
+    return TensorType(found.dtype, tuple(found.shape))
+
+
+def _read_argument(node: str, found: Any, depth: int) -> Argument:
+    if isinstance(found, list) and depth:
+        return tuple(_read_argument(node, part, depth - 1) for part in found)
+    if isinstance(found, dict) and len(found) == 1:
+        return _read_tagged(node, *next(iter(found.items())))
+    if found is None or isinstance(found, bool | int | float | str):
+        return found
+    raise RepositoryError(f"node {node!r} of the graph has an argument of no known form: {str(found)[:80]}")
+
+
+def _read_tagged(node: str, kind: str, name: Any) -> Argument:
+    if isinstance(name, str):
+        if kind == "value":
+            return Value(name)
+        if kind == "weight" and NAME.fullmatch(name):
+            return Weight(name)
+        if name in CONSTANTS.get(kind, ()):
+            return float(name) if kind == "float" else Constant(kind, name)
+    raise RepositoryError(f"node {node!r} of the graph has an unknown constant: {kind[:40]} = {str(name)[:80]}")
+
+
+def torch_constant(constant: Constant) -> Any:
+    """Return the torch object that a constant read from a file stands for."""
+    if constant.kind == "device":
+        return torch.device(constant.name)
+    return getattr(torch, constant.name)
+
+
+def _check_references(graph: Graph) -> None:
+    known: set[str] = set()
+    for name in (spec.name for spec in graph.inputs):
+        _check_new(name, known)
+        known.add(name)
+    for node in graph.nodes:
+        for value in node.values():
+            if value not in known:
+                raise RepositoryError(f"node {node.name!r} of the graph reads {value!r}, which no earlier node makes")
+        _check_new(node.name, known)
+        known.add(node.name)
+    tensors = {spec.name for spec in graph.inputs} | {node.name for node in graph.nodes if node.type is not None}
+    for output, value in graph.outputs:
+        if value not in tensors:
+            raise RepositoryError(f"output {output!r} of the graph is {value!r}, which is no tensor of the graph")
+    if not graph.inputs or not graph.outputs:
+        raise RepositoryError("the graph has no input or no output: build the model again")
+
+
+def _check_new(name: str, known: set[str]) -> None:
+    if name in known or not NAME.fullmatch(name):
+        raise RepositoryError(f"the graph makes the value {name[:80]!r} twice, or that is not a valid name")

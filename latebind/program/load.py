@@ -1,0 +1,73 @@
+"""From a verified model directory to a running program. Nothing that lies in the directory is executed."""
+
+from torch import Tensor, nn
+
+from latebind.domain.errors import ExportError, RepositoryError
+from latebind.program.backends import StageFunction, backend_named
+from latebind.program.export import export
+from latebind.program.graph import Graph
+from latebind.program.measure import made_up_inputs
+from latebind.program.program import Program
+from latebind.program.stored import read_graph, read_model, read_profile, read_stages
+from latebind.repository.directory import WEIGHTS, ModelDirectory
+
+
+def load_program(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> Program:
+    """Return the model of `directory` as a chain of stages on `threads` threads.
+
+    The backend is the one that `build` found best unless another is named. Raises `RepositoryError` for a directory
+    whose files do not fit together or whose graph does not run, `ConfigError` for a backend that cannot be used here.
+    """
+    model = read_model(directory)
+    chosen = backend if backend is not None else model.backend
+    profile = read_profile(directory)
+    graphs = read_stages(directory, model)
+    weights = directory.read_tensors(WEIGHTS)
+    stages = compile_stages(graphs, weights, backend=chosen, threads=threads)
+    _try_once(directory, graphs, stages)
+    fits = len(profile.stages) == len(stages) and profile.matches_this_machine(threads=threads, backend=chosen)
+    activations = tuple(graph.inputs[0].shape for graph in graphs[1:])
+    return Program(model.spec(), profile.costs(), chosen, threads, stages, activations, fits)
+
+
+def load_uncut(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> StageFunction:
+    """Return the same model as one callable, for comparison with the chain."""
+    model = read_model(directory)
+    graph = read_graph(directory, model)
+    weights = directory.read_tensors(WEIGHTS)
+    return compile_graph(graph, weights, backend=backend or model.backend, threads=threads)
+
+
+def compile_module(
+    module: nn.Module, example: Tensor | tuple[Tensor, ...], *, backend: str, threads: int
+) -> StageFunction:
+    """Export a module and compile it; the batch dimension is free. For small networks that live beside a model."""
+    exported = export(module, example if isinstance(example, tuple) else (example,))
+    return compile_graph(exported.graph, exported.weights, backend=backend, threads=threads)
+
+
+def compile_graph(graph: Graph, weights: dict[str, Tensor], *, backend: str, threads: int) -> StageFunction:
+    """Compile a graph, whole or a stage, to a backend by its name."""
+    return backend_named(backend).compile(graph, weights, threads=threads)
+
+
+def compile_stages(
+    graphs: tuple[Graph, ...], weights: dict[str, Tensor], *, backend: str, threads: int
+) -> tuple[StageFunction, ...]:
+    """Compile each graph of a chain."""
+    return tuple(compile_graph(graph, weights, backend=backend, threads=threads) for graph in graphs)
+
+
+def _try_once(directory: ModelDirectory, graphs: tuple[Graph, ...], stages: tuple[StageFunction, ...]) -> None:
+    """Run one row of zeros or noise: a graph that was tampered with fails here and not at the first request."""
+    passed = made_up_inputs(graphs[0].inputs, 1)
+    for number, (graph, stage) in enumerate(zip(graphs, stages, strict=True)):
+        try:
+            passed = stage(*passed)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise RepositoryError(
+                f"stage {number} of {directory.path} does not run ({error}): build it again"
+            ) from error
+        shapes = tuple((1, *spec.shape) for spec in graph.output_specs())
+        if tuple(tuple(tensor.shape) for tensor in passed) != shapes:
+            raise RepositoryError(f"stage {number} of {directory.path} yields another shape than its graph says")

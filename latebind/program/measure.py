@@ -1,0 +1,86 @@
+"""Measuring calls: medians of interleaved runs, so that what disturbs the machine disturbs all alike. Seconds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from latebind.domain.costs import Curve
+from latebind.domain.model import TensorSpec
+from latebind.program.backends import StageFunction
+
+MIN_RUNS, MAX_RUNS = 5, 60
+SECONDS_EACH = 0.1  # how long one figure may take to measure, beyond MIN_RUNS
+
+
+def time_call(call: Callable[[], object]) -> float:
+    """Return how long one call takes."""
+    start = perf_counter()
+    call()
+    return perf_counter() - start
+
+
+def median_seconds(call: Callable[[], object]) -> float:
+    """Return the median time of a call that has run twice before."""
+    call()
+    call()
+    first = time_call(call)
+    runs = max(MIN_RUNS, min(MAX_RUNS, int(SECONDS_EACH / max(first, 1e-6))))
+    return median(time_call(call) for _ in range(runs))
+
+
+def interleaved_seconds(calls: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
+    """Return `runs` times for each call, taken in turn; each call has run twice before."""
+    for call in calls.values():
+        call()
+        call()
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(runs):
+        for name, call in calls.items():
+            found[name].append(time_call(call))
+    return found
+
+
+def run_chain(stages: Sequence[StageFunction], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the outputs of the last stage."""
+    for stage in stages:
+        inputs = stage(*inputs)
+    return inputs
+
+
+def profile_stages(
+    stages: Sequence[StageFunction], inputs: tuple[Tensor, ...], batches: Sequence[int]
+) -> tuple[Curve, ...]:
+    """Return each stage's latency over `batches`; `inputs` are example rows of the model, repeated as needed."""
+    seconds: list[list[float]] = [[] for _ in stages]
+    for batch in batches:
+        passed = with_batch(inputs, batch)
+        for number, stage in enumerate(stages):
+            seconds[number].append(median_seconds(lambda s=stage, x=passed: s(*x)))  # type: ignore[misc]
+            passed = stage(*passed)
+    return tuple(Curve(tuple(batches), tuple(row)) for row in seconds)
+
+
+def profiled_batches(max_batch: int) -> tuple[int, ...]:
+    """Return 1, 2, 4, ... up to `max_batch`, which is always the last."""
+    powers = [1 << i for i in range(max_batch.bit_length()) if 1 << i < max_batch]
+    return (*powers, max_batch)
+
+
+def with_batch(inputs: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
+    """Return `batch` rows of the inputs, from the start again as often as needed."""
+    return tuple(tensor[torch.arange(batch) % tensor.shape[0]].contiguous() for tensor in inputs)
+
+
+def made_up_inputs(specs: Sequence[TensorSpec], batch: int) -> tuple[Tensor, ...]:
+    """Return normal random numbers for floating inputs and zeros, valid as any index, for the others."""
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for spec in specs:
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        shape = (batch, *spec.shape)
+        numbers = torch.randn(shape, generator=generator) if dtype.is_floating_point else torch.zeros(shape)
+        made.append(numbers.to(dtype))
+    return tuple(made)

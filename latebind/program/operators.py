@@ -1,0 +1,107 @@
+"""The allow-list of operators: the only way from a name in a graph file to something callable."""
+
+import operator
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from latebind.domain.errors import RepositoryError
+
+# Composite operators that export keeps whole, because every backend has a better kernel for them than for their parts.
+KEPT_WHOLE = (
+    "aten.adaptive_max_pool2d.default",
+    "aten.hardsigmoid.default",
+    "aten.hardswish.default",
+    "aten.linear.default",
+    "aten.logsumexp.default",
+    "aten.masked_fill.Scalar",
+    "aten.masked_fill.Tensor",
+    "aten.mish.default",
+    "aten.pixel_shuffle.default",
+    "aten.pixel_unshuffle.default",
+    "aten.rms_norm.default",
+    "aten.scaled_dot_product_attention.default",
+    "aten.silu.default",
+    "aten.tril.default",
+    "aten.triu.default",
+    "aten.upsample_bicubic2d.vec",
+    "aten.upsample_linear1d.vec",
+    "aten.upsample_nearest1d.vec",
+)
+
+# Core operators that a graph has no use for: they show memory nobody wrote, address storage freely, or read a tensor's
+# values back into Python.
+REFUSED = (
+    "aten._local_scalar_dense.default",
+    "aten.as_strided.default",
+    "aten.empty.memory_format",
+    "aten.empty_strided.default",
+    "aten.nonzero.default",
+    "aten.sym_is_contiguous.default",
+    "aten.sym_numel.default",
+    "aten.sym_storage_offset.default",
+    "aten.sym_stride.int",
+)
+
+# Plain Python on a tuple of tensors or on the batch size.
+BUILTINS: dict[str, Callable[..., Any]] = {
+    "getitem": operator.getitem,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+}
+
+SYM_SIZE = "aten.sym_size.int"
+
+
+@cache
+def resolve(name: str) -> Callable[..., Any]:
+    """Return the operator that `name` ("aten.relu.default", "getitem") stands for.
+
+    Raises `RepositoryError` for everything that is not on the allow-list: another namespace, an operator that writes
+    to its arguments, draws random numbers, or is neither core nor pointwise nor listed above.
+    """
+    if name in BUILTINS:
+        return BUILTINS[name]
+    found = _lookup(name)
+    if found is None or not _allowed(name, found):
+        raise RepositoryError(
+            f"the graph uses the operator {name!r}, which is not on the list of operators that may be served: "
+            "build the model again with `latebind build`, or do that computation outside the model"
+        )
+    return found
+
+
+def is_allowed(name: str) -> bool:
+    """Tell whether `resolve` would accept this operator."""
+    found = _lookup(name)
+    return name in BUILTINS or (found is not None and _allowed(name, found))
+
+
+def is_pointwise(name: str) -> bool:
+    """Tell whether the operator works on each element by itself, so that a compiler fuses it with what is before."""
+    found = _lookup(name)
+    return found is not None and torch.Tag.pointwise in found.tags
+
+
+def _lookup(name: str) -> OpOverload | None:
+    parts = name.split(".")
+    if len(parts) != 3 or parts[0] != "aten" or not all(part.isidentifier() for part in parts):
+        return None
+    found = getattr(getattr(torch.ops.aten, parts[1], None), parts[2], None)
+    return found if isinstance(found, OpOverload) else None
+
+
+def _allowed(name: str, found: OpOverload) -> bool:
+    if name in KEPT_WHOLE:
+        return True
+    if name in REFUSED or "backward" in name or found._schema.is_mutable:
+        return False
+    if torch.Tag.nondeterministic_seeded in found.tags or torch.Tag.inplace_view in found.tags:
+        return False
+    return torch.Tag.core in found.tags or torch.Tag.pointwise in found.tags

@@ -1,0 +1,48 @@
+"""A loaded model: its stages as callables, its tensors and its costs. One thread at a time; load one per worker."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from latebind.domain.costs import ModelCosts
+from latebind.domain.model import ModelSpec
+from latebind.program.backends import StageFunction
+from latebind.program.measure import made_up_inputs, profile_stages, profiled_batches, run_chain
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A model that can run. `stages[i](*inputs)` gives a tuple that is the input of stage i + 1.
+
+    `activations[i]` says what the single tensor behind stage i is, batch dimension left out (none for the last).
+    `costs_fit` is False where the costs were measured on another machine or with other settings: call
+    `profile_program` and serve with what it returns.
+    """
+
+    spec: ModelSpec
+    costs: ModelCosts
+    backend: str
+    threads: int
+    stages: tuple[StageFunction, ...]
+    activations: tuple[tuple[int, ...], ...]
+    costs_fit: bool
+
+    def run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs, each `(B, ...)`, for inputs `(B, ...)`."""
+        return run_chain(self.stages, inputs)
+
+    def run_through(self, stage: int, *inputs: Tensor) -> Tensor:
+        """Return the activation `(B, ...)` behind stage `stage`, counted from 0, for inputs of the model."""
+        return run_chain(self.stages[: stage + 1], inputs)[0]
+
+    def run_from(self, stage: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs for what `stage` takes: the activation behind the stage before it."""
+        return run_chain(self.stages[stage:], inputs)
+
+
+def profile_program(program: Program, *, inputs: Sequence[Tensor] | None = None) -> Program:
+    """Measure the program on this machine and return it with those costs. `inputs` are example rows, if there are."""
+    rows = tuple(inputs) if inputs is not None else made_up_inputs(program.spec.inputs, program.spec.max_batch)
+    curves = profile_stages(program.stages, rows, profiled_batches(program.spec.max_batch))
+    return replace(program, costs=replace(program.costs, stages=curves), costs_fit=True)

@@ -1,0 +1,62 @@
+"""From graph data and weights to an `fx.GraphModule` that torch and the backends can run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+
+from latebind.domain.errors import RepositoryError
+from latebind.program.graph import Argument, Constant, Graph, Value, Weight
+from latebind.program.graph_file import torch_constant
+from latebind.program.operators import resolve
+
+
+def rebuild(graph: Graph, weights: Mapping[str, Tensor]) -> GraphModule:
+    """Return a module that takes the graph's inputs and gives a tuple of its outputs.
+
+    Names from the graph never reach the code that fx generates: values become v0, v1, ... and weights w0, w1, ...
+    Raises `RepositoryError` for a weight that is missing or an operator that is not allowed.
+    """
+    root = nn.Module()
+    fx = FxGraph()
+    made: dict[str, FxNode] = {}
+    for position, spec in enumerate(graph.inputs):
+        made[spec.name] = fx.placeholder(f"x{position}")
+    stored = {name: _add_weight(root, fx, f"w{i}", name, weights) for i, name in enumerate(graph.weights())}
+
+    def torch_argument(argument: Argument) -> Any:
+        match argument:
+            case Value(name):
+                return made[name]
+            case Weight(name):
+                return stored[name]
+            case Constant():
+                return torch_constant(argument)
+            case tuple():
+                return [torch_argument(part) for part in argument]
+        return argument
+
+    for position, node in enumerate(graph.nodes):
+        args = tuple(torch_argument(argument) for argument in node.args)
+        kwargs = {key: torch_argument(argument) for key, argument in node.kwargs}
+        made[node.name] = fx.create_node("call_function", resolve(node.op), args, kwargs, name=f"v{position}")
+    fx.output(tuple(made[value] for _, value in graph.outputs))
+    return GraphModule(root, fx).eval()
+
+
+def _add_weight(root: nn.Module, fx: FxGraph, short: str, name: str, weights: Mapping[str, Tensor]) -> FxNode:
+    if name not in weights:
+        raise RepositoryError(f"the graph reads the weight {name!r}, which the weights file does not have: build again")
+    root.register_buffer(short, weights[name].detach())
+    return fx.get_attr(short)
+
+
+def run_eagerly(graph: Graph, weights: Mapping[str, Tensor], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the graph's outputs, computed by torch operator by operator: what every backend is checked against."""
+    with torch.inference_mode():
+        found: tuple[Tensor, ...] = rebuild(graph, weights)(*inputs)
+    return found

@@ -1,0 +1,163 @@
+"""Passes that make a freshly exported graph smaller without changing its outputs (within rounding)."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace as changed
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from latebind.program.graph import Argument, Constant, Graph, Node, Value, Weight, replace
+from latebind.program.graph_file import torch_constant
+from latebind.program.operators import resolve
+
+BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
+CONVOLUTION = "aten.convolution.default"
+IDENTITIES = ("aten.alias.default", "aten.detach.default")
+
+Weights = Mapping[str, Tensor]
+
+
+def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
+    """Return an equivalent graph and the weights it still reads, each stored once."""
+    graph = drop_dead_nodes(drop_identities(graph))
+    graph, weights = fold_constants(graph, weights)
+    graph, weights = fold_batch_norms(graph, weights)
+    graph, weights = share_equal_weights(drop_dead_nodes(graph), weights)
+    return graph, {name: weights[name] for name in graph.weights()}
+
+
+def drop_identities(graph: Graph) -> Graph:
+    """Take out the nodes that return their first argument as it is."""
+    alias = {node.name: node.args[0] for node in graph.nodes if node.op in IDENTITIES}
+
+    def original(argument: Argument) -> Argument:
+        while isinstance(argument, Value) and argument.name in alias:
+            argument = alias[argument.name]
+        return argument
+
+    kept = tuple(_renamed(node, original) for node in graph.nodes if node.name not in alias)
+    outputs = tuple((name, original(Value(value))) for name, value in graph.outputs)
+    return Graph(graph.inputs, kept, tuple((name, v.name) for name, v in outputs if isinstance(v, Value)))
+
+
+def drop_dead_nodes(graph: Graph) -> Graph:
+    """Take out the nodes whose results nobody reads."""
+    wanted = {value for _, value in graph.outputs}
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if node.name in wanted:
+            kept.append(node)
+            wanted.update(node.values())
+    return Graph(graph.inputs, tuple(reversed(kept)), graph.outputs)
+
+
+def fold_constants(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
+    """Compute now what depends on weights alone (a transposed matrix, position indices) and store the result."""
+    known: dict[str, Any] = {}
+    kept: list[Node] = []
+
+    def number(argument: Argument) -> Any:
+        match argument:
+            case Value(name):
+                return known[name]
+            case Weight(name):
+                return weights[name]
+            case Constant():
+                return torch_constant(argument)
+        return argument
+
+    outputs = {value for _, value in graph.outputs}
+    for node in graph.nodes:
+        if node.name not in outputs and all(value in known for value in node.values()):
+            kwargs = {key: replace(argument, number) for key, argument in node.kwargs}
+            known[node.name] = resolve(node.op)(*(replace(argument, number) for argument in node.args), **kwargs)
+        else:
+            kept.append(_renamed(node, lambda a: _folded(a, known)))
+    stored = {_folded_name(name): value.contiguous() for name, value in known.items() if isinstance(value, Tensor)}
+    return Graph(graph.inputs, tuple(kept), graph.outputs), {**weights, **stored}
+
+
+def fold_batch_norms(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
+    """Fold each batch norm that directly follows a convolution into the convolution's weight and bias."""
+    made = {node.name: node for node in graph.nodes}
+    readers = Counter(value for node in graph.nodes for value in node.values())
+    readers.update(value for _, value in graph.outputs)
+    new_weights = dict(weights)
+    changes: dict[str, Node] = {}
+    alias: dict[str, str] = {}
+    for node in graph.nodes:
+        norm = made.get(next(node.values(), "")) if node.op == "getitem" and node.args[1] == 0 else None
+        if norm is None or norm.op != BATCH_NORM or readers[norm.name] != 1:
+            continue
+        conv = made.get(next(norm.values()))
+        if conv is None or not _foldable(conv, norm) or readers[conv.name] != 1:
+            continue
+        weight, bias = _fold(conv, norm, weights)
+        names = f"{conv.name}.folded_weight", f"{conv.name}.folded_bias"
+        new_weights.update(zip(names, (weight, bias), strict=True))
+        changes[conv.name] = changed(conv, args=(conv.args[0], *(Weight(name) for name in names), *conv.args[3:]))
+        alias[node.name] = conv.name
+
+    def follow(argument: Argument) -> Argument:
+        return Value(alias.get(argument.name, argument.name)) if isinstance(argument, Value) else argument
+
+    nodes = tuple(_renamed(changes.get(node.name, node), follow) for node in graph.nodes if node.name not in alias)
+    outputs = tuple((name, alias.get(value, value)) for name, value in graph.outputs)
+    return Graph(graph.inputs, nodes, outputs), new_weights
+
+
+def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
+    """Let tied parameters, which are one tensor in memory, be one weight."""
+    first: dict[tuple[Any, ...], str] = {}
+    same: dict[str, str] = {}
+    for name in graph.weights():
+        tensor = weights[name]
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()) if tensor.numel() else (name,)
+        same[name] = first.setdefault(key, name)
+
+    def shared(argument: Argument) -> Argument:
+        return Weight(same[argument.name]) if isinstance(argument, Weight) else argument
+
+    return Graph(graph.inputs, tuple(_renamed(node, shared) for node in graph.nodes), graph.outputs), dict(weights)
+
+
+def _foldable(conv: Node, norm: Node) -> bool:
+    plain = conv.op == CONVOLUTION and isinstance(conv.args[1], Weight) and conv.args[6] is False
+    return plain and all(isinstance(argument, Weight | None) for argument in (conv.args[2], *norm.args[1:5]))
+
+
+def _fold(conv: Node, norm: Node, weights: Weights) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of the convolution with the norm in it, computed in float64."""
+
+    def tensor(argument: Argument, default: float) -> Tensor:
+        found = weights[argument.name] if isinstance(argument, Weight) else torch.tensor(default)
+        return found.detach().double()
+
+    weight, bias = tensor(conv.args[1], 0.0), tensor(conv.args[2], 0.0)
+    gamma, beta, mean, variance = (
+        tensor(norm.args[i], default) for i, default in zip(range(1, 5), (1, 0, 0, 1), strict=True)
+    )
+    epsilon = norm.args[6]
+    assert isinstance(epsilon, float)
+    scale = gamma / torch.sqrt(variance + epsilon)
+    dtype = weights[conv.args[1].name].dtype if isinstance(conv.args[1], Weight) else torch.float32
+    folded = weight * scale.view(-1, *[1] * (weight.dim() - 1))
+    return folded.to(dtype), ((bias - mean) * scale + beta).to(dtype)
+
+
+def _folded(argument: Argument, known: Mapping[str, Any]) -> Argument:
+    if isinstance(argument, Value) and argument.name in known:
+        value = known[argument.name]
+        return Weight(_folded_name(argument.name)) if isinstance(value, Tensor) else value
+    return argument
+
+
+def _folded_name(name: str) -> str:
+    return f"{name}.constant"
+
+
+def _renamed(node: Node, change: Any) -> Node:
+    args = tuple(replace(argument, change) for argument in node.args)
+    return changed(node, args=args, kwargs=tuple((key, replace(argument, change)) for key, argument in node.kwargs))

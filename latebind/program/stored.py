@@ -1,0 +1,106 @@
+"""How a program lies in its model directory: what `build` writes and `load` reads. The graph has its own file format."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from latebind.domain.costs import ModelCosts
+from latebind.domain.errors import RepositoryError
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.program.cut import cut_points, split
+from latebind.program.graph import Graph
+from latebind.program.graph_file import graph_from_json, graph_to_json
+from latebind.program.profile import Profile
+from latebind.repository.directory import (
+    GRAPH,
+    MODEL,
+    PROFILE,
+    WEIGHTS,
+    ModelDirectory,
+    json_bytes,
+    tensor_bytes,
+)
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """`model.json`: what the model is called, where it is cut, and by which backend it runs best.
+
+    `cuts` names the activations that end each stage but the last.
+    """
+
+    format: int
+    name: str
+    version: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    cuts: tuple[str, ...]
+    backend: str
+    tolerance: float | None
+    max_batch: int
+
+    def spec(self) -> ModelSpec:
+        """Return the model as clients and the scheduler know it, without learned caches."""
+        stages = len(self.cuts) + 1
+        return ModelSpec(self.name, self.version, self.inputs, self.outputs, stages, self.max_batch)
+
+
+def write_program(
+    path: Path, model: StoredModel, graph: Graph, weights: Mapping[str, Tensor], profile: Profile
+) -> ModelDirectory:
+    """Write all files of a model in one rename."""
+    files = {
+        MODEL: json_bytes(model),
+        GRAPH: graph_to_json(graph),
+        WEIGHTS: tensor_bytes(weights),
+        PROFILE: json_bytes(profile),
+    }
+    return ModelDirectory.create(path, files)
+
+
+def read_model(directory: ModelDirectory) -> StoredModel:
+    """Return `model.json`; raises `RepositoryError` if it is broken or of another format."""
+    model = directory.read_json(MODEL, StoredModel)
+    if model.format != FORMAT:
+        raise RepositoryError(f"{directory.path / MODEL} has format {model.format}, this version reads {FORMAT}")
+    if model.max_batch < 1:
+        raise RepositoryError(f"{directory.path / MODEL} has max_batch {model.max_batch}: build the model again")
+    return model
+
+
+def read_spec_and_costs(directory: ModelDirectory) -> tuple[ModelSpec, ModelCosts]:
+    """Return what a simulation needs of a model, without its weights."""
+    return read_model(directory).spec(), read_profile(directory).costs()
+
+
+def read_profile(directory: ModelDirectory) -> Profile:
+    """Return `profile.json`."""
+    profile = directory.read_json(PROFILE, Profile)
+    for curve in profile.stages:
+        ascending = all(a < b for a, b in zip(curve.batches, curve.batches[1:], strict=False))
+        if not curve.batches or len(curve.batches) != len(curve.seconds) or not ascending:
+            raise RepositoryError(f"{directory.path / PROFILE} has a curve without sense: take a new profile")
+    return profile
+
+
+def read_graph(directory: ModelDirectory, model: StoredModel) -> Graph:
+    """Return the whole graph; raises `RepositoryError` if it and `model.json` do not describe the same tensors."""
+    graph = graph_from_json(directory.read(GRAPH))
+    if graph.inputs != model.inputs or graph.output_specs() != model.outputs:
+        raise RepositoryError(f"{directory.path}: {GRAPH} and {MODEL} name different tensors: build the model again")
+    return graph
+
+
+def read_stages(directory: ModelDirectory, model: StoredModel) -> tuple[Graph, ...]:
+    """Return the graph of each stage; raises `RepositoryError` for a cut where the graph cannot be cut."""
+    graph = read_graph(directory, model)
+    places = {graph.nodes[point].name: point for point in cut_points(graph)}
+    unknown = [name for name in model.cuts if name not in places]
+    points = [places[name] for name in model.cuts if name in places]
+    if unknown or points != sorted(set(points)):
+        raise RepositoryError(f"{directory.path / MODEL} cuts the graph where it cannot be cut: build the model again")
+    return split(graph, points)

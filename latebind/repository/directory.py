@@ -1,0 +1,157 @@
+"""One model on disk. Reads only files that the manifest lists; writes so that a crash leaves the old or the new state."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from latebind.domain.errors import RepositoryError
+from latebind.repository.manifest import MANIFEST, FileEntry, check_file_name, entry_of, read_manifest, verify
+from latebind.repository.manifest import write_manifest as manifest_bytes
+
+MODEL = "model.json"
+GRAPH = "graph.json"
+WEIGHTS = "weights.safetensors"
+PROFILE = "profile.json"
+CACHES = "caches"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDirectory:
+    """A verified model directory: `path` and the entries of its manifest by file name."""
+
+    path: Path
+    files: Mapping[str, FileEntry]
+
+    @classmethod
+    def open(cls, path: Path | str) -> "ModelDirectory":
+        """Verify the manifest of `path` and every file in it; raises `RepositoryError` naming the first bad file."""
+        path = Path(path)
+        manifest = read_manifest(path)
+        verify(path, manifest)
+        return cls(path, manifest.files)
+
+    @classmethod
+    def create(cls, path: Path | str, files: Mapping[str, bytes]) -> "ModelDirectory":
+        """Make the directory with these files, or replace a former model there, in one rename."""
+        path = Path(path)
+        _check_replaceable(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            staging.chmod(0o755)
+            entries = {name: _write(staging, name, data) for name, data in files.items()}
+            _write_bytes(staging / MANIFEST, manifest_bytes(path, entries))
+            _swap(staging, path)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return cls.open(path)
+
+    def names(self, folder: str) -> tuple[str, ...]:
+        """Return the names of the listed files in `folder` ("caches"), sorted, with the folder in front."""
+        return tuple(sorted(name for name in self.files if name.startswith(f"{folder}/")))
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a listed file, checked again as they are read."""
+        entry = self.files.get(name)
+        if entry is None:
+            raise RepositoryError(f"{self.path / name} is not in the manifest: build the model again")
+        data = (self.path / name).read_bytes()
+        if hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise RepositoryError(
+                f"{self.path / name} differs from the manifest: it was altered, build the model again"
+            )
+        return data
+
+    def read_json(self, name: str, type_: type[T]) -> T:
+        """Return a listed JSON file as `type_` (a dataclass or msgspec struct), strictly checked."""
+        try:
+            return msgspec.json.decode(self.read(name), type=type_)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RepositoryError(f"{self.path / name} is broken ({error}): build the model again") from error
+
+    def read_tensors(self, name: str) -> dict[str, Tensor]:
+        """Return all tensors of a listed safetensors file."""
+        try:
+            return load(self.read(name))
+        except (SafetensorError, KeyError) as error:
+            raise RepositoryError(f"{self.path / name} is no safetensors file ({error}): build it again") from error
+
+    def write_files(self, files: Mapping[str, bytes], *, remove: Iterable[str] = ()) -> "ModelDirectory":
+        """Add or replace files, then renew the manifest; returns the directory as it is afterwards.
+
+        Data is written beside the old files and renamed into place, the manifest last. A crash in between leaves
+        files that `open` refuses by name, never a mixture that it accepts.
+        """
+        entries = {name: entry for name, entry in self.files.items() if name not in set(remove)}
+        entries |= {name: _write(self.path, name, data) for name, data in files.items()}
+        _write_bytes(self.path / MANIFEST, manifest_bytes(self.path, entries))
+        for name in set(self.files) - set(entries):
+            (self.path / name).unlink(missing_ok=True)
+        return ModelDirectory(self.path, dict(sorted(entries.items())))
+
+
+def json_bytes(value: object) -> bytes:
+    """Return `value` (dataclasses, structs, plain values) as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the tensors as a safetensors file."""
+    return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
+
+
+def _check_replaceable(path: Path) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise RepositoryError(f"{path} is a file or a link: name another directory for the model")
+    if path.is_dir() and any(path.iterdir()) and not (path / MANIFEST).is_file():
+        raise RepositoryError(f"{path} holds files that are not a model: name another directory or empty this one")
+
+
+def _write(directory: Path, name: str, data: bytes) -> FileEntry:
+    check_file_name(name)
+    path = directory / name
+    path.parent.mkdir(exist_ok=True)
+    _write_bytes(path, data)
+    return entry_of(data)
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    beside = path.with_name(f".{path.name}.new")
+    with beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    _sync_directory(path.parent)
+
+
+def _swap(staging: Path, path: Path) -> None:
+    """Put `staging` where `path` is; a former model there is set aside first and deleted last."""
+    if not path.exists():
+        staging.rename(path)
+    else:
+        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+        path.rename(aside / path.name)
+        staging.rename(path)
+        shutil.rmtree(aside)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

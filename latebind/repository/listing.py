@@ -1,0 +1,73 @@
+"""All models under one root: `root/<name>/` is a model, `root/<name>/<number>/` are its versions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from latebind.domain.errors import NotFound, RepositoryError
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.manifest import MANIFEST, NAME
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One model version that is there; it has not been verified yet."""
+
+    name: str
+    version: str
+    path: Path
+
+
+class Repository:
+    """Finds models by name and version. It only looks; `ModelDirectory` reads and verifies."""
+
+    def __init__(self, root: Path | str) -> None:
+        self._root = Path(root)
+
+    def models(self) -> tuple[Listed, ...]:
+        """Return all models and versions, by name and then by ascending number; raises if the root is not there."""
+        if not self._root.is_dir():
+            raise RepositoryError(f"{self._root} is not a directory: give the folder in which the models are")
+        names = sorted(path.name for path in self._root.iterdir() if path.is_dir() and NAME.fullmatch(path.name))
+        return tuple(listed for name in names for listed in self._versions(name))
+
+    def open(self, name: str, version: str | None = None) -> ModelDirectory:
+        """Verify and return a model, its newest version unless one is named; raises `NotFound` with what there is."""
+        found = self._versions(name) if NAME.fullmatch(name) and (self._root / name).is_dir() else ()
+        chosen = [listed for listed in found if version in {None, listed.version}]
+        if not chosen:
+            there = ", ".join(sorted({f"{listed.name}/{listed.version}" for listed in self.models()})) or "none"
+            wanted = name if version is None else f"{name}/{version}"
+            raise NotFound(f"there is no model {wanted!r} in {self._root}; models there: {there}")
+        return ModelDirectory.open(chosen[-1].path)
+
+    def path_for(self, name: str, version: str) -> Path:
+        """Return where a model of this name and numeric version belongs; raises for names that are not allowed."""
+        if not NAME.fullmatch(name) or not version.isdecimal():
+            raise RepositoryError(
+                f"{name!r} version {version!r}: a name has letters, digits, '.', '_', '-' (128 at most), "
+                "a version is a number"
+            )
+        return self._root / name / version
+
+    def _versions(self, name: str) -> tuple[Listed, ...]:
+        folder = self._root / name
+        whole = (Listed(name, "1", folder),) if (folder / MANIFEST).is_file() else ()
+        numbers = sorted(
+            (path.name for path in folder.iterdir() if path.name.isdecimal() and (path / MANIFEST).is_file()), key=int
+        )
+        return whole + tuple(Listed(name, number, folder / number) for number in numbers)
+
+
+def find_models(place: Path, names: Sequence[str] | None = None) -> list[Path]:
+    """Return the directories of the newest versions of all models in `place`, or of those named.
+
+    `place` may also be one model directory itself. Raises `NotFound` or `RepositoryError` with what there is.
+    """
+    if (place / MANIFEST).is_file() and not names:
+        return [place]
+    repository = Repository(place)
+    wanted = names or sorted({listed.name for listed in repository.models()})
+    if not wanted:
+        raise RepositoryError(f"{place} holds no model: make one with `latebind build`")
+    return [repository.open(name).path for name in wanted]

@@ -1,0 +1,1 @@
+"""The door: what clients see of latebind. It translates and decides nothing; the engine behind it is a `Gateway`."""

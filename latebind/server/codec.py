@@ -1,0 +1,259 @@
+"""Bodies of the protocol's infer call between bytes and arrays, for one model: JSON and the binary tensor extension.
+
+No input or output happens here, and nothing knows of HTTP beyond the number in `Inference-Header-Content-Length`.
+"""
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+import numpy as np
+import orjson
+
+from latebind.domain.errors import InvalidRequest, TooLarge
+from latebind.domain.model import ModelSpec
+from latebind.server.gateway import Answer, Array
+from latebind.server.limits import Limits
+from latebind.server.tensors import Tensor
+
+NO_DATA = msgspec.Raw()
+
+
+class InputParameters(msgspec.Struct, gc=False):
+    """What may stand beside an input."""
+
+    binary_data_size: int | None = None
+    shared_memory_region: str | None = None
+
+
+class OutputParameters(msgspec.Struct, gc=False):
+    """What may stand beside a requested output."""
+
+    binary_data: bool | None = None
+    classification: int = 0
+    shared_memory_region: str | None = None
+
+
+class RequestParameters(msgspec.Struct, gc=False):
+    """What may stand beside a request; others are let through unread. `timeout` in microseconds, 0 for none."""
+
+    timeout: int = 0
+    binary_data_output: bool = False
+    sequence_id: int | str = 0
+
+
+class InputTensor(msgspec.Struct, gc=False):
+    """An input as the client sends it; `data` stays text until shape and datatype are known to be right."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: InputParameters | None = None
+    data: msgspec.Raw = NO_DATA
+
+
+class RequestedOutput(msgspec.Struct, gc=False):
+    """An output that the client wants."""
+
+    name: str
+    parameters: OutputParameters | None = None
+
+
+class InferRequest(msgspec.Struct, gc=False):
+    """The JSON of an infer call."""
+
+    inputs: list[InputTensor]
+    id: str = ""
+    parameters: RequestParameters = msgspec.field(default_factory=RequestParameters)
+    outputs: list[RequestedOutput] | None = None
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A checked infer call. `wanted` are the outputs to send and whether as binary; `timeout` in microseconds."""
+
+    rows: dict[str, Array]
+    wanted: tuple[tuple[Tensor, bool], ...]
+    id: str = ""
+    timeout: int = 0
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """A body; `json_bytes` is the length of its JSON part where binary data follows, else None."""
+
+    body: bytes
+    json_bytes: int | None = None
+
+
+class Codec:
+    """Translates the infer calls of one model. Raises `InvalidRequest` and `TooLarge`, before any array is made."""
+
+    def __init__(self, spec: ModelSpec, limits: Limits) -> None:
+        self.spec = spec
+        self._limits = limits
+        self._inputs = {tensor.name: Tensor(tensor) for tensor in spec.inputs}
+        self._outputs = {tensor.name: Tensor(tensor) for tensor in spec.outputs}
+        self._request = msgspec.json.Decoder(InferRequest)
+
+    def metadata(self) -> dict[str, object]:
+        """Return the protocol's description of the model."""
+        return {
+            "name": self.spec.name,
+            "versions": [self.spec.version],
+            "platform": "latebind",
+            "inputs": [tensor.metadata() for tensor in self._inputs.values()],
+            "outputs": [tensor.metadata() for tensor in self._outputs.values()],
+        }
+
+    def decode(self, body: bytes, json_bytes: int | None = None) -> Call:
+        """Return the call that `body` holds; its first `json_bytes` are JSON (None: all of it, 0: none of it)."""
+        if json_bytes == 0:
+            return self._decode_raw(body)
+        if json_bytes is None:
+            json_bytes = len(body)
+        elif json_bytes > len(body):
+            raise InvalidRequest(f"the JSON part is said to have {json_bytes} bytes, but the body has {len(body)}")
+        request = self._parse(body[:json_bytes])
+        if request.parameters.sequence_id:
+            raise InvalidRequest("sequences are not served: leave sequence_id out")
+        if request.parameters.timeout < 0:
+            raise InvalidRequest(f"timeout is {request.parameters.timeout!s:.40}: give microseconds, 0 for the default")
+        wanted = self._wanted(request)
+        rows = self._rows(request.inputs, body, json_bytes)
+        return Call(rows, wanted, request.id, request.parameters.timeout)
+
+    def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> Encoded:
+        """Return the body that gives the client the outputs it wants."""
+        outputs: list[dict[str, object]] = []
+        blobs: list[memoryview] = []
+        for tensor, binary in call.wanted:
+            array = np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
+            entry: dict[str, object] = {"name": tensor.name, "datatype": tensor.datatype, "shape": array.shape}
+            if binary:
+                entry["parameters"] = {"binary_data_size": array.nbytes}
+                blobs.append(array.data)
+            else:
+                entry["data"] = array.reshape(-1)
+            outputs.append(entry)
+        reply: dict[str, object] = {"model_name": self.spec.name, "model_version": self.spec.version}
+        if call.id:
+            reply["id"] = call.id
+        if parameters:
+            reply["parameters"] = parameters
+        reply["outputs"] = outputs
+        text = orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+        return Encoded(b"".join((text, *blobs)), len(text)) if blobs else Encoded(text)
+
+    def _decode_raw(self, body: bytes) -> Call:
+        """Take the whole body as one row of the only input and want every output as binary."""
+        if len(self._inputs) != 1:
+            raise InvalidRequest(f"a body without JSON fits one input, but {self.spec.name!r} has {len(self._inputs)}")
+        (tensor,) = self._inputs.values()
+        if len(body) != tensor.row_bytes:
+            raise InvalidRequest(f"the body has {len(body)} bytes: one row of {tensor.title} has {tensor.row_bytes}")
+        wanted = tuple((output, True) for output in self._outputs.values())
+        return Call({tensor.name: tensor.from_binary(body, 0, rows=1)}, wanted)
+
+    def _parse(self, text: bytes) -> InferRequest:
+        if len(text) > self._limits.json_bytes:
+            most = self._limits.json_bytes
+            raise TooLarge(f"the JSON part has {len(text)} bytes, more than {most}: send large tensors as binary data")
+        check_depth(text, self._limits.json_depth)
+        try:
+            return self._request.decode(text)
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise InvalidRequest(f"the JSON is not an infer request: {error}") from None
+
+    def _wanted(self, request: InferRequest) -> tuple[tuple[Tensor, bool], ...]:
+        binary = request.parameters.binary_data_output
+        if request.outputs:
+            wanted = self._selected(request.outputs, binary)
+        else:
+            wanted = {name: (tensor, binary) for name, tensor in self._outputs.items()}
+        for tensor, is_binary in wanted.values():
+            if not (is_binary or tensor.has_json):
+                raise InvalidRequest(
+                    f"{tensor.title} is {tensor.datatype}, which has no JSON form: ask for binary data"
+                )
+        return tuple(wanted.values())
+
+    def _selected(self, outputs: list[RequestedOutput], binary: bool) -> dict[str, tuple[Tensor, bool]]:
+        wanted: dict[str, tuple[Tensor, bool]] = {}
+        for output in outputs:
+            tensor = self._known(self._outputs, output.name, "output")
+            if output.name in wanted:
+                raise InvalidRequest(f"output {output.name!r} is asked for twice")
+            parameters = output.parameters or OutputParameters()
+            if parameters.classification:
+                raise InvalidRequest(f"output {output.name!r}: classification is not served")
+            if parameters.shared_memory_region is not None:
+                raise InvalidRequest(f"output {output.name!r}: shared memory is not served")
+            wanted[output.name] = (tensor, binary if parameters.binary_data is None else parameters.binary_data)
+        return wanted
+
+    def _rows(self, inputs: list[InputTensor], body: bytes, offset: int) -> dict[str, Array]:
+        """Check every input against the model and the body, then make the arrays; binary data begins at `offset`."""
+        plan: dict[str, tuple[Tensor, InputTensor, int | None]] = {}
+        rows = 0
+        for given in inputs:
+            tensor = self._known(self._inputs, given.name, "input")
+            if given.name in plan:
+                raise InvalidRequest(f"input {given.name!r} is given twice")
+            counted = tensor.rows(given.datatype, given.shape, max_rows=self._limits.max_rows)
+            if plan and counted != rows:
+                raise InvalidRequest(f"input {given.name!r} has a batch of {counted} rows, the one before it {rows}")
+            rows = counted
+            size = self._binary_size(given, rows * tensor.row_bytes)
+            plan[given.name] = (tensor, given, None if size is None else offset)
+            offset += size or 0
+        self._check_complete(plan.keys(), stated=offset, size=len(body))
+        return {
+            name: tensor.from_json(bytes(given.data), rows=rows)
+            if place is None
+            else tensor.from_binary(body, place, rows=rows)
+            for name, (tensor, given, place) in plan.items()
+        }
+
+    def _check_complete(self, names: Collection[str], *, stated: int, size: int) -> None:
+        """Raise where an input is missing or the parts of the body do not fill it."""
+        if len(names) < len(self._inputs):
+            missing = next(name for name in self._inputs if name not in names)
+            raise InvalidRequest(f"input {missing!r} is missing: {self.spec.name!r} needs {list(self._inputs)}")
+        if stated != size:
+            raise InvalidRequest(f"JSON and binary data are said to have {stated} bytes, but the body has {size}")
+
+    def _binary_size(self, given: InputTensor, needed: int) -> int | None:
+        """Return the bytes of this input's binary data, None where its data stand in the JSON."""
+        parameters = given.parameters
+        if parameters is not None and parameters.shared_memory_region is not None:
+            raise InvalidRequest(f"input {given.name!r}: shared memory is not served")
+        size = None if parameters is None else parameters.binary_data_size
+        if (given.data is not NO_DATA) == (size is not None):
+            raise InvalidRequest(f"input {given.name!r} must have either data or the parameter binary_data_size")
+        if size is not None and size != needed:
+            stated = f"input {given.name!r} has a binary_data_size of {size!s:.40}"
+            raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")
+        return size
+
+    def _known(self, tensors: dict[str, Tensor], name: str, kind: str) -> Tensor:
+        tensor = tensors.get(name)
+        if tensor is None:
+            raise InvalidRequest(f"{self.spec.name!r} has no {kind} {name!r:.100}: it has {list(tensors)}")
+        return tensor
+
+
+MARKS = b'[]{}"'
+NOT_MARKS = bytes(set(range(256)) - set(MARKS))
+STEPS = np.zeros(256, np.int8)
+STEPS[list(b"[{")] = 1
+STEPS[list(b"]}")] = -1
+
+
+def check_depth(text: bytes, most: int) -> None:
+    """Raise `InvalidRequest` where JSON is nested more than `most` deep. Linear in time, with no recursion."""
+    if text.count(b"[") + text.count(b"{") <= most:
+        return
+    without_escapes = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = np.frombuffer(without_escapes.translate(None, NOT_MARKS), np.uint8)
+    in_string = np.cumsum(marks == ord('"')) % 2 == 1
+    depth = np.cumsum(np.where(in_string, 0, STEPS[marks]), dtype=np.int64)
+    if depth.max(initial=0) > most:
+        raise InvalidRequest(f"the JSON is nested more than {most} deep")

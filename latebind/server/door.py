@@ -1,0 +1,138 @@
+"""The door opens and closes: uvicorn around the application, on its own socket, drained before it ends."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+
+from latebind.domain.config import DoorConfig
+from latebind.domain.errors import ConfigError
+from latebind.server.bounded import BoundedProtocol
+from latebind.server.gateway import Gateway
+from latebind.server.limits import Limits
+from latebind.server.rest import RestApp
+from latebind.server.service import Service
+
+
+class Door:
+    """Serves `gateway` over HTTP while it is open::
+
+        async with Door(gateway, config) as door:
+            door.close_on_signals()
+            print(door.port)
+            await door.closed()
+
+    Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        config: DoorConfig | None = None,
+        *,
+        limits: Limits | None = None,
+        deadlines: Mapping[str, float] | None = None,
+    ) -> None:
+        self._config = config or DoorConfig()
+        self._limits = limits or Limits()
+        self._service = Service(
+            gateway,
+            deadline=self._config.deadline,
+            deadlines=deadlines,
+            longest=self._limits.deadline,
+            show_exit=self._config.show_exit,
+        )
+        self._server = _Server(_uvicorn_config(RestApp(self._service, self._limits), self._limits))
+        self._socket: socket.socket | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, once open."""
+        assert self._socket is not None, "the door is not open"
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    async def open(self) -> None:
+        """Listen; when this returns, requests are answered. Raises `ConfigError` where the address cannot be had."""
+        self._socket = _listen(self._config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        opened = asyncio.create_task(self._server.opened.wait())
+        await asyncio.wait((opened, self._serving), return_when=asyncio.FIRST_COMPLETED)
+        if not opened.done():
+            opened.cancel()
+            await self._serving
+
+    def close(self) -> None:
+        """Begin to close: no new calls; those under way have `Limits.drain_seconds` to end. Await `closed()`."""
+        self._service.drain()
+        self._server.should_exit = True
+
+    def close_on_signals(self) -> None:
+        """Close on SIGINT and SIGTERM, from now on. Only in the main thread."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.close)
+
+    async def closed(self) -> None:
+        """Return when the door is closed and everything under way has ended."""
+        assert self._serving is not None, "the door is not open"
+        await self._serving
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        await self.closed()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, but it says when it is open and leaves signals to whoever owns the process."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.opened = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.opened.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none; uvicorn's own would raise them again after the drain, so that the exit code is not 0."""
+        yield
+
+
+def _uvicorn_config(app: RestApp, limits: Limits) -> uvicorn.Config:
+    protocol: Any = partial(BoundedProtocol, limits=limits)
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        interface="asgi3",
+        lifespan="off",
+        log_config=None,
+        log_level="error",  # below are warnings that any client can cause
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=limits.drain_seconds,
+    )
+
+
+def _listen(config: DoorConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        return socket.create_server((config.host, config.port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(f"server: cannot listen on {config.host} port {config.port}: {error.strerror}") from None

@@ -1,0 +1,93 @@
+"""What the door asks of the engine behind it, and what it gets back. Only types; `latebind.engine` has the real one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypedDict
+
+from numpy.typing import NDArray
+
+from latebind.domain.model import ModelSpec
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of the N rows of one call.
+
+    `outputs` are arrays `(N, *shape)` by name, `left_at` the stage that each row left at, the seconds those of the
+    slowest row in the queue and on a worker.
+    """
+
+    outputs: dict[str, Array]
+    left_at: tuple[int, ...]
+    queue_seconds: float = 0.0
+    compute_seconds: float = 0.0
+
+
+class Outcomes(TypedDict):
+    """Requests by how they ended, since the start."""
+
+    answered: int
+    refused_full: int
+    refused_late: int
+    expired: int
+    cancelled: int
+    failed: int
+
+
+class Distribution(TypedDict):
+    """A histogram: `counts[i]` values were at most `le[i]` and above `le[i - 1]`; `count` and `sum` are of all."""
+
+    le: list[float]
+    counts: list[int]
+    sum: float
+    count: int
+
+
+class ModelMetrics(TypedDict):
+    """The figures of one model since the start. `batches` counts them by size, `left_at` requests by stage."""
+
+    requests: Outcomes
+    left_at: list[int]
+    batches: dict[str, int]
+    stage_runs: int
+    row_stages: int
+    latency_seconds: Distribution
+    queue_seconds: Distribution
+    pending: int
+
+
+class Snapshot(TypedDict):
+    """All metrics at one moment, by model."""
+
+    models: dict[str, ModelMetrics]
+
+
+class Gateway(Protocol):
+    """The engine as the door sees it. All calls come from the door's event loop."""
+
+    @property
+    def models(self) -> Mapping[str, ModelSpec]:
+        """The models that are served, by name."""
+        ...
+
+    def live(self) -> bool:
+        """Tell whether the engine's process runs."""
+        ...
+
+    def ready(self, model: str | None = None) -> bool:
+        """Tell whether requests for `model`, or for every model, can be answered."""
+        ...
+
+    async def infer(self, model: str, rows: Mapping[str, Array], *, deadline: float) -> Answer:
+        """Answer N rows, each a request of its own, all by `deadline` (absolute, `time.monotonic()` seconds).
+
+        `rows` holds an array `(N, *shape)` for every input, already checked; it may be a read-only view of the body.
+        Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
+        """
+        ...
+
+    async def metrics(self) -> Mapping[str, Any]:
+        """Return the figures since the start, of the form of `Snapshot`."""
+        ...

@@ -1,0 +1,48 @@
+"""What the door takes in at most, and the errors that only HTTP knows. The numbers are checked elsewhere."""
+
+from dataclasses import dataclass
+
+from latebind.domain.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what one client call may ask of the door. Bytes and seconds.
+
+    `json_bytes` bounds the JSON part of a body alone: parsing it holds up every other client (some 10 ms for 150,000
+    numbers), while binary tensors cost next to nothing. `deadline` is the longest that a call may ask for.
+    """
+
+    body_bytes: int = 64 << 20
+    json_bytes: int = 16 << 20
+    json_depth: int = 100
+    header_bytes: int = 16 << 10
+    chunks: int = 65_536
+    max_rows: int = 64
+    body_seconds: float = 30.0
+    deadline: float = 3600.0
+    drain_seconds: int = 30
+
+
+class MethodNotAllowed(UserError):
+    """A route that exists, but not for this method."""
+
+    http_status = 405
+
+
+class BodyTimeout(UserError):
+    """A body that did not arrive in time."""
+
+    http_status = 408
+
+
+class UnsupportedEncoding(UserError):
+    """A body that is compressed in a way the door does not undo."""
+
+    http_status = 415
+
+
+class HeadTooLarge(UserError):
+    """Request line and headers past their limit."""
+
+    http_status = 431

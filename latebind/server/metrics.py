@@ -1,0 +1,113 @@
+"""The engine's figures as Prometheus text: under latebind's names, and under Triton's where they mean the same."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from latebind.server.gateway import Distribution, ModelMetrics, Snapshot
+
+MICROSECONDS = 1e6
+MODEL = ("model", "version")
+FAILURES = {
+    "REJECTED": ("refused_full", "refused_late"),
+    "CANCELED": ("cancelled",),
+    "BACKEND": ("failed",),
+    "OTHER": ("expired",),
+}
+
+
+def prometheus_text(snapshot: Snapshot, *, versions: Mapping[str, str], replies: Mapping[int, int]) -> bytes:
+    """Return the exposition of `snapshot` and of `replies`, the number of HTTP replies by status.
+
+    Labels come from `versions`, the models that are served, never from what a client wrote.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Snapshot(snapshot, versions, replies))
+    return generate_latest(registry)
+
+
+class _Snapshot(Collector):
+    def __init__(self, snapshot: Snapshot, versions: Mapping[str, str], replies: Mapping[int, int]) -> None:
+        models = snapshot["models"]
+        self._models = [((name, versions[name]), models[name]) for name in sorted(models) if name in versions]
+        self._replies = replies
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._latebind_counters()
+        yield from self._latebind_histograms()
+        yield from self._triton()
+
+    def _latebind_counters(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily("latebind_requests", "Requests by how they ended", labels=[*MODEL, "outcome"])
+        left_at = CounterMetricFamily("latebind_left_at", "Answers by the stage they left at", labels=[*MODEL, "stage"])
+        batches = CounterMetricFamily("latebind_batches", "Batches by size at their start", labels=[*MODEL, "size"])
+        stage_runs = CounterMetricFamily("latebind_stage_runs", "Stages run, once per batch", labels=MODEL)
+        row_stages = CounterMetricFamily("latebind_row_stages", "Stages run, once per request", labels=MODEL)
+        pending = GaugeMetricFamily("latebind_pending_requests", "Requests accepted and not yet ended", labels=MODEL)
+        replies = CounterMetricFamily("latebind_http_replies", "HTTP replies by status", labels=["status"])
+        for labels, model in self._models:
+            for outcome, count in _outcomes(model).items():
+                requests.add_metric([*labels, outcome], count)
+            for stage, count in enumerate(model["left_at"]):
+                left_at.add_metric([*labels, str(stage)], count)
+            for size, count in sorted(model["batches"].items(), key=lambda item: int(item[0])):
+                batches.add_metric([*labels, size], count)
+            stage_runs.add_metric(labels, model["stage_runs"])
+            row_stages.add_metric(labels, model["row_stages"])
+            pending.add_metric(labels, model["pending"])
+        for status, count in sorted(self._replies.items()):
+            replies.add_metric([str(status)], count)
+        yield from (requests, left_at, batches, stage_runs, row_stages, pending, replies)
+
+    def _latebind_histograms(self) -> Iterator[Metric]:
+        latency = HistogramMetricFamily("latebind_latency_seconds", "Arrival to answer", labels=MODEL)
+        queue = HistogramMetricFamily("latebind_queue_seconds", "Arrival to first stage", labels=MODEL)
+        for labels, model in self._models:
+            latency.add_metric(labels, _buckets(model["latency_seconds"]), model["latency_seconds"]["sum"])
+            queue.add_metric(labels, _buckets(model["queue_seconds"]), model["queue_seconds"]["sum"])
+        yield from (latency, queue)
+
+    def _triton(self) -> Iterator[Metric]:
+        """Mirror Triton's names. Untyped, because a counter's name would be made to end in `_total`."""
+        success = UnknownMetricFamily("nv_inference_request_success", "Requests answered", labels=MODEL)
+        failure = UnknownMetricFamily(
+            "nv_inference_request_failure", "Requests not answered", labels=[*MODEL, "reason"]
+        )
+        count = UnknownMetricFamily("nv_inference_count", "Inferences (rows) answered", labels=MODEL)
+        executions = UnknownMetricFamily("nv_inference_exec_count", "Batches started", labels=MODEL)
+        pending = GaugeMetricFamily("nv_inference_pending_request_count", "Requests under way", labels=MODEL)
+        spent = UnknownMetricFamily("nv_inference_request_duration_us", "Time to answer, summed", labels=MODEL)
+        queued = UnknownMetricFamily("nv_inference_queue_duration_us", "Time in the queue, summed", labels=MODEL)
+        for labels, model in self._models:
+            outcomes = _outcomes(model)
+            success.add_metric(labels, outcomes["answered"])
+            for reason, kinds in FAILURES.items():
+                failure.add_metric([*labels, reason], sum(outcomes[kind] for kind in kinds))
+            count.add_metric(labels, outcomes["answered"])
+            executions.add_metric(labels, sum(model["batches"].values()))
+            pending.add_metric(labels, model["pending"])
+            spent.add_metric(labels, round(model["latency_seconds"]["sum"] * MICROSECONDS))
+            queued.add_metric(labels, round(model["queue_seconds"]["sum"] * MICROSECONDS))
+        yield from (success, failure, count, executions, pending, spent, queued)
+
+
+def _outcomes(model: ModelMetrics) -> dict[str, int]:
+    return dict(model["requests"])  # type: ignore[arg-type]
+
+
+def _buckets(values: Distribution) -> list[tuple[str, float]]:
+    """Return Prometheus's buckets, which count everything up to their bound."""
+    counts = accumulate(values["counts"][: len(values["le"])])
+    return [*((str(le), count) for le, count in zip(values["le"], counts, strict=True)), ("+Inf", values["count"])]

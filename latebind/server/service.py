@@ -1,0 +1,101 @@
+"""The verbs of the door, the same for every transport: who lives, what there is, infer. It knows no bytes."""
+
+import time
+from collections.abc import Mapping
+from typing import cast
+
+from latebind import __version__
+from latebind.domain.errors import NotFound, Unavailable
+from latebind.domain.model import ModelSpec
+from latebind.server.gateway import Answer, Array, Gateway, Snapshot
+
+EXTENSIONS = ("binary_tensor_data", "parameters")  # only what works
+MICROSECOND = 1e-6
+
+
+class Service:
+    """Answers for the engine behind `gateway`.
+
+    `deadlines` are the seconds of each model's requests that name no time-out, `deadline` those of models not in it,
+    `longest` the most that a client may ask for.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        deadline: float = 1.0,
+        deadlines: Mapping[str, float] | None = None,
+        longest: float = 3600.0,
+        show_exit: bool = True,
+    ) -> None:
+        self._gateway = gateway
+        self._deadline = deadline
+        self._deadlines = dict(deadlines or {})
+        self._longest = longest
+        self._show_exit = show_exit
+        self._draining = False
+
+    def drain(self) -> None:
+        """Take no more infer calls and say so to whoever asks for health; those under way go on."""
+        self._draining = True
+
+    def live(self) -> bool:
+        """Tell whether the server and its engine run."""
+        return self._gateway.live()
+
+    def ready(self) -> bool:
+        """Tell whether requests for every model can be answered."""
+        return not self._draining and self._gateway.ready()
+
+    def model_ready(self, name: str, version: str | None = None) -> bool:
+        """Tell whether requests for this model can be answered. Raises `NotFound`."""
+        return not self._draining and self._gateway.ready(self.model(name, version).name)
+
+    def server_metadata(self) -> dict[str, object]:
+        """Return the server's name, version and the extensions of the protocol that it has."""
+        return {"name": "latebind", "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def models(self) -> list[ModelSpec]:
+        """Return all models, by name."""
+        return [spec for _, spec in sorted(self._gateway.models.items())]
+
+    def index(self) -> list[dict[str, str]]:
+        """Return every model with its version and state."""
+        return [{"name": spec.name, "version": spec.version, "state": "READY", "reason": ""} for spec in self.models()]
+
+    def model(self, name: str, version: str | None = None) -> ModelSpec:
+        """Return the model of this name, in this version if one is given. Raises `NotFound`."""
+        spec = self._gateway.models.get(name)
+        if spec is None:
+            raise NotFound(f"there is no model {name!r:.140}")
+        if version is not None and version != spec.version:
+            raise NotFound(f"model {name!r} has no version {version!r:.40}: it has {spec.version}")
+        return spec
+
+    async def infer(self, spec: ModelSpec, rows: Mapping[str, Array], *, timeout: int = 0) -> Answer:
+        """Answer the N rows within `timeout` microseconds, 0 for the default; raises as `Gateway.infer` does."""
+        if self._draining:
+            raise Unavailable("the server is shutting down: ask another one")
+        deadline = time.monotonic() + self._seconds(spec, timeout)
+        return await self._gateway.infer(spec.name, rows, deadline=deadline)
+
+    def told(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
+        """Return the parameters of the reply: where each row left, unless the operator hides it."""
+        if not self._show_exit:
+            return {}
+        left_at = answer.left_at
+        return {"left_at": left_at[0] if len(left_at) == 1 else left_at, "stages": spec.stages}
+
+    async def metrics(self) -> Snapshot:
+        """Return the engine's figures."""
+        return cast(Snapshot, await self._gateway.metrics())
+
+    def versions(self) -> dict[str, str]:
+        """Return every model's version, by name."""
+        return {spec.name: spec.version for spec in self.models()}
+
+    def _seconds(self, spec: ModelSpec, timeout: int) -> float:
+        if not timeout:
+            return self._deadlines.get(spec.name, self._deadline)
+        return min(timeout, int(self._longest / MICROSECOND)) * MICROSECOND

@@ -1,0 +1,54 @@
+"""What every batching policy keeps to, whatever it is: a new one is in this test by its line in POLICIES."""
+
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from latebind.batching import POLICIES, make_policy
+from latebind.batching.view import Launch, ModelView, Wait, WorkView
+from latebind.domain.config import PolicyConfig
+from latebind.domain.errors import ConfigError
+from latebind.scheduler import Request
+from tests.models import served
+
+ARRIVALS = st.lists(st.floats(0.0, 1.0), max_size=12).map(sorted)
+
+
+def view_of(name: str, arrivals: list[float]) -> ModelView:
+    model = served(name, max_batch=5)
+    queue = {i: Request(i, name, i, 9.0, arrived) for i, arrived in enumerate(arrivals)}
+    return ModelView(name, model.spec.max_batch, model.costs, MappingProxyType(queue))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(
+    first=ARRIVALS, second=ARRIVALS, max_batch=st.integers(0, 9), window=st.floats(0.0, 0.5), pause=st.floats(0.0, 1.0)
+)
+def test_a_policy_keeps_to_its_contract(
+    name: str, first: list[float], second: list[float], max_batch: int, window: float, pause: float
+) -> None:
+    policy = make_policy(PolicyConfig(name, max_batch, window))
+    views = {"a": view_of("a", first), "b": view_of("b", second)}
+    if not first and not second:
+        return
+    now = max(first + second) + pause
+    decision = policy.decide(WorkView(tuple(views.values())), now)
+    # 1. The same view at the same time gives the same decision.
+    assert policy.decide(WorkView(tuple(views.values())), now) == decision
+    if isinstance(decision, Wait):
+        # 2. It waits for a time to come, and by then it no longer waits.
+        assert decision.until > now
+        assert isinstance(policy.decide(WorkView(tuple(views.values())), decision.until), Launch)
+        return
+    model = views[decision.model]
+    # 3. It launches someone, nobody twice, only who waits, no more than its own limit and the model's.
+    assert 1 <= len(decision.requests) <= policy.batch_limit(model) <= model.max_batch
+    assert len(set(decision.requests)) == len(decision.requests)
+    assert set(decision.requests) <= set(model.queue)
+
+
+def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="serial, graph"):
+        make_policy(PolicyConfig("fastest"))

@@ -1,0 +1,27 @@
+"""Latency curves between and past their measured points."""
+
+import pytest
+
+from latebind.domain.costs import Curve, ModelCosts
+
+CURVE = Curve((1, 2, 4), (1.0, 1.5, 3.5))
+
+
+@pytest.mark.parametrize(("batch", "seconds"), [(1, 1.0), (2, 1.5), (3, 2.5), (4, 3.5), (6, 5.5)])
+def test_a_curve_is_exact_where_measured_and_linear_elsewhere(batch: int, seconds: float) -> None:
+    assert CURVE.at(batch) == pytest.approx(seconds)
+
+
+def test_a_curve_of_one_point_grows_in_proportion() -> None:
+    assert Curve((2,), (1.0,)).at(6) == pytest.approx(3.0)
+
+
+def test_a_curve_never_falls_below_zero() -> None:
+    assert Curve((2, 4), (0.1, 2.0)).at(1) == 0.0
+
+
+def test_what_remains_is_the_full_depth_with_every_lookup() -> None:
+    costs = ModelCosts((CURVE, CURVE, CURVE), {1: Curve((1,), (0.25,))})
+    assert costs.remaining(0, 2) == pytest.approx(4.5 + 0.5)
+    assert costs.remaining(2, 4) == pytest.approx(3.5)
+    assert costs.remaining_table(4)[2] == pytest.approx((5.0, 3.5, 1.5, 0.0))

@@ -1,0 +1,49 @@
+"""Messages cross whole, in any cut."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from latebind.domain.actions import Outcome
+from latebind.domain.events import Arrived, Cancelled
+from latebind.engine.messages import (
+    Ended,
+    EndedReader,
+    EventReader,
+    pack_arrived,
+    pack_cancelled,
+    pack_ended,
+)
+
+CALLS = st.lists(
+    st.one_of(
+        st.builds(Cancelled, st.integers(0, 2**63)),
+        st.builds(
+            lambda model, deadline, rows: Arrived(model, deadline, *(tuple(x) for x in zip(*rows, strict=True))),
+            st.sampled_from(["a", "b"]),
+            st.floats(0, 1e9),
+            st.lists(st.tuples(st.integers(0, 2**63), st.integers(0, 2**31)), min_size=1, max_size=5),
+        ),
+    ),
+    max_size=8,
+)
+
+
+@given(CALLS, st.integers(1, 70))
+def test_events_survive_being_cut_anywhere(events: list[Arrived | Cancelled], piece: int) -> None:
+    data = b"".join(
+        pack_cancelled(event.request)
+        if isinstance(event, Cancelled)
+        else pack_arrived("ab".index(event.model), event.deadline, event.requests, event.slots)
+        for event in events
+    )
+    reader = EventReader(["a", "b"])
+    read = [event for at in range(0, len(data), piece) for event in reader.feed(data[at : at + piece])]
+    assert read == events
+
+
+@given(st.lists(st.sampled_from(Outcome), max_size=8), st.integers(1, 70))
+def test_endings_survive_being_cut_anywhere(outcomes: list[Outcome], piece: int) -> None:
+    endings = [Ended(number, outcome, number - 1, 0.5, 0.25) for number, outcome in enumerate(outcomes)]
+    data = b"".join(pack_ended(e.request, e.outcome, e.stage, e.waited, e.ran) for e in endings)
+    reader = EndedReader()
+    assert [e for at in range(0, len(data), piece) for e in reader.feed(data[at : at + piece])] == endings

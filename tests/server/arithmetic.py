@@ -1,0 +1,118 @@
+"""A gateway that is real but small: models of one line each, computed on the door's own event loop."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from latebind.domain.errors import Expired, Failed, Refused, Unavailable
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.server.gateway import Answer, Array
+
+Rows = Mapping[str, Array]
+STAGES = 3
+
+
+def spec(name: str, inputs: list[TensorSpec], outputs: list[TensorSpec]) -> ModelSpec:
+    return ModelSpec(name, "1", tuple(inputs), tuple(outputs), stages=STAGES, max_batch=8, lookups=(0,))
+
+
+def one_to_one(name: str, dtype: str, *shape: int) -> ModelSpec:
+    return spec(name, [TensorSpec("x", dtype, shape)], [TensorSpec("y", dtype, shape)])
+
+
+SPECS = (
+    one_to_one("double", "float32", 16),
+    one_to_one("half", "float16", 4),
+    one_to_one("invert", "bool", 3),
+    one_to_one("bytes", "uint8", 2, 3),
+    one_to_one("scalar", "float64"),
+    one_to_one("large", "float32", 1024, 1024),
+    spec(
+        "pair",
+        [TensorSpec("a", "float32", (2, 2)), TensorSpec("b", "int64", (3,))],
+        [TensorSpec("sum", "float64", ()), TensorSpec("b", "int64", (3,))],
+    ),
+    *(one_to_one(name, "float32", 1) for name in ("stuck", "full", "late", "gone", "failing", "crashing")),
+)
+
+
+def double(rows: Rows) -> dict[str, Array]:
+    return {"y": (rows["x"] * 2).astype(rows["x"].dtype)}
+
+
+def pair(rows: Rows) -> dict[str, Array]:
+    return {"sum": rows["a"].sum(axis=(1, 2)).astype(np.float64) + rows["b"].sum(axis=1), "b": rows["b"]}
+
+
+COMPUTE: dict[str, Callable[[Rows], dict[str, Array]]] = {
+    "pair": pair,
+    "invert": lambda rows: {"y": ~rows["x"]},
+}
+ERRORS: dict[str, Exception] = {
+    "full": Refused("the queue of 'full' has 256 requests"),
+    "late": Expired("the deadline passed"),
+    "gone": Unavailable("the engine is gone"),
+    "failing": Failed("RuntimeError in /srv/models/failing"),
+    "crashing": ValueError("a bug in /srv/latebind"),
+}
+
+
+class Arithmetic:
+    """Answers y = 2 x, or what `COMPUTE` says; rows that begin below 0 leave at stage 0. `stuck` never answers."""
+
+    def __init__(self, *specs: ModelSpec) -> None:
+        self.models: Mapping[str, ModelSpec] = {spec.name: spec for spec in specs or SPECS}
+        self.is_live = True
+        self.unready: set[str] = set()
+        self.answered: Counter[str] = Counter()
+        self.stuck = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.deadlines: list[float] = []
+
+    def live(self) -> bool:
+        return self.is_live
+
+    def ready(self, model: str | None = None) -> bool:
+        return model not in self.unready if model else not self.unready
+
+    async def infer(self, model: str, rows: Rows, *, deadline: float) -> Answer:
+        self.deadlines.append(deadline)
+        if model == "stuck":
+            await self._stick()
+        if model in ERRORS:
+            raise ERRORS[model]
+        compute = COMPUTE.get(model, double)
+        first = next(iter(rows.values()))
+        starts = first.reshape(len(first), -1)[:, 0].tolist()
+        self.answered[model] += len(first)
+        return Answer(compute(rows), tuple([0 if start < 0 else STAGES - 1 for start in starts]))
+
+    async def metrics(self) -> Mapping[str, Any]:
+        return {"models": {name: figures(count) for name, count in self.answered.items()}}
+
+    async def _stick(self) -> None:
+        self.stuck.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+def figures(answered: int) -> dict[str, Any]:
+    """What the engine would report after so many answers, all at the last stage, of a millisecond each."""
+    seconds = {"le": [0.001, 0.01], "counts": [answered, 0, 0], "sum": 0.001 * answered, "count": answered}
+    none = dict.fromkeys(("refused_full", "refused_late", "expired", "cancelled", "failed"), 0)
+    return {
+        "requests": {"answered": answered, **none},
+        "left_at": [0, 0, answered],
+        "batches": {"1": answered},
+        "stage_runs": STAGES * answered,
+        "row_stages": STAGES * answered,
+        "latency_seconds": seconds,
+        "queue_seconds": seconds,
+        "pending": 0,
+    }

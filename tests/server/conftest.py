@@ -1,0 +1,129 @@
+"""An open door with an arithmetic gateway behind it, on its own thread and event loop, and a plain client."""
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+import uvloop
+
+from latebind.domain.config import DoorConfig
+from latebind.server.door import Door
+from latebind.server.limits import Limits
+
+from .arithmetic import Arithmetic
+
+T = TypeVar("T")
+PATIENCE = 10.0
+
+
+@dataclass(frozen=True)
+class Response:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:  # noqa: ANN401
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The text of an error that must be one of the caller's."""
+        assert 400 <= self.status < 500, (self.status, self.body)
+        answer = self.json()
+        assert list(answer) == ["error"]
+        assert isinstance(answer["error"], str)
+        return answer["error"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A door that is open, its gateway, and ways to talk to both from the test's thread."""
+
+    door: Door
+    gateway: Arithmetic
+    loop: asyncio.AbstractEventLoop
+    port: int
+
+    def await_(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
+
+    def call(
+        self, method: str, path: str, body: bytes | Iterator[bytes] = b"", headers: dict[str, str] | None = None
+    ) -> Response:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request(method, path, body, headers or {})
+            reply = connection.getresponse()
+            return Response(reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Response:
+        return self.call("GET", path)
+
+    def post(self, path: str, body: object, headers: dict[str, str] | None = None) -> Response:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.call("POST", path, content, headers)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+
+    def send(self, raw: bytes) -> Response:
+        """Send bytes that may be no HTTP at all and read the one reply."""
+        with self.connect() as connection:
+            connection.sendall(raw)
+            return read_response(connection)
+
+    def is_well(self) -> bool:
+        """Tell whether a plain call is still answered, rightly."""
+        reply = self.post("/v2/models/scalar/infer", {"inputs": [scalar(21.0)]})
+        return reply.status == 200 and reply.json()["outputs"][0]["data"] == [42.0]
+
+
+def read_response(connection: socket.socket) -> Response:
+    reply = http.client.HTTPResponse(connection)
+    reply.begin()
+    return Response(reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read())
+
+
+def scalar(value: float) -> dict[str, object]:
+    return {"name": "x", "shape": [1], "datatype": "FP64", "data": [value]}
+
+
+@contextmanager
+def opened(
+    config: DoorConfig | None = None, limits: Limits | None = None, deadlines: Mapping[str, float] | None = None
+) -> Iterator[Site]:
+    """Open a door on any free port for as long as the block lasts."""
+    started: Future[Site] = Future()
+
+    async def serve() -> None:
+        gateway = Arithmetic()
+        async with Door(gateway, config or DoorConfig(port=0), limits=limits, deadlines=deadlines) as door:
+            started.set_result(Site(door, gateway, asyncio.get_running_loop(), door.port))
+            await door.closed()
+
+    thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
+    thread.start()
+    site = started.result(PATIENCE)
+    try:
+        yield site
+    finally:
+        if thread.is_alive():
+            site.loop.call_soon_threadsafe(site.door.close)
+        thread.join(PATIENCE)
+    assert not thread.is_alive(), "the door did not close"
+
+
+@pytest.fixture(scope="session")
+def site() -> Iterator[Site]:
+    with opened() as found:
+        yield found

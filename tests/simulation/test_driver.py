@@ -1,0 +1,89 @@
+"""The simulator: same seed, same run; its log replays; its figures follow from the costs."""
+
+import io
+from random import Random
+
+import pytest
+
+from latebind.domain.actions import Outcome
+from latebind.domain.config import ServedModel
+from latebind.domain.errors import ConfigError
+from latebind.domain.eventlog import EventLog, read_log
+from latebind.scheduler import Scheduler
+from latebind.simulation.driver import Record, Simulator
+from latebind.simulation.report import percentile, summarise
+from latebind.simulation.workloads import Arrival, poisson
+from tests.models import config, served
+
+EXITING = served(stages=4, seconds=0.001, per_row=0.0002, hit_rates={0: 0.3, 2: 0.2})
+
+
+def simulate(model: ServedModel, *, rate: float, seed: int, log: io.BytesIO | None = None) -> list[Record]:
+    settings = config(model, window=0.002)
+    simulator = Simulator(settings, log=EventLog(log, settings) if log else None)
+    records = simulator.run(poisson(model, rate=rate, requests=2000, allowed=0.05, random=Random(seed)))
+    simulator.scheduler.check()
+    return records
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    assert simulate(EXITING, rate=300, seed=1) == simulate(EXITING, rate=300, seed=1)
+    assert simulate(EXITING, rate=300, seed=1) != simulate(EXITING, rate=300, seed=2)
+
+
+def test_every_arrival_ends_once() -> None:
+    records = simulate(EXITING, rate=3000, seed=3)  # far past capacity
+    assert sorted(record.request for record in records) == list(range(2000))
+    assert {record.outcome for record in records} >= {Outcome.ANSWERED, Outcome.REFUSED_LATE}
+
+
+def test_an_unhurried_request_takes_just_its_stages() -> None:
+    model = served(stages=4, seconds=0.001)
+    (record,) = Simulator(config(model)).run([Arrival(1.0, "net", 0.1, leaves_at=3)])
+    assert (record.outcome, record.stage) == (Outcome.ANSWERED, 3)
+    assert record.latency == pytest.approx(0.004)
+
+
+def test_requests_leave_where_their_outcome_says() -> None:
+    records = Simulator(config(EXITING)).run([Arrival(float(i), "net", 0.1, leaves_at=2) for i in range(3)])
+    assert [record.stage for record in records] == [2, 2, 2]
+    assert [record.latency for record in records] == pytest.approx([0.003] * 3)
+
+
+def test_exits_are_drawn_at_the_hit_rates() -> None:
+    summary = summarise(simulate(EXITING, rate=100, seed=5), allowed=0.05)
+    assert summary.left_at == pytest.approx({0: 0.3, 2: 0.2, 3: 0.5}, abs=0.04)
+
+
+def test_a_log_replays_to_the_identical_actions() -> None:
+    file = io.BytesIO()
+    simulate(EXITING, rate=800, seed=4, log=file)
+    file.seek(0)
+    settings, entries = read_log(file)
+    scheduler = Scheduler(settings)
+    count = 0
+    for entry in entries:
+        assert tuple(scheduler.handle(entry.event, entry.now)) == entry.actions
+        count += 1
+    assert count > 3000
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"hello\n", "line 1"), (b"", "line 1"), (None, "line 2")],
+)
+def test_a_broken_log_names_its_line(content: bytes | None, words: str) -> None:
+    file = io.BytesIO()
+    if content is None:
+        EventLog(file, config())
+        file.write(b'[1.0,["Nothing"],[]]\n')
+    else:
+        file.write(content)
+    file.seek(0)
+    with pytest.raises(ConfigError, match=words):
+        list(read_log(file)[1])
+
+
+def test_percentiles_are_nearest_rank() -> None:
+    values = [float(i) for i in range(1, 101)]
+    assert (percentile(values, 50), percentile(values, 99), percentile(values, 100)) == (50.0, 99.0, 100.0)

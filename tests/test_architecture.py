@@ -1,0 +1,72 @@
+"""The layers hold: what decides is pure, the door knows no torch, the engine knows no HTTP."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "latebind"
+
+BLOCK = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ImportError(name + " is blocked here")
+sys.meta_path.insert(0, Blocker())
+for name in {blocked!r}:
+    sys.modules.pop(name, None)
+import {module}
+"""
+
+
+def modules(*places: str) -> list[str]:
+    files = [file for place in places for file in sorted(PACKAGE.glob(place))]
+    names = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in files]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+def import_without(module: str, *blocked: str) -> subprocess.CompletedProcess[str]:
+    code = BLOCK.format(blocked=blocked, module=module)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+PURE = modules("domain/*.py", "batching/*.py", "scheduler.py", "simulation/*.py")
+
+
+def test_there_are_pure_modules_to_check() -> None:
+    assert "latebind.scheduler" in PURE
+    assert len(PURE) >= 15
+
+
+def test_pure_modules_import_without_torch_asyncio_and_threads() -> None:
+    done = import_without(", ".join(PURE), "torch", "asyncio", "threading", "socket", "numpy")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_block_bites() -> None:
+    done = import_without("latebind.engine.driver", "torch", "asyncio", "threading")
+    assert "is blocked here" in done.stderr
+
+
+def test_the_door_and_its_end_of_the_engine_import_without_torch() -> None:
+    names = modules("server/*.py", "repository/*.py", "engine/client.py", "engine/slots.py", "engine/messages.py")
+    done = import_without(", ".join(names), "torch", "openvino")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_engine_imports_without_a_web_server() -> None:
+    done = import_without("latebind.engine.process", "uvicorn", "httptools", "orjson")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("word", ["pickle", "torch.load(", "torch.export.load", "eval(", "exec(", "shell=True"])
+def test_nothing_that_runs_code_from_data_is_used(word: str) -> None:
+    allowed = {"eval(": {".eval("}}  # a module's evaluation mode
+    for file in PACKAGE.rglob("*.py"):
+        text = file.read_text()
+        for harmless in allowed.get(word, set()):
+            text = text.replace(harmless, "")
+        code = [line for line in text.splitlines() if word in line and not line.lstrip().startswith(("#", '"'))]
+        assert not [line for line in code if f"{word}" in line.split("#")[0]], f"{file.name}: {code}"

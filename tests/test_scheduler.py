@@ -1,0 +1,294 @@
+"""The scheduler, event by event: what goes in and the list of actions that comes out."""
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
+from latebind.domain.errors import IllegalEvent
+from latebind.domain.events import Arrived, Cancelled, StageDone, StageFailed, Woke
+from latebind.scheduler import Scheduler
+from tests.models import config, served
+
+
+def arrived(*requests: int, model: str = "net", deadline: float = 10.0) -> Arrived:
+    return Arrived(model, deadline, requests, requests)
+
+
+def run(stage: int, *requests: int, model: str = "net", worker: int = 0) -> Run:
+    return Run(worker, model, stage, requests, requests)
+
+
+def outcomes(actions: list[Action]) -> dict[int, Outcome]:
+    return {action.request: action.outcome for action in actions if isinstance(action, Reply)}
+
+
+def test_a_request_on_an_idle_worker_starts_at_once() -> None:
+    assert Scheduler(config()).handle(arrived(1), 0.0) == [run(0, 1)]
+
+
+def test_a_request_runs_stage_by_stage_and_is_answered_after_the_last() -> None:
+    scheduler = Scheduler(config(served(stages=2)))
+    scheduler.handle(arrived(1), 1.0)
+    assert scheduler.handle(StageDone(0), 1.5) == [run(1, 1)]
+    assert scheduler.handle(StageDone(0), 2.0) == [Reply(1, "net", Outcome.ANSWERED, 1, 0.0, 1.0)]
+    assert scheduler.stats() == {"accepted": 1, "queued": 0, "running": 0, "ended": 1}
+
+
+def test_the_rows_of_one_call_run_as_one_batch() -> None:
+    assert Scheduler(config()).handle(arrived(1, 2, 3), 0.0) == [run(0, 1, 2, 3)]
+
+
+def test_requests_that_come_meanwhile_form_the_next_batch() -> None:
+    scheduler = Scheduler(config(served(stages=1)))
+    scheduler.handle(arrived(1), 0.0)
+    assert scheduler.handle(arrived(2), 0.1) == []
+    assert scheduler.handle(arrived(3), 0.2) == []
+    assert scheduler.handle(StageDone(0), 0.3) == [
+        Reply(1, "net", Outcome.ANSWERED, 0, 0.0, 0.3),
+        run(0, 2, 3),
+    ]
+
+
+def test_a_batch_is_never_larger_than_the_policy_allows() -> None:
+    scheduler = Scheduler(config(max_batch=2))
+    assert scheduler.handle(arrived(1, 2, 3), 0.0) == [run(0, 1, 2)]
+
+
+def test_a_member_that_exits_is_answered_at_once_and_the_others_go_on() -> None:
+    scheduler = Scheduler(config(served(hit_rates={0: 0.5})))
+    scheduler.handle(arrived(1, 2, 3), 0.0)
+    assert scheduler.handle(StageDone(0, exited=(2,)), 0.01) == [
+        Reply(2, "net", Outcome.ANSWERED, 0, 0.0, 0.01),
+        run(1, 1, 3),
+    ]
+
+
+def test_a_worker_whose_batch_has_all_exited_takes_the_next_at_once() -> None:
+    scheduler = Scheduler(config(served(hit_rates={0: 0.5})))
+    scheduler.handle(arrived(1), 0.0)
+    scheduler.handle(arrived(2), 0.001)
+    assert scheduler.handle(StageDone(0, exited=(1,)), 0.01) == [
+        Reply(1, "net", Outcome.ANSWERED, 0, 0.0, 0.01),
+        run(0, 2),
+    ]
+
+
+def test_two_workers_run_two_batches_at_once() -> None:
+    scheduler = Scheduler(config(workers=2))
+    assert scheduler.handle(arrived(1), 0.0) == [run(0, 1)]
+    assert scheduler.handle(arrived(2), 0.0) == [run(0, 2, worker=1)]
+
+
+def test_a_window_holds_a_batch_back_until_it_has_passed() -> None:
+    scheduler = Scheduler(config(window=0.005))
+    assert scheduler.handle(arrived(1), 1.0) == [WakeAt(1.005)]
+    assert scheduler.handle(arrived(2), 1.001) == []
+    assert scheduler.handle(Woke(), 1.005) == [run(0, 1, 2)]
+
+
+def test_a_full_batch_does_not_wait_for_its_window() -> None:
+    scheduler = Scheduler(config(window=1.0, max_batch=2))
+    scheduler.handle(arrived(1), 0.0)
+    assert scheduler.handle(arrived(2), 0.001) == [run(0, 1, 2)]
+
+
+def test_a_late_or_doubled_wake_up_is_harmless() -> None:
+    scheduler = Scheduler(config(window=0.005))
+    scheduler.handle(arrived(1), 0.0)
+    assert scheduler.handle(Woke(), 0.009) == [run(0, 1)]
+    assert scheduler.handle(Woke(), 0.010) == []
+
+
+def test_a_request_past_the_bound_of_the_queue_is_refused() -> None:
+    scheduler = Scheduler(config(served(max_queued=1)))
+    scheduler.handle(arrived(1), 0.0)
+    scheduler.handle(arrived(2), 0.0)
+    assert outcomes(scheduler.handle(arrived(3), 0.0)) == {3: Outcome.REFUSED_FULL}
+
+
+def test_a_deadline_shorter_than_the_full_depth_is_refused_on_arrival() -> None:
+    scheduler = Scheduler(config(served(stages=3, seconds=0.01)))
+    assert outcomes(scheduler.handle(arrived(1, deadline=0.029), 0.0)) == {1: Outcome.REFUSED_LATE}
+    assert scheduler.handle(arrived(2, deadline=0.031), 0.0) == [run(0, 2)]
+
+
+def test_a_deadline_that_the_queue_ahead_makes_impossible_is_refused_on_arrival() -> None:
+    scheduler = Scheduler(config(served(stages=1, seconds=0.01), policy="serial"))
+    for request in range(10):
+        scheduler.handle(arrived(request), 0.0)
+    # Nine wait for 0.01 s each.
+    assert outcomes(scheduler.handle(arrived(10, deadline=0.095), 0.0)) == {10: Outcome.REFUSED_LATE}
+    assert outcomes(scheduler.handle(arrived(11, deadline=0.105), 0.0)) == {}
+
+
+def test_all_rows_of_a_call_are_refused_together() -> None:
+    scheduler = Scheduler(config(served(max_queued=2)))
+    actions = scheduler.handle(arrived(1, 2, 3), 0.0)
+    assert set(outcomes(actions).values()) == {Outcome.REFUSED_FULL}
+    assert len(actions) == 3
+
+
+def test_a_late_request_is_dropped_before_it_is_batched() -> None:
+    scheduler = Scheduler(config(served(stages=1, seconds=0.01)))
+    scheduler.handle(arrived(1), 0.0)
+    scheduler.handle(arrived(2, deadline=0.05), 0.0)
+    scheduler.handle(arrived(3), 0.0)
+    actions = scheduler.handle(StageDone(0), 0.045)
+    assert outcomes(actions) == {1: Outcome.ANSWERED, 2: Outcome.EXPIRED}
+    assert actions[-1] == run(0, 3)
+
+
+def test_a_queued_request_is_told_as_soon_as_it_is_too_late() -> None:
+    scheduler = Scheduler(config(served(stages=1, seconds=0.01), window=1.0))
+    (wake,) = scheduler.handle(arrived(1, deadline=0.05), 0.0)
+    assert isinstance(wake, WakeAt)
+    assert 0.04 < wake.time < 0.0401
+    assert outcomes(scheduler.handle(Woke(), wake.time)) == {1: Outcome.EXPIRED}
+
+
+def test_a_running_request_past_its_deadline_leaves_at_the_next_boundary() -> None:
+    scheduler = Scheduler(config())
+    scheduler.handle(arrived(1, deadline=0.05), 0.0)
+    assert outcomes(scheduler.handle(StageDone(0), 0.06)) == {1: Outcome.EXPIRED}
+
+
+def test_an_answer_that_is_there_is_sent_even_past_its_deadline() -> None:
+    scheduler = Scheduler(config(served(stages=1)))
+    scheduler.handle(arrived(1, deadline=0.05), 0.0)
+    assert outcomes(scheduler.handle(StageDone(0), 0.06)) == {1: Outcome.ANSWERED}
+
+
+def test_a_cancelled_request_leaves_the_queue_at_once() -> None:
+    scheduler = Scheduler(config())
+    scheduler.handle(arrived(1), 0.0)
+    scheduler.handle(arrived(2), 0.0)
+    assert scheduler.handle(Cancelled(2), 0.5) == [Reply(2, "net", Outcome.CANCELLED, -1, 0.5, 0.0)]
+
+
+def test_a_cancelled_request_leaves_its_batch_at_the_next_boundary() -> None:
+    scheduler = Scheduler(config())
+    scheduler.handle(arrived(1, 2), 0.0)
+    assert scheduler.handle(Cancelled(1), 0.001) == []
+    actions = scheduler.handle(StageDone(0), 0.01)
+    assert outcomes(actions) == {1: Outcome.CANCELLED}
+    assert actions[-1] == run(1, 2)
+
+
+def test_cancelling_a_request_that_has_ended_does_nothing() -> None:
+    assert Scheduler(config()).handle(Cancelled(7), 0.0) == []
+
+
+def test_a_failed_stage_fails_its_batch_and_no_one_else() -> None:
+    scheduler = Scheduler(config())
+    scheduler.handle(arrived(1, 2), 0.0)
+    scheduler.handle(arrived(3), 0.0)
+    actions = scheduler.handle(StageFailed(0), 0.01)
+    assert outcomes(actions) == {1: Outcome.FAILED, 2: Outcome.FAILED}
+    assert actions[-1] == run(0, 3)
+
+
+def test_models_take_turns_by_who_has_waited_longest() -> None:
+    scheduler = Scheduler(config(served("a", stages=1), served("b", stages=1)))
+    scheduler.handle(arrived(1, model="a"), 0.0)
+    scheduler.handle(arrived(2, model="b"), 0.1)
+    scheduler.handle(arrived(3, model="a"), 0.2)
+    assert scheduler.handle(StageDone(0), 0.3)[-1] == run(0, 2, model="b")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        arrived(1),
+        arrived(9, model="stranger"),
+        StageDone(1),
+        StageDone(-1),
+        StageDone(0, exited=(99,)),
+        StageFailed(5),
+    ],
+)
+def test_an_illegal_event_raises_and_changes_nothing(
+    event: Arrived | StageDone | StageFailed,
+) -> None:
+    scheduler = Scheduler(config())
+    scheduler.handle(arrived(1, 2), 0.0)
+    before = scheduler.stats()
+    with pytest.raises(IllegalEvent):
+        scheduler.handle(event, 0.1)
+    assert scheduler.stats() == before
+    assert scheduler.handle(StageDone(0), 0.2) == [run(1, 1, 2)]
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["arrive", "cancel", "done", "fail", "wake"]),
+        st.integers(0, 3),
+        st.floats(0.0, 0.02),
+        st.floats(0.001, 0.2),
+    ),
+    max_size=120,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    MOVES,
+    st.sampled_from(["serial", "graph"]),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.004]),
+)
+def test_every_request_ends_once_whatever_happens(
+    moves: list[tuple[str, int, float, float]], policy: str, workers: int, window: float
+) -> None:
+    models = (served("a", stages=2, max_queued=6), served("b", stages=3, max_queued=6))
+    scheduler = Scheduler(config(*models, workers=workers, policy=policy, window=window))
+    running: dict[int, Run] = {}
+    ended: dict[int, Outcome] = {}
+    now, last, wake = 0.0, 0, inf
+
+    def tell(event: Arrived | Cancelled | StageDone | StageFailed | Woke) -> None:
+        nonlocal wake
+        for action in scheduler.handle(event, now):
+            match action:
+                case Run():
+                    assert action.worker not in running
+                    running[action.worker] = action
+                case Reply():
+                    assert action.request not in ended
+                    ended[action.request] = action.outcome
+                case WakeAt(time):
+                    wake = time
+        scheduler.check()
+
+    def finish(worker: int, exits: int) -> None:
+        done = running.pop(worker)
+        tell(StageDone(worker, done.requests[:exits] if done.stage == 0 else ()))
+
+    for move, pick, pause, allowed in moves:
+        now += pause
+        match move:
+            case "arrive":
+                requests = tuple(range(last, last + pick + 1))
+                last += pick + 1
+                tell(Arrived("ab"[pick % 2], now + allowed, requests, requests))
+            case "cancel":
+                tell(Cancelled(last - pick))
+            case "done" if running:
+                finish(sorted(running)[pick % len(running)], pick)
+            case "fail" if running:
+                worker = sorted(running)[pick % len(running)]
+                del running[worker]
+                tell(StageFailed(worker))
+            case "wake":
+                tell(Woke())
+    while running or wake < inf:
+        if running:
+            now += 0.001
+            finish(min(running), 0)
+        else:
+            now, wake = max(now, wake), inf
+            tell(Woke())
+    assert set(ended) == set(range(last))
+    assert scheduler.stats()["queued"] == scheduler.stats()["running"] == 0

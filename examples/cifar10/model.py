@@ -54,7 +54,8 @@ class CifarResNet(nn.Module):
         """Map normalised images `(B, 3, 32, 32) float32` to logits `(B, classes) float32`."""
         x = functional.relu(self.bn1(self.conv1(image)))
         x = self.layer3(self.layer2(self.layer1(x)))
-        return self.linear(x.mean(dim=(2, 3)))
+        logits: Tensor = self.linear(x.mean(dim=(2, 3)))
+        return logits
 
 
 def resnet20() -> CifarResNet:

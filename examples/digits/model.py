@@ -26,7 +26,8 @@ class DigitsNet(nn.Module):
         x = functional.relu(self.stem(image))
         for block in self.blocks:
             x = functional.relu(x + block(x))
-        return self.head(functional.avg_pool2d(x, 2).flatten(1))
+        logits: Tensor = self.head(functional.avg_pool2d(x, 2).flatten(1))
+        return logits
 
 
 def _convolution(inside: int, outside: int) -> nn.Sequential:
@@ -60,10 +61,10 @@ def train(images: Tensor, labels: Tensor, *, epochs: int = 10, seed: int = 0) ->
     for _ in range(epochs):
         order = torch.randperm(len(images), generator=generator)
         moved = shifted(images, generator)
-        for batch in order.split(64):
+        for batch in torch.split(order, 64):
             loss = functional.cross_entropy(net(moved[batch]), labels[batch])
             optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
             schedule.step()
     return net.eval()

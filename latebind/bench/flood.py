@@ -67,7 +67,13 @@ async def _phases(url: str, model: str, body: Body, rounds: int, seconds: float)
         for _ in range(rounds):
             alone = await _rate(session, model, seconds)
             flood = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "latebind.bench.flood", url, model, str(seconds + 1.0), stdout=asyncio.subprocess.PIPE
+                sys.executable,
+                "-m",
+                "latebind.bench.flood",
+                url,
+                model,
+                str(seconds + 1.0),
+                stdout=asyncio.subprocess.PIPE,
             )
             await asyncio.sleep(1.0)
             flooded = await _rate(session, model, seconds)

@@ -11,9 +11,7 @@ from latebind.cli.serve import READY
 
 
 @contextmanager
-def serving(
-    repository: Path, *options: str, cores: Sequence[int] = (), log: Path | None = None
-) -> Iterator[str]:
+def serving(repository: Path, *options: str, cores: Sequence[int] = (), log: Path | None = None) -> Iterator[str]:
     """Serve `repository` on a free port with these options of `latebind serve`; yields the URL.
 
     `cores` are those of the door; the engine takes its own by `--cores`. `log` takes what the server prints on
@@ -26,8 +24,9 @@ def serving(
             stdout=subprocess.PIPE,
             stderr=errors if log else None,
             text=True,
-            preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
         )
+        if cores:
+            os.sched_setaffinity(process.pid, cores)
         try:
             yield _url(process)
         finally:

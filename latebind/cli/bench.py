@@ -1,3 +1,153 @@
-"""placeholder"""
+"""`latebind bench`: every promise of speed as a command that prints what it measured."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
 import typer
-app = typer.Typer()
+
+from latebind.bench import exits as exits_bench
+from latebind.bench import flood as flood_bench
+from latebind.bench import load as load_bench
+from latebind.bench import scheduler as scheduler_bench
+from latebind.bench import stages as stages_bench
+from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
+from latebind.cli.sources import load_rows, options
+
+app = typer.Typer(help="Measure what latebind promises; every command prints its settings.", no_args_is_help=True)
+
+Repository = Annotated[Path, typer.Argument(help="A folder of models.")]
+Model = Annotated[str, typer.Option(help="Which model of the folder.")]
+Data = Annotated[str, typer.Option(help="Rows to send: an .npz file or package.module:function.")]
+DataOption = Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn.")]
+Core = Annotated[int, typer.Option(help="The core of the engine.")]
+DoorCore = Annotated[int, typer.Option(help="The core of door and client.")]
+
+
+@app.command()
+def scheduler(
+    events: Annotated[int, typer.Option(help="Events of each measurement.")] = 200_000,
+    rounds: Annotated[int, typer.Option(help="Measurements of each cell; the median counts.")] = 3,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Events a second that the scheduler handles on one core, by policy, batch size and waiting requests."""
+    with reporting():
+        speeds = scheduler_bench.run(events=events, rounds=rounds, seed=seed)
+    show(
+        f"scheduler, {events} events, median of {rounds} rounds, seed {seed}",
+        [{**asdict(speed), "events_per_second": f"{speed.events_per_second:,.0f}"} for speed in speeds],
+    )
+    save(json_file, speeds)
+
+
+@app.command()
+def exits(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    seed: Seed = 0,
+    log: Annotated[Path | None, typer.Option(help="Keep what the servers log.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Mean latency with exits off and on, one request after another over HTTP, paired, and the fidelity of the answers.
+
+    Example: `latebind bench exits models --model resnet56 --data examples.cifar10.data:test_images
+    --data-option data=cifar10/`
+    """
+    with reporting():
+        inputs, labels = load_rows(data, options(data_option or []))
+        report = exits_bench.run(
+            repository, model, inputs, labels, door_cores=(door_core,), engine_core=engine_core, seed=seed, log=log
+        )
+    show(f"{model}: {report.requests} requests a side, closed loop, batch 1, seed {seed}", report.rows())
+    left = "  ".join(f"{stage}: {percent(share)}" for stage, share in report.left_at.items())
+    console.print(f"mean off / mean on   {report.gain}")
+    console.print(f"fidelity             {report.fidelity:.4f}")
+    console.print(f"left at stage        {left}")
+    console.print(f"answers bit for bit  {'identical' if report.identical else 'different'}")
+    save(
+        json_file,
+        {**asdict(report), "seconds_on": report.seconds_on.tolist(), "seconds_off": report.seconds_off.tolist()},
+    )
+
+
+@app.command()
+def load(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    requests: Annotated[int, typer.Option(help="Requests of each side.")] = 2000,
+    rate: Annotated[float | None, typer.Option(help="Requests a second. Default: by --load.")] = None,
+    share: Annotated[float, typer.Option("--load", help="Rate as a share of what is answered one by one.")] = 0.7,
+    deadline_ms: Annotated[float, typer.Option(help="How long an answer may take.")] = 1000.0,
+    page: Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.")] = None,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Latency under Poisson traffic over HTTP with exits off and on, the same arrivals for both."""
+    with reporting():
+        inputs, labels = load_rows(data, options(data_option or []))
+        report = load_bench.run(
+            repository,
+            model,
+            inputs,
+            labels,
+            requests=requests,
+            rate=rate,
+            load=share,
+            deadline=deadline_ms / 1e3,
+            seed=seed,
+        )
+        show(f"{model}: {requests} requests a side at {report.rate:.0f}/s, Poisson, seed {seed}", report.rows())
+        if page is not None:
+            from latebind.bench.page import write_page  # noqa: PLC0415  (plotly is optional)
+
+            write_page(report, page, title=f"latebind: {model} with exits off and on")
+            console.print(f"page written to {page}")
+    save(json_file, report.rows())
+
+
+@app.command()
+def flood(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    rounds: Annotated[int, typer.Option(help="Pairs of phases, without and with the flood.")] = 5,
+    seconds: Annotated[float, typer.Option(help="Length of a phase.")] = 3.0,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Throughput of the engine on its own core while 16 clients flood the door with small requests."""
+    with reporting():
+        inputs, _ = load_rows(data, options(data_option or []))
+        report = flood_bench.run(
+            repository,
+            model,
+            inputs,
+            rounds=rounds,
+            seconds=seconds,
+            door_cores=(door_core,),
+            engine_core=engine_core,
+        )
+    show(f"{model}: {rounds} rounds of {seconds:g} s, medians", [asdict(report)])
+    save(json_file, report)
+
+
+@app.command()
+def stages(
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Where networks can be cut, and what a chain of stages costs over the uncut network, paired."""
+    with reporting(), progress("measuring") as tell:
+        rows = stages_bench.run(seed=seed, progress=tell)
+    show(f"stages, paired and interleaved, seed {seed}", rows)
+    save(json_file, rows)

@@ -1,1 +1,99 @@
-def build() -> None: ...
+"""`latebind build`: from a module to a model directory, with learned caches where there is data for them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.sources import example_inputs, load_module, load_samples, options
+from latebind.domain.errors import ConfigError
+from latebind.learned.build import build_caches
+from latebind.program.build import MIN_STAGE_SECONDS, build_program
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import Repository
+
+DEFAULT_MS = MIN_STAGE_SECONDS * 1e3
+
+
+def build(
+    module: Annotated[str, typer.Argument(help="What makes the module: package.module:function, no arguments.")],
+    repository: Annotated[Path, typer.Option("--out", help="The folder of models to write into.")] = Path("models"),
+    name: Annotated[str, typer.Option(help="The model's name. Default: that of the function.")] = "",
+    version: Annotated[str, typer.Option(help="The model's version, a number.")] = "1",
+    weights: Annotated[Path | None, typer.Option(help="Fill the module from this .safetensors file.")] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="An input as name=dtype:3x32x32, batch left out; repeat it in their order."),
+    ] = None,
+    data: Annotated[
+        str, typer.Option(help="Data for learned caches: an .npz file or package.module:function. Default: no caches.")
+    ] = "",
+    data_option: Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")] = None,
+    fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97,
+    confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95,
+    min_stage_ms: Annotated[
+        float, typer.Option(help="What a stage is worth at least; 0 cuts everywhere.")
+    ] = DEFAULT_MS,
+    backend: Annotated[list[str] | None, typer.Option(help="Try only this backend; may be repeated.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Largest relative error; stating one allows bf16 backends. 1e-5.")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="The largest batch to profile and run.")] = 16,
+    threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of training, splits and examples.")] = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Export a module, cut it into stages, compile, verify and profile them, and train learned caches.
+
+    An .npz file holds an array for each input and may hold `labels`; it is split in halves for training and for
+    calibration. A function returns the two sets itself. This step runs your code; serving never does.
+
+    Examples:
+
+    * `latebind build mymodels:resnet --input image=float32:3x224x224`
+    * `latebind build examples.cifar10.model:resnet56 --weights resnet56.safetensors --input image=float32:3x32x32
+      --data examples.cifar10.data:samples --data-option data=cifar10/ --fidelity 0.97`
+    """
+    with reporting():
+        if not inputs:
+            raise ConfigError(
+                "--input is missing: describe each input as name=dtype:shape, such as image=float32:3x32x32"
+            )
+        title = name or module.rpartition(":")[2]
+        path = Repository(repository).path_for(title, version)
+        network = load_module(module, weights)
+        with progress(f"building {title}") as tell:
+            built = build_program(
+                network,
+                example_inputs(inputs, seed=seed),
+                directory=path,
+                name=title,
+                version=version,
+                backends=backend,
+                tolerance=tolerance,
+                min_stage_seconds=min_stage_ms / 1e3,
+                max_batch=max_batch,
+                threads=threads,
+                progress=tell,
+            )
+        show(f"{title} version {version}", [{"": label, " ": text} for label, text in built.rows()])
+        if data:
+            with progress("learning caches") as tell:
+                tell("loading data", 0.0)
+                fit, calibrate = load_samples(data, options(data_option or []), seed=seed)
+                learned = build_caches(
+                    ModelDirectory.open(path),
+                    fit,
+                    calibrate,
+                    fidelity=fidelity,
+                    confidence=confidence,
+                    threads=threads,
+                    seed=seed,
+                    progress=tell,
+                )
+            show(
+                f"learned caches for fidelity {fidelity:g}", [{"": label, " ": text} for label, text in learned.rows()]
+            )
+        console.print(f"serve it with: latebind serve {repository}")
+        save(json_file, {"program": built.rows(), "caches": learned.rows() if data else None})

@@ -1,6 +1,6 @@
 """`latebind simulate`: the scheduler that serves, on a virtual clock with measured costs."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Annotated
@@ -9,7 +9,11 @@ import typer
 
 from latebind.cli.console import JsonFile, console, milliseconds, percent, progress, reporting, save, show
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import EventLog
+from latebind.learned.stored import read_caches, with_caches
+from latebind.program.stored import read_spec_and_costs
+from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.simulation.driver import Simulator
 from latebind.simulation.report import Summary, summarise
@@ -44,11 +48,8 @@ def simulate(
     Example: `latebind simulate models --model resnet56 --rate 100 --rate 300 --policy graph`
     """
     with reporting(), progress("simulating") as tell:
-        spec, costs = open_models(repository, [model] if model else None, one=True)[0]
-        if not exits:
-            costs = replace(costs, hit_rates={}, lookups={})
-        served = ServedModel(spec, costs, max_queued=1_000_000)
-        capacity = workers / costs.remaining(0, 1)
+        served = _served(repository, model, exits)
+        capacity = workers / served.costs.remaining(0, 1)
         rates = rate or [share * capacity for share in SHARES_OF_CAPACITY]
         cells = [(name, at) for name in policy or ["serial", "graph"] for at in rates]
         results: list[tuple[str, float, Summary]] = []
@@ -64,11 +65,21 @@ def simulate(
                 records = Simulator(config).run(arrivals)
             results.append((name, at, summarise(records, allowed=deadline_ms / 1e3)))
     show(
-        f"{spec.name}: {requests} requests a load, deadline {deadline_ms:g} ms, seed {seed}",
+        f"{served.spec.name}: {requests} requests a load, deadline {deadline_ms:g} ms, seed {seed}",
         [_row(name, at, summary) for name, at, summary in results],
     )
     console.print(f"serial capacity at full depth: {capacity:.0f} requests a second")
     save(json_file, [{"policy": name, "rate": at, **asdict(summary)} for name, at, summary in results])
+
+
+def _served(repository: Path, model: str, exits: bool) -> ServedModel:
+    """Read what the scheduler must know of one model; several to choose from is an error."""
+    paths = find_models(repository, [model] if model else None)
+    if len(paths) > 1:
+        raise ConfigError(f"{repository} holds {len(paths)} models: choose one with --model")
+    directory = ModelDirectory.open(paths[0])
+    spec, costs = with_caches(*read_spec_and_costs(directory), read_caches(directory) if exits else None)
+    return ServedModel(spec, costs, max_queued=1_000_000)
 
 
 def _row(policy: str, rate: float, summary: Summary) -> dict[str, object]:

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ITEM_BYTES
+from latebind.learned.samples import Samples
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def load_function(reference: str) -> Callable[..., Any]:
@@ -74,10 +77,10 @@ def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tenso
     return made
 
 
-def load_arrays(file: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+def load_arrays(file: Path) -> dict[str, Array]:
     """Read an `.npz` file of plain arrays (no pickled objects)."""
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with np.load(file) as arrays:  # object arrays are refused by default
             return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} is no .npz file of plain arrays: {error}") from error
@@ -91,3 +94,44 @@ def _fill(module: nn.Module, weights: Path) -> None:
         raise ConfigError(f"{weights} cannot be read as .safetensors: {error}") from error
     except RuntimeError as error:
         raise ConfigError(f"{weights} does not fit the module: {error}") from error
+
+
+def load_samples(data: str, given: dict[str, str], *, seed: int) -> tuple[Samples, Samples]:
+    """Return the samples to fit on and those to calibrate on, from a function or from the halves of a file."""
+    if not data.endswith(".npz"):
+        found = _called(data, given)
+        if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Samples) for part in found)):
+            raise ConfigError(f"{data!r} must return two latebind.learned.samples.Samples: to fit and to calibrate")
+        return found
+    arrays = {name: torch.from_numpy(array) for name, array in load_arrays(Path(data)).items()}
+    labels = arrays.pop("labels", None)
+    if not arrays:
+        raise ConfigError(f"{data} holds no inputs: save an array for each input of the model")
+    order = torch.randperm(len(next(iter(arrays.values()))), generator=torch.Generator().manual_seed(seed))
+    fit, calibrate = order.tensor_split(2)
+    return tuple(  # type: ignore[return-value]
+        Samples({name: rows[part] for name, rows in arrays.items()}, None if labels is None else labels[part])
+        for part in (fit, calibrate)
+    )
+
+
+def load_rows(data: str, given: dict[str, str]) -> tuple[dict[str, Array], Array | None]:
+    """Return rows to send, an array `(N, *shape)` for each input, and labels `(N,)` if there are any."""
+    if data.endswith(".npz"):
+        arrays = load_arrays(Path(data))
+        labels = arrays.pop("labels", None)
+        return arrays, labels
+    samples = _called(data, given)
+    if not isinstance(samples, Samples):
+        raise ConfigError(f"{data!r} must return latebind.learned.samples.Samples")
+    if not isinstance(samples.inputs, dict):
+        raise ConfigError(f"{data!r} must name its inputs: return Samples with a dictionary of inputs")
+    labels = None if samples.labels is None else samples.labels.numpy()
+    return {name: rows.numpy() for name, rows in samples.inputs.items()}, labels
+
+
+def _called(data: str, given: dict[str, str]) -> object:
+    try:
+        return load_function(data)(**given)
+    except TypeError as error:
+        raise ConfigError(f"{data!r} with --data-option {given}: {error}") from error

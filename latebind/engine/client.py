@@ -29,7 +29,7 @@ CONTROL_BYTES = 1 << 24
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """One client call under way: a request and a slot for each of its rows."""
 

@@ -66,7 +66,8 @@ class Engine:
         memory = SlotMemory(slots, self._specs, order.engine.slots)
         log = None
         if order.event_log:
-            log = EventLog(self._exit.enter_context(Path(order.event_log).open("wb")), config)
+            file = self._exit.enter_context(Path(order.event_log).open("wb"))
+            log = EventLog(file, config)
         self._reader = EventReader([spec.name for spec in self._specs])
         self._driver = Driver(
             config,

@@ -1,7 +1,7 @@
 """Runs stages for one worker: gathers inputs from slots, keeps activations between stages, looks up, writes answers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from latebind.domain.events import StageDone
 from latebind.domain.model import ModelSpec
 from latebind.engine.slots import SlotMemory
 from latebind.learned.lookup import Lookup, load_lookups
+from latebind.learned.stored import read_caches, with_caches
 from latebind.program.load import load_program
 from latebind.program.program import Program, profile_program
 from latebind.repository.directory import ModelDirectory
@@ -35,13 +36,9 @@ def load_model(path: Path, config: EngineConfig) -> LoadedModel:
     program = load_program(directory, threads=config.threads, backend=config.backend)
     if not program.costs_fit:
         program = profile_program(program)
+    spec, costs = with_caches(program.spec, program.costs, read_caches(directory) if config.exits else None)
     lookups = load_lookups(directory, backend=program.backend, threads=config.threads) if config.exits else {}
-    costs = replace(
-        program.costs,
-        lookups={stage: lookup.curve for stage, lookup in lookups.items()},
-        hit_rates={stage: lookup.hit_rate for stage, lookup in lookups.items()},
-    )
-    return LoadedModel(replace(program.spec, lookups=tuple(lookups)), costs, program, lookups)
+    return LoadedModel(spec, costs, program, lookups)
 
 
 class Worker:

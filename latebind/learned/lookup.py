@@ -1,13 +1,57 @@
-"""Placeholder."""
+"""A learned cache at work: one compiled call behind a stage. Loaded from data, never from code."""
+
+from collections.abc import Callable
 from dataclasses import dataclass
+
 from torch import Tensor
-from latebind.domain.costs import Curve
-@dataclass
+
+from latebind.domain.errors import RepositoryError
+from latebind.learned.stored import read_caches, read_lookup
+from latebind.program.load import compile_graph
+from latebind.program.stored import read_model, read_stages
+from latebind.repository.directory import ModelDirectory
+
+# `lookup(activation) -> (answers (B, classes), scores (B,))`
+LookupFunction = Callable[..., tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Lookup:
+    """The learned cache behind `stage`. Not for two threads at a time."""
+
     stage: int
-    curve: Curve
-    hit_rate: float
+    threshold: float
+    function: LookupFunction
+
     def __call__(self, activation: Tensor) -> tuple[Tensor, Tensor]:
-        raise AssertionError
-def load_lookups(directory: object, *, backend: str, threads: int) -> dict[int, Lookup]:
-    return {}
+        """Return answers `(B, classes) float32` like the model's output, and for which rows they hold, `(B,) bool`."""
+        answers, scores = self.function(activation)
+        return answers, scores >= self.threshold
+
+
+def load_lookups(directory: ModelDirectory, *, backend: str, threads: int = 1) -> dict[int, Lookup]:
+    """Return the learned caches of a model by stage; empty if it has none.
+
+    Raises `RepositoryError` if they do not fit the model, `ConfigError` for a backend that cannot be used here.
+    """
+    caches = read_caches(directory)
+    if caches is None:
+        return {}
+    model = read_model(directory)
+    stages = read_stages(directory, model)
+    found = {}
+    for stored in caches.lookups:
+        files = read_lookup(directory, stored.stage)
+        if files.graph.inputs[0].shape != stages[stored.stage + 1].inputs[0].shape:
+            raise RepositoryError(
+                f"{directory.path}: the learned cache behind stage {stored.stage} takes another activation than the "
+                "stage yields: build the caches again"
+            )
+        if files.graph.output_specs()[0].shape != model.outputs[0].shape:
+            raise RepositoryError(
+                f"{directory.path}: the learned cache behind stage {stored.stage} answers in another shape than the "
+                "model: build the caches again"
+            )
+        function = compile_graph(files.graph, dict(files.weights), backend=backend, threads=threads)
+        found[stored.stage] = Lookup(stored.stage, stored.threshold, function)
+    return found

@@ -12,7 +12,7 @@ from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError, ExportError
 from latebind.program.backends import BACKENDS
 from latebind.program.cut import cut_points
-from latebind.program.export import Exported, export, run_module
+from latebind.program.export import export, run_module
 from latebind.program.load import compile_stages
 from latebind.program.measure import profile_stages, profiled_batches
 from latebind.program.profile import Profile, this_hardware

@@ -1,4 +1,4 @@
-"""From a `torch.nn.Module` to a `Graph` and its weights, by `torch.export`. A step for trusted modules: it runs them."""
+"""From a `torch.nn.Module` to a `Graph` and its weights, by `torch.export`. Runs the module: a trusted step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ from latebind.domain.model import ITEM_BYTES, TensorSpec
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
 from latebind.program.operators import BUILTINS, KEPT_WHOLE, SYM_SIZE, is_allowed, resolve
 from latebind.program.simplify import simplify
+
+Foreign = Any  # what torch or the module hands over, of any type
 
 EXPORT_BATCH = 3  # torch.export treats 0 and 1 as special, so it is shown another size
 
@@ -84,7 +86,7 @@ class _Flat(nn.Module):
         self.module = module
         self._keywords = keywords
 
-    def call(self, *tensors: Tensor) -> Any:
+    def call(self, *tensors: Tensor) -> Foreign:
         """Return what the module returns."""
         if self._keywords is None:
             return self.module(*tensors)
@@ -123,7 +125,7 @@ def _resize(tensor: Tensor, batch: int) -> Tensor:
     return tensor.detach()[torch.arange(batch) % tensor.shape[0]]
 
 
-def _try_run(called: _Flat, rows: tuple[Tensor, ...]) -> Any:
+def _try_run(called: _Flat, rows: tuple[Tensor, ...]) -> Foreign:
     try:
         with torch.no_grad():
             return called.call(*rows)
@@ -131,7 +133,7 @@ def _try_run(called: _Flat, rows: tuple[Tensor, ...]) -> Any:
         raise ExportError(f"the module raised on {EXPORT_BATCH} rows of the example inputs: {error!r}") from error
 
 
-def _output_names(found: Any, given: Sequence[str] | None) -> tuple[str, ...]:
+def _output_names(found: Foreign, given: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(found, Mapping):
         names, tensors = tuple(str(key) for key in found), tuple(found.values())
     elif isinstance(found, tuple | list):
@@ -159,13 +161,14 @@ def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
     try:
         with torch.no_grad():
             program = torch.export.export(called, rows, dynamic_shapes=shapes)
-            return program.run_decompositions(_decompositions())
+            decomposed: ExportedProgram = program.run_decompositions(_decompositions())
+            return decomposed
     except Exception as error:  # as above: export runs the module and raises dozens of kinds of error
         raise ExportError(f"the module cannot be exported: {_reason(str(error))}") from error
 
 
-def _decompositions() -> Any:
-    table = CustomDecompTable()
+def _decompositions() -> Foreign:
+    table: Foreign = CustomDecompTable()  # type: ignore[no-untyped-call]
     for name in KEPT_WHOLE:
         table.pop(resolve(name), None)
     return table
@@ -244,6 +247,8 @@ class _Reader:
                 "replace it, or do that computation outside the model"
             )
         value = node.meta.get("val")
+        args: tuple[Argument, ...]
+        kwargs: tuple[tuple[str, Argument], ...]
         if isinstance(value, torch.SymInt) and value.node.expr == self._batch:
             first = next(iter(self._inputs.values()))
             op, args, kwargs = SYM_SIZE, (Value(first), 0), ()
@@ -252,7 +257,7 @@ class _Reader:
             kwargs = tuple((key, self._argument(part)) for key, part in node.kwargs.items())
         self._nodes.append(Node(node.name, op, args, kwargs, self._type(value)))
 
-    def _argument(self, found: Any) -> Argument:
+    def _argument(self, found: Foreign) -> Argument:
         if isinstance(found, FxNode):
             if found.name in self._weight_of:
                 return Weight(self._weight_of[found.name])
@@ -266,17 +271,17 @@ class _Reader:
             return found
         raise ExportError(f"the module passes a {type(found).__name__} to an operator, which cannot be served")
 
-    def _type(self, value: Any) -> TensorType | None:
+    def _type(self, value: Foreign) -> TensorType | None:
         if not isinstance(value, Tensor):
             return None
         return TensorType(_dtype_name(value.dtype), tuple(self._size(size) for size in value.shape))
 
-    def _size(self, size: Any) -> int | None:
+    def _size(self, size: Foreign) -> int | None:
         if isinstance(size, int):
             return size
         return None if size.node.expr == self._batch else -1
 
-    def _output(self, name: str, found: Any) -> str:
+    def _output(self, name: str, found: Foreign) -> str:
         argument = self._argument(found)
         if not isinstance(argument, Value):
             raise ExportError(f"{name} of the module does not depend on its input: leave it out")
@@ -291,7 +296,7 @@ _CONSTANT_TYPES: dict[str, type] = {
 }
 
 
-def _op_name(target: Any) -> str:
+def _op_name(target: Foreign) -> str:
     found = next((name for name, builtin in BUILTINS.items() if builtin is target), None)
     return found or str(target)
 

@@ -12,6 +12,8 @@ from latebind.domain.model import ITEM_BYTES, TensorSpec
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
 from latebind.program.operators import resolve
 
+Json = Any  # what a JSON parser gives
+
 FORMAT = 1
 MAX_DEPTH = 4  # of lists within lists in an argument; ATen needs two
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
@@ -93,7 +95,7 @@ def _write_node(node: Node) -> _Node:
     )
 
 
-def _write_argument(argument: Argument) -> Any:
+def _write_argument(argument: Argument) -> Json:
     match argument:
         case Value(name):
             return {"value": name}
@@ -131,7 +133,7 @@ def _read_type(node: str, found: _Type) -> TensorType:
     return TensorType(found.dtype, tuple(found.shape))
 
 
-def _read_argument(node: str, found: Any, depth: int) -> Argument:
+def _read_argument(node: str, found: Json, depth: int) -> Argument:
     if isinstance(found, list) and depth:
         return tuple(_read_argument(node, part, depth - 1) for part in found)
     if isinstance(found, dict) and len(found) == 1:
@@ -141,7 +143,7 @@ def _read_argument(node: str, found: Any, depth: int) -> Argument:
     raise RepositoryError(f"node {node!r} of the graph has an argument of no known form: {str(found)[:80]}")
 
 
-def _read_tagged(node: str, kind: str, name: Any) -> Argument:
+def _read_tagged(node: str, kind: str, name: Json) -> Argument:
     if isinstance(name, str):
         if kind == "value":
             return Value(name)
@@ -152,11 +154,12 @@ def _read_tagged(node: str, kind: str, name: Any) -> Argument:
     raise RepositoryError(f"node {node!r} of the graph has an unknown constant: {kind[:40]} = {str(name)[:80]}")
 
 
-def torch_constant(constant: Constant) -> Any:
+def torch_constant(constant: Constant) -> torch.dtype | torch.device | torch.layout | torch.memory_format:
     """Return the torch object that a constant read from a file stands for."""
     if constant.kind == "device":
         return torch.device(constant.name)
-    return getattr(torch, constant.name)
+    found: torch.dtype | torch.layout | torch.memory_format = getattr(torch, constant.name)
+    return found
 
 
 def _check_references(graph: Graph) -> None:

@@ -1,5 +1,8 @@
 """The `compile` backend's machinery: torch.compile with frozen weights, once for batch 1 and once for larger ones."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
@@ -22,7 +25,7 @@ class InductorStage:
     """A stage in two compiled programs: one for a single row, one for any larger batch."""
 
     def __init__(self, module: GraphModule) -> None:
-        options: dict[str, str | int | bool] = {"freezing": True}
+        options: dict[str, str | int | bool | Callable[..., Any]] = {"freezing": True}
         self._one = torch.compile(module, fullgraph=True, dynamic=False, options=options)
         self._many = torch.compile(module, fullgraph=True, dynamic=True, options=options)
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from latebind.domain.errors import ExportError, RepositoryError
+from latebind.domain.errors import RepositoryError
 from latebind.program.backends import StageFunction, backend_named
 from latebind.program.export import export
 from latebind.program.graph import Graph

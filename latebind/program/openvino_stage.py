@@ -118,8 +118,9 @@ class OpenVinoStage:
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run; outputs are new tensors, written by OpenVINO itself."""
         request, wrap = self._request, self._wrap
-        for position, (tensor, port) in enumerate(zip(inputs, self._inputs, strict=True)):
-            request.set_input_tensor(position, wrap(_to_border(tensor, port).numpy(), shared_memory=True))
+        held = [_to_border(tensor, port) for tensor, port in zip(inputs, self._inputs, strict=True)]
+        for position, tensor in enumerate(held):  # OpenVINO does not keep them alive, so they must stay in a local
+            request.set_input_tensor(position, wrap(tensor.numpy(), shared_memory=True))
         batch = inputs[0].shape[0]
         made = [torch.empty((batch, *port.flat_shape), dtype=port.dtype) for port in self._outputs]
         for position, tensor in enumerate(made):

@@ -14,6 +14,8 @@ from latebind.program.graph import Argument, Constant, Graph, Value, Weight
 from latebind.program.graph_file import torch_constant
 from latebind.program.operators import resolve
 
+TorchArgument = Any  # an fx node, a torch constant, a number, a list of such
+
 
 def rebuild(graph: Graph, weights: Mapping[str, Tensor]) -> GraphModule:
     """Return a module that takes the graph's inputs and gives a tuple of its outputs.
@@ -28,7 +30,7 @@ def rebuild(graph: Graph, weights: Mapping[str, Tensor]) -> GraphModule:
         made[spec.name] = fx.placeholder(f"x{position}")
     stored = {name: _add_weight(root, fx, f"w{i}", name, weights) for i, name in enumerate(graph.weights())}
 
-    def torch_argument(argument: Argument) -> Any:
+    def torch_argument(argument: Argument) -> TorchArgument:
         match argument:
             case Value(name):
                 return made[name]

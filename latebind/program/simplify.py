@@ -1,7 +1,7 @@
 """Passes that make a freshly exported graph smaller without changing its outputs (within rounding)."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace as changed
 from typing import Any
 
@@ -17,6 +17,7 @@ CONVOLUTION = "aten.convolution.default"
 IDENTITIES = ("aten.alias.default", "aten.detach.default")
 
 Weights = Mapping[str, Tensor]
+Computed = Any  # a tensor, a tuple of tensors, a torch constant, a number
 
 
 def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
@@ -58,7 +59,7 @@ def fold_constants(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Ten
     known: dict[str, Any] = {}
     kept: list[Node] = []
 
-    def number(argument: Argument) -> Any:
+    def number(argument: Argument) -> Computed:
         match argument:
             case Value(name):
                 return known[name]
@@ -158,6 +159,6 @@ def _folded_name(name: str) -> str:
     return f"{name}.constant"
 
 
-def _renamed(node: Node, change: Any) -> Node:
+def _renamed(node: Node, change: Callable[[Argument], Argument]) -> Node:
     args = tuple(replace(argument, change) for argument in node.args)
     return changed(node, args=args, kwargs=tuple((key, replace(argument, change)) for key, argument in node.kwargs))

@@ -1,4 +1,4 @@
-"""How a program lies in its model directory: what `build` writes and `load` reads. The graph has its own file format."""
+"""How a program lies in its model directory: what `build` writes and `load` reads. For the graph: `graph_file`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -116,9 +116,16 @@ class Tuner:
 
 def overhead_of(stages: Sequence[StageFunction], uncut: StageFunction, inputs: tuple[Tensor, ...]) -> float:
     """Return the chain's time over the uncut model's: the median ratio of paired, interleaved runs."""
-    calls = {"chain": lambda: run_chain(stages, inputs), "uncut": lambda: uncut(*inputs)}
-    found = interleaved_seconds(calls, RUNS)
-    return median(a / b for a, b in zip(found["chain"], found["uncut"], strict=True))
+    seconds = chain_and_uncut(stages, uncut, inputs, RUNS)
+    return median(a / b for a, b in zip(seconds["chain"], seconds["uncut"], strict=True))
+
+
+def chain_and_uncut(
+    stages: Sequence[StageFunction], uncut: StageFunction, inputs: tuple[Tensor, ...], runs: int
+) -> dict[str, list[float]]:
+    """Return the seconds of `runs` calls of "chain" and "uncut" each, taken in turn."""
+    calls: dict[str, Callable[[], object]] = {"chain": lambda: run_chain(stages, inputs), "uncut": _call(uncut, inputs)}
+    return interleaved_seconds(calls, runs)
 
 
 def _call(stage: StageFunction, inputs: tuple[Tensor, ...]) -> Callable[[], object]:

@@ -1,4 +1,4 @@
-"""One model on disk. Reads only files that the manifest lists; writes so that a crash leaves the old or the new state."""
+"""One model on disk. Reads only files that the manifest lists; a crash while writing never leaves a mixture."""
 
 import hashlib
 import os

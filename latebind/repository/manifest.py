@@ -1,4 +1,4 @@
-"""The manifest of a model directory: which files belong to it, with size and sha256. Checked before anything is read."""
+"""The manifest of a model directory: its files with size and sha256, checked before anything is read."""
 
 import hashlib
 import re

@@ -253,7 +253,9 @@ def check_depth(text: bytes, most: int) -> None:
         return
     without_escapes = text.replace(rb"\\", b"").replace(rb"\"", b"")
     marks = np.frombuffer(without_escapes.translate(None, NOT_MARKS), np.uint8)
-    in_string = np.cumsum(marks == ord('"')) % 2 == 1
-    depth = np.cumsum(np.where(in_string, 0, STEPS[marks]), dtype=np.int64)
-    if depth.max(initial=0) > most:
+    steps = STEPS[marks]
+    quotes = marks == ord('"')
+    if quotes.any():
+        steps[np.logical_xor.accumulate(quotes)] = 0  # brackets in strings open nothing
+    if np.cumsum(steps, dtype=np.int32).max(initial=0) > most:
         raise InvalidRequest(f"the JSON is nested more than {most} deep")

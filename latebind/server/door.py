@@ -84,6 +84,9 @@ class Door:
         """Return when the door is closed and everything under way has ended."""
         assert self._serving is not None, "the door is not open"
         await self._serving
+        cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
+        if cancelled:
+            await asyncio.wait(cancelled, timeout=1.0)
 
     async def __aenter__(self) -> Self:
         await self.open()

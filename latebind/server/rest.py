@@ -234,6 +234,8 @@ class RestApp:
             reply = await self._reply(scope, receive)
         except ClientGone:
             return
+        except asyncio.CancelledError:  # the time to drain is over; the task ends with this reply
+            reply = _error(Unavailable("the server shut down before it had the answer"))
         except FOR_CLIENTS as error:
             reply = _error(error)
         except Exception as error:  # the root of the request's task: report, answer, go on serving

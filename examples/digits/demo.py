@@ -1,0 +1,83 @@
+"""`make demo`: trains a network on real digits, builds it, serves it and compares exits off and on under load."""
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from examples.digits.model import load_images, shifted, train
+from latebind.bench import load
+from latebind.bench.page import write_page
+from latebind.cli.console import console, progress, show
+from latebind.learned.build import build_caches
+from latebind.learned.samples import Samples
+from latebind.program.build import build_program
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import Repository
+
+TRAINED, CALIBRATED = 800, 1300  # images up to here train network and caches, calibrate, and the rest tests
+VIEWS = 6  # how many shifted copies of each training image the caches learn from
+
+
+def main(arguments: list[str]) -> None:
+    """Run the demo; everything it makes goes below one folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("out/digits"), help="folder for model and page")
+    parser.add_argument("--fidelity", type=float, default=0.97, help="share of answers that equal the base model's")
+    parser.add_argument("--requests", type=int, default=3000, help="requests of each side")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    begun = time.perf_counter()
+    torch.set_num_threads(2)
+    images, labels = load_images()
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(given.seed))
+    training, calibration, test = order.tensor_split([TRAINED, CALIBRATED])
+
+    console.print(f"[bold]1. Train[/] a network on {len(training)} handwritten digits")
+    net = train(images[training], labels[training], seed=given.seed)
+    with torch.inference_mode():
+        accuracy = float((net(images[test]).argmax(1) == labels[test]).float().mean())
+    console.print(f"   {accuracy:.1%} of {len(test)} digits it has not seen are right")
+
+    console.print("[bold]2. Build[/] a chain of stages and learned caches")
+    shutil.rmtree(given.out, ignore_errors=True)
+    repository = given.out / "models"
+    path = Repository(repository).path_for("digits", "1")
+    with progress("building") as tell:
+        built = build_program(net, {"image": images[training][:64]}, directory=path, name="digits", progress=tell)
+    show("digits", [{"": label, " ": text} for label, text in built.rows()])
+    generator = torch.Generator().manual_seed(given.seed)
+    views = torch.cat([images[training], *(shifted(images[training], generator) for _ in range(VIEWS))])
+    with progress("learning caches") as tell:
+        learned = build_caches(
+            ModelDirectory.open(path),
+            Samples({"image": views}, labels[training].repeat(VIEWS + 1)),
+            Samples({"image": images[calibration]}, labels[calibration]),
+            fidelity=given.fidelity,
+            seed=given.seed,
+            progress=tell,
+        )
+    show(f"learned caches, target {given.fidelity:g}", [{"": label, " ": text} for label, text in learned.rows()])
+
+    console.print("[bold]3. Serve[/] it with exits off and on, Poisson traffic through HTTP")
+    report = load.run(
+        repository,
+        "digits",
+        {"image": images[test].numpy()},
+        labels[test].numpy(),
+        requests=given.requests,
+        seed=given.seed,
+        log=given.out / "server.log",
+    )
+    show(f"{given.requests} requests a side at {report.rate:.0f}/s, seed {given.seed}", report.rows())
+    page = given.out / "report.html"
+    write_page(report, page, title="latebind: handwritten digits, exits off and on")
+    console.print(f"plots: {page}   serve it yourself: latebind serve {repository}")
+    console.print(f"all of it took {time.perf_counter() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

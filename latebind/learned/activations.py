@@ -1,0 +1,81 @@
+"""What the base model makes of samples: activations at boundaries, kept in half precision, and its answers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from latebind.learned.compose import Seen
+from latebind.learned.lookup import LookupFunction
+from latebind.learned.samples import Samples
+from latebind.program.program import Program
+
+BATCH = 16
+HALF_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """Some samples gone through the base model: `behind[stage]` `(N, ...) float16`, `answers` `(N, classes)`."""
+
+    behind: dict[int, Tensor]
+    answers: Tensor
+    labels: Tensor | None
+
+
+def bytes_a_row(program: Program, stages: Sequence[int]) -> int:
+    """Return the memory that one row of `capture` takes."""
+    return sum(HALF_BYTES * prod(program.activations[stage]) for stage in stages)
+
+
+def capture(program: Program, samples: Samples, stages: Sequence[int]) -> Captured:
+    """Run `samples` through the whole network and keep what comes out behind `stages`."""
+    n = len(samples)
+    # channels last, as convolutions train fastest
+    behind = {stage: _room(n, program.activations[stage]) for stage in stages}
+    answers = torch.empty((n, *program.spec.outputs[0].shape))
+    for start, batch in batches(samples):
+        passed: tuple[Tensor, ...] = batch
+        for number, stage in enumerate(program.stages):
+            passed = stage(*passed)
+            if number in behind:
+                behind[number][start : start + len(passed[0])] = passed[0]
+        answers[start : start + len(passed[0])] = passed[0]
+    return Captured(behind, answers, samples.labels)
+
+
+def observe(program: Program, samples: Samples, lookups: dict[int, LookupFunction]) -> Seen:
+    """Send `samples` through the network and, at each lookup, note how sure it was and whether right. Keeps no more."""
+    scores = np.empty((len(lookups), len(samples)))
+    right = np.empty((len(lookups), len(samples)), dtype=np.bool_)
+    place = {stage: k for k, stage in enumerate(sorted(lookups))}
+    for start, batch in batches(samples):
+        said: dict[int, Tensor] = {}
+        passed: tuple[Tensor, ...] = batch
+        rows = slice(start, start + len(batch[0]))
+        for number, stage in enumerate(program.stages):
+            passed = stage(*passed)
+            if number in place:
+                answers, sure = lookups[number](passed[0])
+                said[number] = answers.argmax(dim=1)
+                scores[place[number], rows] = sure.numpy()
+        for number, answer in said.items():
+            right[place[number], rows] = (answer == passed[0].argmax(dim=1)).numpy()
+    return Seen(scores, right)
+
+
+def batches(samples: Samples) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
+    """Yield the first row and the inputs of each batch, in order."""
+    assert isinstance(samples.inputs, tuple)
+    for start in range(0, len(samples), BATCH):
+        yield start, tuple(tensor[start : start + BATCH].contiguous() for tensor in samples.inputs)
+
+
+def _room(rows: int, shape: tuple[int, ...]) -> Tensor:
+    if len(shape) != 3:
+        return torch.empty((rows, *shape), dtype=torch.float16)
+    channels, height, width = shape
+    return torch.empty((rows, height, width, channels), dtype=torch.float16).permute(0, 3, 1, 2)

@@ -1,0 +1,324 @@
+"""Building learned caches for a model directory: plan, train, choose, calibrate, write (GATI, sections 3 and 4)."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from latebind.domain.costs import Curve
+from latebind.domain.errors import ConfigError
+from latebind.learned.activations import Captured, bytes_a_row, capture, observe
+from latebind.learned.calibrate import Calibrated, calibrate, samples_needed
+from latebind.learned.compose import Costs, Seen, path, send
+from latebind.learned.lookup import LookupFunction
+from latebind.learned.networks import LookupNetwork, Predictor, Selector
+from latebind.learned.plan import Candidate, plan
+from latebind.learned.report import CacheReport, Tried
+from latebind.learned.samples import Samples
+from latebind.learned.stored import ANSWERS, FORMAT, SCORE, LookupFiles, StoredCaches, StoredLookup, write_caches
+from latebind.learned.train import Lesson, PredictorTraining, batches_in, predict, train_selector
+from latebind.program.export import export
+from latebind.program.load import compile_graph, load_program
+from latebind.program.measure import median_seconds, profile_stages, profiled_batches, with_batch
+from latebind.program.program import Program
+from latebind.repository.directory import ModelDirectory
+
+CANDIDATES = 3
+PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
+MOST_PASSES = 40
+MEMORY = 2 << 30
+SELECTOR_SHARE = 0.15  # of the rows to fit; the predictors never see them
+CHOOSE_SHARE = 0.4  # of the rows to calibrate; the bound is taken on the others
+FEWEST_ROWS = 64
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A lookup ready to run: what was planned, as data, compiled, and its latency over batch sizes."""
+
+    plan: Candidate
+    files: LookupFiles
+    function: LookupFunction
+    curve: Curve
+
+    @property
+    def bytes(self) -> int:
+        """The size of the weights."""
+        return sum(tensor.nbytes for tensor in self.files.weights.values())
+
+
+def build_caches(
+    directory: ModelDirectory,
+    fit: Samples,
+    calibrate: Samples,
+    *,
+    fidelity: float = 0.97,
+    confidence: float = 0.95,
+    threads: int = 1,
+    seed: int = 0,
+    candidates: int = CANDIDATES,
+    presentations: int = PRESENTATIONS,
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+) -> CacheReport:
+    """Train lookups behind stages, choose among them and write them into the model directory.
+
+    `fidelity` is the share of answers that must equal the base model's, on samples like `calibrate` and with
+    `confidence`; 1.0 means no lookups at all. `fit` and `calibrate` must have no sample in common, and rows of `fit`
+    that show the same thing must be neighbours, because its last part is kept from the predictors. Activations take
+    at most `memory` bytes at a time.
+
+    Raises `ConfigError` for settings or samples without sense and for models that are not classifiers with one output
+    `(B, classes) float32`. With too few samples for the target there are fewer exits or none, and a warning says so.
+    """
+    _check_settings(fidelity, confidence, candidates, presentations)
+    torch.set_num_threads(threads)
+    program = load_program(directory, threads=threads)
+    _check_classifier(program)
+    builder = _Builder(program, fidelity, confidence, seed, progress or (lambda text, share: None))
+    ready = [_ready(samples, program) for samples in (fit, calibrate)]
+    found = builder.build(directory, *ready, most=candidates, presentations=presentations, memory=memory)
+    if found.warning:
+        warnings.warn(found.warning, stacklevel=2)
+    return found
+
+
+@dataclass(slots=True)
+class _Builder:
+    program: Program
+    target: float
+    confidence: float
+    seed: int
+    progress: Progress
+    stages: tuple[float, ...] = ()
+
+    def build(
+        self, directory: ModelDirectory, fit: Samples, held_out: Samples, *, most: int, presentations: int, memory: int
+    ) -> CacheReport:
+        self.stages = self._stage_seconds(fit)
+        reason = self._too_few(fit, held_out)
+        if reason or self.target >= 1.0 or len(self.stages) < 2:
+            return self._write(directory, [], None, [], reason)
+        planned = plan(self.program, self.stages, self._one_row(fit), most)
+        if not planned:
+            return self._write(directory, [], None, [], "no lookup is small enough to pay behind any stage")
+        trained = self._train(planned, fit, presentations, memory)
+        self.progress("calibrating", 0.85)
+        seen = observe(self.program, held_out, {one.plan.stage: one.function for one in trained})
+        choose, verify = split_worlds(held_out, seed=self.seed)
+        candidates = path(seen.take(np.concatenate(choose)), self._costs(trained))
+        worlds = [seen.take(rows) for rows in verify]
+        calibrated = calibrate(
+            candidates, worlds, self._costs(trained), fidelity=self.target, confidence=self.confidence
+        )
+        self.progress("writing", 0.99)
+        reason = "" if calibrated else _not_shown(self.target, self.confidence, min(map(len, verify)))
+        return self._write(directory, trained, calibrated, worlds, reason)
+
+    def _train(self, planned: list[Candidate], fit: Samples, presentations: int, memory: int) -> list[Trained]:
+        generator = torch.Generator().manual_seed(self.seed)
+        stages = [one.stage for one in planned]
+        room = max(FEWEST_ROWS, memory // bytes_a_row(self.program, stages))
+        learn = len(fit) - max(1, round(SELECTOR_SHARE * len(fit)))
+        parts = _parts(torch.randperm(learn, generator=generator), room)
+        passes = max(1, min(MOST_PASSES, round(presentations / learn)))
+        steps = sum(passes * batches_in(len(part)) for part in parts)
+        predictors = self._predictors(planned)
+        training = {
+            stage: PredictorTraining(predictor, steps=steps, generator=generator)
+            for stage, predictor in predictors.items()
+        }
+        for number, part in enumerate(parts):
+            share = 0.02 + 0.75 * number / len(parts)
+            self.progress(f"running the base model, part {number + 1} of {len(parts)}", share)
+            captured = capture(self.program, fit.take(part), stages)
+            for place, stage in enumerate(stages):
+                portion = (0.4 + 0.6 * place / len(stages)) * 0.75 / len(parts)
+                self.progress(f"training the predictor behind stage {stage}", share + portion)
+                training[stage].learn(_lesson(captured, stage), passes=passes)
+        self.progress("training selectors", 0.78)
+        unseen = capture(self.program, fit.take(torch.arange(learn, len(fit))[-room:]), stages)
+        return [self._finish(one, predictors[one.stage], unseen, generator) for one in planned]
+
+    def _predictors(self, planned: list[Candidate]) -> dict[int, Predictor]:
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            return {
+                one.stage: Predictor(self.program.activations[one.stage], self._classes, kind=one.kind)
+                for one in planned
+            }
+
+    def _finish(self, one: Candidate, predictor: Predictor, unseen: Captured, generator: torch.Generator) -> Trained:
+        activations = unseen.behind[one.stage]
+        predicted = predict(predictor, activations)
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            selector = Selector(self._classes)
+        same = predicted.argmax(dim=1) == unseen.answers.argmax(dim=1)
+        train_selector(selector, predicted, same, generator=generator)
+        row = activations[:1].float().contiguous()
+        exported = export(LookupNetwork(predictor, selector).eval(), (row,), output_names=(ANSWERS, SCORE))
+        program = self.program
+        function = compile_graph(exported.graph, exported.weights, backend=program.backend, threads=program.threads)
+        curve = _curve(function, row, program.spec.max_batch)
+        return Trained(one, LookupFiles(exported.graph, exported.weights), function, curve)
+
+    @property
+    def _classes(self) -> int:
+        return self.program.spec.outputs[0].shape[0]
+
+    def _stage_seconds(self, samples: Samples) -> tuple[float, ...]:
+        """Measured here and now, so that stages and lookups are measured alike."""
+        assert isinstance(samples.inputs, tuple)
+        curves = profile_stages(self.program.stages, tuple(tensor[:1] for tensor in samples.inputs), (1,))
+        return tuple(curve.at(1) for curve in curves)
+
+    def _one_row(self, samples: Samples) -> dict[int, Tensor]:
+        assert isinstance(samples.inputs, tuple)
+        row = tuple(tensor[:1] for tensor in samples.inputs)
+        return {stage: self.program.run_through(stage, *row) for stage in range(len(self.stages) - 1)}
+
+    def _costs(self, trained: list[Trained]) -> Costs:
+        ends = [one.plan.stage + 1 for one in trained]
+        starts = [0, *ends]
+        segments = tuple(
+            sum(self.stages[start:end]) for start, end in zip(starts, [*ends, len(self.stages)], strict=True)
+        )
+        return Costs(segments, tuple(one.curve.at(1) for one in trained))
+
+    def _too_few(self, fit: Samples, held_out: Samples) -> str:
+        if self.target >= 1.0:
+            return ""
+        if len(fit) < FEWEST_ROWS:
+            return f"{len(fit)} rows to fit are too few to train lookups: give {FEWEST_ROWS} or more"
+        fewest = min(map(len, split_worlds(held_out, seed=self.seed)[1]), default=0)
+        if fewest < samples_needed(self.target, self.confidence):
+            return _not_shown(self.target, self.confidence, fewest)
+        return ""
+
+    def _write(
+        self,
+        directory: ModelDirectory,
+        trained: list[Trained],
+        found: Calibrated | None,
+        worlds: list[Seen],
+        reason: str,
+    ) -> CacheReport:
+        whole = sum(self.stages)
+        lookups = self._stored(trained, found, worlds)
+        used = {lookup.stage for lookup in lookups}
+        if found is not None and not lookups:
+            reason = "no lookup pays at this target: the network runs to its end"
+        rows = sum(seen.right.shape[1] for seen in worlds)
+        fidelity, lower = (found.fidelity, found.lower) if found and lookups else (1.0, 1.0)
+        caches = StoredCaches(FORMAT, self.target, self.confidence, fidelity, lower, rows, lookups)
+        files = {one.plan.stage: one.files for one in trained if one.plan.stage in used}
+        after = write_caches(directory, caches, files)
+        tried = tuple(_tried(one, k, worlds) for k, one in enumerate(trained))
+        seconds = found.seconds if found and lookups else whole
+        return CacheReport(
+            after, self.target, self.confidence, tried, lookups, fidelity, lower, rows, whole, seconds, reason
+        )
+
+    def _stored(self, trained: list[Trained], found: Calibrated | None, worlds: list[Seen]) -> tuple[StoredLookup, ...]:
+        if found is None:
+            return ()
+        results = [send(found.thresholds, seen, self._costs(trained)) for seen in worlds]
+        left_at = np.concatenate([result.left_at for result in results])
+        wrong = np.concatenate([result.wrong for result in results])
+        stored = []
+        for k, one in enumerate(trained):
+            hits = left_at == k
+            if np.isfinite(found.thresholds[k]) and hits.any():
+                share, equal = float(hits.mean()), 1.0 - float(wrong[hits].mean())
+                threshold = float(found.thresholds[k])
+                stored.append(StoredLookup(one.plan.stage, threshold, share, equal, one.bytes, one.curve))
+        return tuple(stored)
+
+
+def split_worlds(
+    samples: Samples, *, seed: int
+) -> tuple[list[np.ndarray[tuple[int], np.dtype[np.int64]]], list[np.ndarray[tuple[int], np.dtype[np.int64]]]]:
+    """Return row numbers for choosing and for verifying, each by world.
+
+    Worlds of the same size are parted alike, so that what is seen in several worlds, in the same order, stays whole.
+    """
+    worlds = samples.worlds.numpy() if samples.worlds is not None else np.zeros(len(samples), dtype=np.int64)
+    choose, verify = [], []
+    for world in np.unique(worlds):
+        rows = np.flatnonzero(worlds == world)
+        order = rows[np.random.default_rng(seed).permutation(len(rows))]
+        cut = round(CHOOSE_SHARE * len(rows))
+        choose.append(np.sort(order[:cut]))
+        verify.append(np.sort(order[cut:]))
+    return choose, verify
+
+
+def _check_settings(fidelity: float, confidence: float, candidates: int, presentations: int) -> None:
+    if not 0.0 < fidelity <= 1.0:
+        raise ConfigError(f"fidelity {fidelity} is not above 0 and at most 1: give the share of equal answers, as 0.97")
+    if not 0.0 < confidence < 1.0:
+        raise ConfigError(f"confidence {confidence} is not between 0 and 1: give a share, as 0.95")
+    if candidates < 1 or presentations < 1:
+        raise ConfigError("candidates and presentations must be 1 or more")
+
+
+def _check_classifier(program: Program) -> None:
+    name, outputs = program.spec.name, program.spec.outputs
+    if len(outputs) != 1:
+        raise ConfigError(f"{name} has {len(outputs)} outputs: learned caches answer for classifiers with one output")
+    if outputs[0].dtype != "float32" or len(outputs[0].shape) != 1 or outputs[0].shape[0] < 2:
+        raise ConfigError(
+            f"{name} yields {outputs[0].dtype} of shape {outputs[0].shape} a row: learned caches answer for "
+            "classifiers, "
+            "which yield one float32 for each of 2 or more classes"
+        )
+
+
+def _ready(samples: Samples, program: Program) -> Samples:
+    ordered = samples.ordered(program.spec.inputs)
+    classes = program.spec.outputs[0].shape[0]
+    if len(ordered) == 0:
+        raise ConfigError("there are no samples: give rows to fit and to calibrate")
+    labels = ordered.labels
+    if labels is not None and (labels.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes):
+        raise ConfigError(
+            f"labels must be whole numbers from 0 to {classes - 1}: learned caches answer for classifiers"
+        )
+    return ordered
+
+
+def _parts(rows: Tensor, room: int) -> list[Tensor]:
+    """Part the rows evenly into as few pieces as have room."""
+    return list(torch.tensor_split(rows, max(1, -(-len(rows) // room))))
+
+
+def _lesson(captured: Captured, stage: int) -> Lesson:
+    return Lesson(captured.behind[stage], captured.answers, captured.labels)
+
+
+def _curve(function: LookupFunction, row: Tensor, max_batch: int) -> Curve:
+    batches = profiled_batches(max_batch)
+    seconds = []
+    for batch in batches:
+        rows = with_batch((row,), batch)
+        seconds.append(median_seconds(lambda rows=rows: function(*rows)))  # type: ignore[misc]
+    return Curve(batches, tuple(seconds))
+
+
+def _tried(one: Trained, k: int, worlds: list[Seen]) -> Tried:
+    fidelity = min(float(seen.right[k].mean()) for seen in worlds)
+    return Tried(one.plan.stage, one.plan.kind, fidelity, one.curve.at(1), one.bytes)
+
+
+def _not_shown(target: float, confidence: float, rows: int) -> str:
+    return (
+        f"{rows} held-out samples cannot show a fidelity of {target:g} with {confidence:.0%} confidence for any exit "
+        f"(without one wrong answer it takes {samples_needed(target, confidence)}): there are no exits; "
+        "give more samples to calibrate"
+    )

@@ -1,0 +1,163 @@
+"""Which boundaries get a lookup and how sure each must be: the exact objective on held-out samples. Numbers only.
+
+GATI (section 4) scores each cache by itself and lets an ILP choose. Here expected latency is counted by sending every
+sample through stages and lookups, so that hits that go together are counted once. The ILP is not here yet.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+ROUNDS = 8  # of coordinate descent; it settles in two to four
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What lookups said of n samples: `scores[k, i]` how sure lookup k was, `right[k, i]` whether as the base model."""
+
+    scores: Floats
+    right: Bools
+
+    def take(self, columns: NDArray[np.int64] | Bools) -> "Seen":
+        """Return some of the samples."""
+        return Seen(self.scores[:, columns], self.right[:, columns])
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds at batch 1: `segments[k]` from lookup k - 1 (or the start) to lookup k, a last one to the end."""
+
+    segments: tuple[float, ...]
+    lookups: tuple[float, ...]
+
+    @property
+    def whole(self) -> float:
+        """Seconds of the network without any lookup."""
+        return sum(self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What thresholds do to n samples: seconds, if the answer differs, the lookup left at (their number: the end)."""
+
+    seconds: Floats
+    wrong: Bools
+    left_at: NDArray[np.int64]
+
+
+def send(thresholds: Floats, seen: Seen, costs: Costs) -> Result:
+    """Send every sample through the network; a threshold of infinity means that the lookup is not there."""
+    lookups, n = seen.scores.shape
+    seconds, wrong = np.full(n, costs.segments[0]), np.zeros(n, dtype=np.bool_)
+    left_at, here = np.full(n, lookups), np.ones(n, dtype=np.bool_)
+    for k in range(lookups):
+        if np.isfinite(thresholds[k]):
+            seconds[here] += costs.lookups[k]
+            hit = here & (seen.scores[k] >= thresholds[k])
+            wrong |= hit & ~seen.right[k]
+            left_at[hit] = k
+            here = here & ~hit
+        seconds[here] += costs.segments[k + 1]
+    return Result(seconds, wrong, left_at)
+
+
+class Composer:
+    """Finds lookups and thresholds that minimise mean seconds + price x (share of answers that differ)."""
+
+    def __init__(self, seen: Seen, costs: Costs) -> None:
+        self._seen = seen
+        self._costs = costs
+        self._order = np.argsort(-seen.scores, axis=1, kind="stable")
+        ordered = np.take_along_axis(seen.scores, self._order, axis=1)
+        self._ends = np.ones(ordered.shape, dtype=np.bool_)  # a threshold cannot part equal scores
+        self._ends[:, :-1] = ordered[:, :-1] > ordered[:, 1:]
+
+    def choose(self, price: float) -> Floats:
+        """Return the thresholds; lookups that do not pay have infinity. Local search over which lookups are there."""
+        every = tuple(range(len(self._costs.lookups)))
+        best, value = self.descend(price, every)
+        improved = True
+        while improved:
+            improved = False
+            for there in _neighbours(tuple(k for k in every if np.isfinite(best[k])), every):
+                found, at = self.descend(price, there)
+                if at < value - 1e-12:
+                    best, value, improved = found, at, True
+                    break
+        return best
+
+    def value(self, thresholds: Floats, price: float) -> float:
+        """Return the objective."""
+        result = send(thresholds, self._seen, self._costs)
+        return float(result.seconds.mean() + price * result.wrong.mean())
+
+    def descend(self, price: float, there: Sequence[int]) -> tuple[Floats, float]:
+        """Return the best thresholds found for the lookups `there` alone, and the objective.
+
+        Each step sets one threshold exactly, all others held: from the last lookup to the first, then again.
+        """
+        lookups, n = self._seen.scores.shape
+        thresholds = np.full(lookups, np.inf)
+        best, value = thresholds.copy(), self.value(thresholds, price)
+        for _ in range(ROUNDS):
+            before = thresholds.copy()
+            rest = np.full(n, self._costs.segments[-1])  # what each sample costs from here to its end
+            for k in reversed(range(lookups)):
+                if k in there:
+                    thresholds[k] = self._best_threshold(k, thresholds, rest, price)
+                    rest = self._with_lookup(k, thresholds[k], rest, price)
+                rest = rest + self._costs.segments[k]
+            if rest.mean() < value - 1e-15:
+                best, value = thresholds.copy(), float(rest.mean())
+            if np.array_equal(before, thresholds):
+                break
+        return best, value
+
+    def _best_threshold(self, k: int, thresholds: Floats, rest: Floats, price: float) -> float:
+        """The threshold that gains most over running on; infinity if all of it is less than the lookup costs."""
+        reach = np.ones(len(rest), dtype=np.bool_)
+        for j in range(k):
+            reach &= self._seen.scores[j] < thresholds[j]
+        gain = np.where(reach, rest - price * ~self._seen.right[k], 0.0)[self._order[k]]
+        total = np.where(self._ends[k], np.cumsum(gain), -np.inf)
+        place = int(total.argmax())
+        if total[place] <= self._costs.lookups[k] * reach.sum():
+            return float("inf")
+        return float(self._seen.scores[k][self._order[k][place]])
+
+    def _with_lookup(self, k: int, threshold: float, rest: Floats, price: float) -> Floats:
+        if not np.isfinite(threshold):
+            return rest
+        hit = self._seen.scores[k] >= threshold
+        return np.where(hit, price * ~self._seen.right[k], rest) + self._costs.lookups[k]
+
+
+def _neighbours(there: tuple[int, ...], every: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield the sets with one lookup less, one more, or one put elsewhere."""
+    absent = tuple(k for k in every if k not in there)
+    for k in there:
+        yield tuple(j for j in there if j != k)
+    for k in absent:
+        yield tuple(sorted((*there, k)))
+    for k in there:
+        for other in absent:
+            yield tuple(sorted((*(j for j in there if j != k), other)))
+
+
+def path(seen: Seen, costs: Costs, *, steps: int = 48) -> list[Floats]:
+    """Return thresholds from the strictest to the laxest: a falling price of a wrong answer, repetitions left out.
+
+    The prices reach from 2,000 networks, where hardly a sample leaves, down to 2, where most do.
+    """
+    composer = Composer(seen, costs)
+    found: list[Floats] = []
+    for price in np.geomspace(2000.0, 2.0, steps) * costs.whole:
+        thresholds = composer.choose(float(price))
+        if not found or not np.array_equal(thresholds, found[-1]):
+            found.append(thresholds)
+    return found

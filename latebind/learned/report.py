@@ -1,0 +1,64 @@
+"""What building learned caches found, as rows to print. Computes nothing about the network itself."""
+
+from dataclasses import dataclass
+
+from latebind.learned.stored import StoredLookup
+from latebind.repository.directory import ModelDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One boundary at which a lookup was trained: how often its answer alone is the base model's, and its cost."""
+
+    stage: int
+    kind: str
+    fidelity: float
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """Seconds are at batch 1. `warning` is empty, or says why there are fewer exits than asked for."""
+
+    directory: ModelDirectory
+    target: float
+    confidence: float
+    tried: tuple[Tried, ...]
+    lookups: tuple[StoredLookup, ...]
+    fidelity: float
+    lower: float
+    calibrated_on: int
+    seconds_without: float
+    seconds_with: float
+    warning: str = ""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return label and text of each line of the report."""
+        chosen = {lookup.stage: lookup for lookup in self.lookups}
+        lines = [(f"behind stage {one.stage}", _line(one, chosen.get(one.stage))) for one in self.tried]
+        lines.append(
+            (
+                "expected latency",
+                f"{self.seconds_with * 1e3:.2f} ms instead of {self.seconds_without * 1e3:.2f} ms, "
+                f"{self.seconds_without / self.seconds_with:.2f} times less",
+            )
+        )
+        if self.lookups:
+            lines.append(
+                (
+                    "fidelity",
+                    f"{self.fidelity:.4f} on {self.calibrated_on} held-out samples, with {self.confidence:.0%} "
+                    f"confidence at least {self.lower:.4f} (target {self.target:g})",
+                )
+            )
+        if self.warning:
+            lines.append(("warning", self.warning))
+        return lines
+
+
+def _line(tried: Tried, chosen: StoredLookup | None) -> str:
+    cost = f"{tried.kind}, {tried.seconds * 1e6:.0f} us, {tried.bytes / 1e6:.2f} MB, alone {tried.fidelity:.3f} equal"
+    if chosen is None:
+        return f"{cost}; not used"
+    return f"{cost}; {chosen.hit_rate:.1%} leave here, {chosen.fidelity:.4f} of them equal"

@@ -1,0 +1,64 @@
+"""The rows that learned caches are made from: inputs of the model, labels where known, and the world they stand for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from latebind.domain.errors import ConfigError
+from latebind.domain.model import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Rows of model inputs.
+
+    `inputs` are tensors `(N, ...)` by name or in the order of the model's inputs. `labels` `(N,) int64` are the true
+    classes, `worlds` `(N,) int64` number the conditions that rows were taken under (kinds of hardness, places, days).
+    Rows for calibration are taken as independent draws: within one world, one row for each thing seen, not ten views.
+    """
+
+    inputs: tuple[Tensor, ...] | dict[str, Tensor]
+    labels: Tensor | None = None
+    worlds: Tensor | None = None
+
+    def __len__(self) -> int:
+        tensors = tuple(self.inputs.values()) if isinstance(self.inputs, Mapping) else self.inputs
+        return len(tensors[0]) if tensors else 0
+
+    def ordered(self, specs: tuple[TensorSpec, ...]) -> "Samples":
+        """Return the same rows with inputs as a tuple in the model's order.
+
+        Raises `ConfigError` if they are not what the model takes or the numbers of rows differ.
+        """
+        tensors = self._in_order(specs)
+        for tensor, spec in zip(tensors, specs, strict=True):
+            if tuple(tensor.shape[1:]) != spec.shape or tensor.dtype != getattr(torch, spec.dtype):
+                raise ConfigError(
+                    f"samples for {spec.name!r} are {tuple(tensor.shape[1:])} {tensor.dtype}, "
+                    f"the model takes {spec.shape} {spec.dtype}: give rows as the model takes them"
+                )
+        beside = [part for part in (self.labels, self.worlds) if part is not None]
+        if len({len(part) for part in (*tensors, *beside)}) != 1:
+            raise ConfigError("inputs, labels and worlds of the samples have different numbers of rows")
+        return Samples(tensors, self.labels, self.worlds)
+
+    def take(self, rows: Tensor) -> "Samples":
+        """Return these rows, by index, as a new object; the inputs must be a tuple (`ordered`)."""
+        if isinstance(self.inputs, Mapping):
+            raise TypeError("order the samples before rows are taken")
+        labels = self.labels[rows] if self.labels is not None else None
+        worlds = self.worlds[rows] if self.worlds is not None else None
+        return Samples(tuple(tensor[rows] for tensor in self.inputs), labels, worlds)
+
+    def _in_order(self, specs: tuple[TensorSpec, ...]) -> tuple[Tensor, ...]:
+        if not isinstance(self.inputs, Mapping):
+            if len(self.inputs) != len(specs):
+                raise ConfigError(f"the model takes {len(specs)} inputs, the samples have {len(self.inputs)}")
+            return self.inputs
+        missing = [spec.name for spec in specs if spec.name not in self.inputs]
+        if missing or len(self.inputs) != len(specs):
+            wanted = ", ".join(spec.name for spec in specs)
+            raise ConfigError(f"the model takes the inputs {wanted}; the samples have {', '.join(self.inputs)}")
+        return tuple(self.inputs[spec.name] for spec in specs)

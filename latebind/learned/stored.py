@@ -1,0 +1,113 @@
+"""How learned caches lie in a model directory: `caches/caches.json`, and for each a graph and its weights."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.errors import RepositoryError
+from latebind.domain.model import ModelSpec
+from latebind.program.graph import Graph
+from latebind.program.graph_file import graph_from_json, graph_to_json
+from latebind.program.stored import read_model
+from latebind.repository.directory import CACHES, ModelDirectory, json_bytes, tensor_bytes
+
+FORMAT = 1
+LIST = f"{CACHES}/caches.json"
+ANSWERS, SCORE = "answers", "score"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLookup:
+    """One learned cache: it stands behind `stage` and answers where its score is at least `threshold`.
+
+    `hit_rate` is the share of all requests that leave here, `fidelity` the share of those answered as the base model
+    would, both on held-out samples; `seconds` is its latency over batch sizes with the model's backend.
+    """
+
+    stage: int
+    threshold: float
+    hit_rate: float
+    fidelity: float
+    bytes: int
+    seconds: Curve
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCaches:
+    """All learned caches of a model and the promise that they were calibrated for."""
+
+    format: int
+    target: float
+    confidence: float
+    fidelity: float
+    lower: float
+    calibrated_on: int
+    lookups: tuple[StoredLookup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LookupFiles:
+    """A lookup as data: what `graph` computes with `weights`."""
+
+    graph: Graph
+    weights: Mapping[str, Tensor]
+
+
+def write_caches(directory: ModelDirectory, caches: StoredCaches, files: Mapping[int, LookupFiles]) -> ModelDirectory:
+    """Put the caches into the model directory in place of the ones there; the manifest is renewed last."""
+    made = {LIST: json_bytes(caches)}
+    for stage, lookup in files.items():
+        made[graph_name(stage)] = graph_to_json(lookup.graph)
+        made[weights_name(stage)] = tensor_bytes(lookup.weights)
+    return directory.write_files(made, remove=_obsolete(directory, made))
+
+
+def read_caches(directory: ModelDirectory) -> StoredCaches | None:
+    """Return what `caches.json` says, or None for a model without learned caches; raises `RepositoryError`."""
+    if LIST not in directory.files:
+        return None
+    caches = directory.read_json(LIST, StoredCaches)
+    path = directory.path / LIST
+    if caches.format != FORMAT:
+        raise RepositoryError(f"{path} has format {caches.format}, this version reads {FORMAT}: build the caches again")
+    stages = [lookup.stage for lookup in caches.lookups]
+    last = len(read_model(directory).cuts)
+    if stages != sorted(set(stages)) or any(not 0 <= stage < last for stage in stages):
+        raise RepositoryError(f"{path} names stages {stages} of a model with {last + 1}: build the caches again")
+    if any(not math.isfinite(lookup.threshold) for lookup in caches.lookups):
+        raise RepositoryError(f"{path} has a threshold that is no number: build the caches again")
+    return caches
+
+
+def read_lookup(directory: ModelDirectory, stage: int) -> LookupFiles:
+    """Return graph and weights of the learned cache behind `stage`."""
+    graph = graph_from_json(directory.read(graph_name(stage)))
+    if len(graph.inputs) != 1 or [name for name, _ in graph.outputs] != [ANSWERS, SCORE]:
+        raise RepositoryError(f"{directory.path / graph_name(stage)} is no learned cache: build the caches again")
+    return LookupFiles(graph, directory.read_tensors(weights_name(stage)))
+
+
+def with_caches(spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None) -> tuple[ModelSpec, ModelCosts]:
+    """Return the model as the scheduler is to know it: where lookups stand, what they cost, how often they hit."""
+    if caches is None:
+        return spec, costs
+    curves = {lookup.stage: lookup.seconds for lookup in caches.lookups}
+    rates = {lookup.stage: lookup.hit_rate for lookup in caches.lookups}
+    return replace(spec, lookups=tuple(curves)), replace(costs, lookups=curves, hit_rates=rates)
+
+
+def graph_name(stage: int) -> str:
+    """Return the name of a lookup's graph file."""
+    return f"{CACHES}/stage-{stage}.json"
+
+
+def weights_name(stage: int) -> str:
+    """Return the name of a lookup's weights file."""
+    return f"{CACHES}/stage-{stage}.safetensors"
+
+
+def _obsolete(directory: ModelDirectory, kept: Iterable[str]) -> tuple[str, ...]:
+    return tuple(set(directory.names(CACHES)) - set(kept))

@@ -1,0 +1,129 @@
+"""Training predictors and selectors on what the base model made of samples. One thread, deterministic by seed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from latebind.learned.networks import Predictor, Selector
+
+BATCH = 128
+LEARNING_RATE = 1e-2
+WEIGHT_DECAY = 1e-2
+WARM_UP, COOL_DOWN = 0.15, 0.75  # shares of the steps
+TEMPERATURE = 2.0
+DISTILLATION = 0.5  # the share of the loss that comes from the base model's distribution; labels give the rest
+
+SELECTOR_STEPS = 1_500
+SELECTOR_BATCH = 256
+SELECTOR_RATE = 3e-3
+FALSE_HIT_PENALTY = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Rows to learn from: activations `(N, ...) float16`, the base model's logits and the true classes if known."""
+
+    activations: Tensor
+    answers: Tensor
+    labels: Tensor | None
+
+
+class PredictorTraining:
+    """One predictor while it learns; lessons come in pieces, `steps` is how many batches there are in all."""
+
+    def __init__(self, predictor: Predictor, *, steps: int, generator: torch.Generator) -> None:
+        self.predictor = predictor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._generator = generator
+        self._steps = max(1, steps)
+        self._step = 0
+        self._optimizer = torch.optim.AdamW(predictor.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+        self._half = has_bfloat16()
+
+    def learn(self, lesson: Lesson, *, passes: int) -> None:
+        """Go through the lesson `passes` times, shuffled anew each time."""
+        self.predictor.train()
+        for _ in range(passes):
+            for rows in _batches(len(lesson.answers), BATCH, self._generator):
+                self._learn_batch(lesson, rows)
+        self.predictor.eval()
+
+    def _learn_batch(self, lesson: Lesson, rows: Tensor) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * self._pace()
+        self._step += 1
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._half):
+            predicted = self.predictor(lesson.activations[rows].float())
+        labels = lesson.labels[rows] if lesson.labels is not None else None
+        loss = distillation_loss(predicted.float(), lesson.answers[rows], labels)
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+    def _pace(self) -> float:
+        done = self._step / self._steps
+        return max(0.0, min(1.0, (done + 1 / self._steps) / WARM_UP, (1.0 - done) / COOL_DOWN))
+
+
+def distillation_loss(predicted: Tensor, answers: Tensor, labels: Tensor | None) -> Tensor:
+    """Return the loss of Hinton et al. 2015: the base model's distribution, softened, and the true classes.
+
+    Without labels the base model's own answer takes their place.
+    """
+    soft = functional.kl_div(
+        functional.log_softmax(predicted / TEMPERATURE, dim=1),
+        functional.softmax(answers / TEMPERATURE, dim=1),
+        reduction="batchmean",
+    )
+    hard = functional.cross_entropy(predicted, labels if labels is not None else answers.argmax(dim=1))
+    return DISTILLATION * TEMPERATURE**2 * soft + (1.0 - DISTILLATION) * hard
+
+
+def train_selector(selector: Selector, predicted: Tensor, same: Tensor, *, generator: torch.Generator) -> None:
+    """Teach the selector when `predicted` `(N, classes)` is the base model's answer: `same` `(N,) bool`.
+
+    The rows must be new to the predictor. A false hit costs more than a miss (GATI, section 3.1).
+    """
+    optimizer = torch.optim.AdamW(selector.parameters(), lr=SELECTOR_RATE, weight_decay=WEIGHT_DECAY)
+    wanted = same.float()
+    weights = torch.where(same, 1.0, FALSE_HIT_PENALTY)
+    left = SELECTOR_STEPS
+    while left > 0:
+        for rows in _batches(len(same), SELECTOR_BATCH, generator):
+            for group in optimizer.param_groups:
+                group["lr"] = SELECTOR_RATE * max(0.0, left / SELECTOR_STEPS)
+            scores = selector(predicted[rows])
+            loss = functional.binary_cross_entropy_with_logits(scores, wanted[rows], weights[rows])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            left -= 1
+    selector.eval()
+
+
+@torch.no_grad()
+def predict(predictor: nn.Module, activations: Tensor) -> Tensor:
+    """Return the answers of a trained predictor, in full precision."""
+    predictor.eval()
+    return torch.cat([predictor(part.float()) for part in torch.split(activations, BATCH)])
+
+
+def batches_in(rows: int) -> int:
+    """Return how many batches one pass over `rows` has."""
+    return max(1, rows // BATCH)
+
+
+def has_bfloat16() -> bool:
+    """Tell whether this processor computes in bfloat16 faster than in float32."""
+    found = torch.cpu.get_capabilities()
+    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+
+
+def _batches(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield shuffled row numbers; a last batch that is not full is left out, unless it is the only one."""
+    order = torch.randperm(rows, generator=generator)
+    whole = order[: rows - rows % size] if rows >= size else order
+    for part in torch.split(whole, size):
+        yield part.sort().values

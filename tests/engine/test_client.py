@@ -1,0 +1,194 @@
+"""The engine in its own process, over real slots and messages, with real models."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from latebind.domain.config import EngineConfig, PolicyConfig
+from latebind.domain.errors import ConfigError, Expired, Failed, Refused, Unavailable
+from latebind.domain.eventlog import read_log
+from latebind.engine.client import EngineClient
+from latebind.engine.order import EngineOrder
+from latebind.repository.listing import find_models
+from latebind.scheduler import Scheduler
+from tests.networks import Chain
+
+Images = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@asynccontextmanager
+async def engine(
+    models: Path, *, engine: EngineConfig | None = None, policy: PolicyConfig | None = None, log: Path | None = None
+) -> AsyncIterator[EngineClient]:
+    paths = tuple(str(path) for path in find_models(models))
+    order = EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig(), str(log) if log else None)
+    client = await EngineClient.start(order)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 60))
+
+
+def images(count: int, seed: int = 0) -> Images:
+    return np.random.default_rng(seed).standard_normal((count, 3, 8, 8)).astype(np.float32)
+
+
+def expected(rows: Images) -> Images:
+    with torch.inference_mode():
+        found: Images = Chain()(torch.from_numpy(rows)).numpy()
+    return found
+
+
+def soon() -> float:
+    return time.monotonic() + 30
+
+
+def test_rows_come_back_as_the_module_would_answer_them(models: Path) -> None:
+    async def test() -> None:
+        async with engine(models) as client:
+            assert client.ready("chain")
+            assert not client.ready("stranger")
+            for count in (1, 3, 8, 20):  # 20 is more than a batch
+                rows = images(count)
+                answer = await client.infer("chain", {"image": rows}, deadline=soon())
+                np.testing.assert_allclose(answer.outputs["output"], expected(rows), rtol=1e-4, atol=1e-5)
+                assert set(answer.left_at) == {client.models["chain"].stages - 1}
+
+    run(test())
+
+
+def test_everyone_of_many_at_once_gets_the_own_answer(models: Path) -> None:
+    async def test() -> None:
+        async with engine(models, engine=EngineConfig(workers=2)) as client:
+            rows = images(200)
+            wanted = expected(rows)
+
+            async def one(i: int) -> None:
+                answer = await client.infer("chain", {"image": rows[i : i + 1]}, deadline=soon())
+                np.testing.assert_allclose(answer.outputs["output"][0], wanted[i], rtol=1e-4, atol=1e-5)
+
+            await asyncio.gather(*(one(i) for i in range(len(rows))))
+            figures = (await client.metrics())["models"]["chain"]
+            assert figures["requests"]["answered"] == 200
+            assert figures["pending"] == 0
+            assert sum(int(size) * count for size, count in figures["batches"].items()) == 200
+
+    run(test())
+
+
+def test_a_deadline_that_cannot_be_met_is_refused(models: Path) -> None:
+    async def test() -> None:
+        async with engine(models) as client:
+            with pytest.raises(Refused, match="deadline"):
+                await client.infer("chain", {"image": images(1)}, deadline=time.monotonic())
+
+    run(test())
+
+
+def test_more_rows_than_slots_are_refused_and_slots_come_back(models: Path) -> None:
+    async def test() -> None:
+        async with engine(models, engine=EngineConfig(slots=4)) as client:
+            with pytest.raises(Refused, match="places"):
+                await client.infer("chain", {"image": images(5)}, deadline=soon())
+            for _ in range(10):
+                await client.infer("chain", {"image": images(4)}, deadline=soon())
+
+    run(test())
+
+
+def test_cancelled_calls_give_their_slots_back(models: Path) -> None:
+    async def test() -> None:
+        # The window holds every call in the queue until it is cancelled there.
+        policy = PolicyConfig("graph", 8, window=20.0)
+        async with engine(models, engine=EngineConfig(slots=4), policy=policy) as client:
+            for _ in range(10):
+                call = asyncio.create_task(client.infer("chain", {"image": images(3)}, deadline=soon()))
+                while not (await client.metrics())["models"]["chain"]["pending"]:
+                    pass
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+                while (await client.metrics())["models"]["chain"]["pending"]:
+                    pass
+            assert (await client.metrics())["models"]["chain"]["requests"]["cancelled"] == 30
+
+    run(test())
+
+
+def test_a_stage_that_raises_fails_its_request_and_the_next_is_answered(models: Path) -> None:
+    async def test() -> None:
+        async with engine(models) as client:
+            bad = np.full((1, 3), 99)
+            with pytest.raises(Failed, match="words"):
+                await client.infer("words", {"word": bad}, deadline=soon())
+            answer = await client.infer("words", {"word": np.zeros((1, 3), np.int64)}, deadline=soon())
+            assert answer.outputs["output"].shape == (1, 4)
+
+    run(test())
+
+
+def test_when_the_engine_dies_calls_are_answered_so_and_it_is_not_ready(models: Path) -> None:
+    async def test() -> None:
+        policy = PolicyConfig("graph", 8, window=20.0)
+        async with engine(models, policy=policy) as client:
+            call = asyncio.create_task(client.infer("chain", {"image": images(1)}, deadline=soon()))
+            while not (await client.metrics())["models"]["chain"]["pending"]:
+                pass
+            client._process.kill()
+            with pytest.raises(Unavailable):
+                await call
+            assert not client.live()
+            assert not client.ready()
+            with pytest.raises(Unavailable):
+                await client.infer("chain", {"image": images(1)}, deadline=soon())
+
+    run(test())
+
+
+def test_a_model_that_cannot_be_loaded_is_told_at_the_start(models: Path, tmp_path: Path) -> None:
+    async def test() -> None:
+        order = EngineOrder((str(tmp_path),), EngineConfig(), PolicyConfig())
+        with pytest.raises(ConfigError, match=r"manifest\.json is missing"):
+            await EngineClient.start(order)
+
+    run(test())
+
+
+def test_a_live_event_log_replays_to_the_identical_actions(models: Path, tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+
+    async def test() -> None:
+        policy = PolicyConfig("graph", 4, window=0.002)
+        async with engine(models, engine=EngineConfig(workers=2, slots=16), policy=policy, log=log) as client:
+
+            async def one(i: int) -> None:
+                try:
+                    await client.infer(
+                        "chain", {"image": images(1 + i % 5)}, deadline=time.monotonic() + 0.02 * (i % 4)
+                    )
+                except (Refused, Expired):
+                    await asyncio.sleep(0)
+
+            for _ in range(4):
+                await asyncio.gather(*(one(i) for i in range(20)))
+
+    run(test())
+    with log.open("rb") as file:
+        config, entries = read_log(file)
+        scheduler = Scheduler(config)
+        kinds = set()
+        for entry in entries:
+            assert tuple(scheduler.handle(entry.event, entry.now)) == entry.actions
+            kinds.add(type(entry.event).__name__)
+    assert kinds >= {"Arrived", "StageDone"}

@@ -1,0 +1,147 @@
+"""Small modules of every kind that a program must cope with, or must refuse."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class TwoInputs(nn.Module):
+    """An image and a vector of the same batch, joined half-way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.side = nn.Linear(4, 8)
+        self.head = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 5))
+
+    def forward(self, image: Tensor, vector: Tensor) -> Tensor:
+        pooled = torch.relu(self.conv(image)).mean(dim=(2, 3))
+        return self.head(pooled + self.side(vector))  # type: ignore[no-any-return]
+
+
+class Branchy(nn.Module):
+    """Two Inception-like blocks of four branches each, with batch norms that have seen data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.blocks = nn.ModuleList([Inception(8), Inception(16)])
+        self.head = nn.Linear(16, 4)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                nn.init.uniform_(module.running_mean, -1, 1)  # type: ignore[arg-type]
+                nn.init.uniform_(module.running_var, 0.5, 2)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1))  # type: ignore[no-any-return]
+
+
+class Inception(nn.Module):
+    """1x1, 3x3 with batch norm, two 3x3, and pooling; 16 channels out."""
+
+    def __init__(self, inside: int) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(inside, 4, 1)
+        self.three = nn.Sequential(nn.Conv2d(inside, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4))
+        self.five = nn.Sequential(nn.Conv2d(inside, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
+        self.pool = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(inside, 4, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.one(x), self.three(x), self.five(x), self.pool(x)], 1).relu()
+
+
+class Uncuttable(nn.Module):
+    """Every layer is added to the input, which therefore stays live to the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = x
+        for layer in self.layers:
+            out = torch.tanh(layer(out)) + x
+        return out
+
+
+class Translator(nn.Module):
+    """Words to vectors by an LSTM whose zero state is made for the batch, then attention and a layer norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.first = nn.Parameter(torch.randn(1, 1, 8))
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = torch.cat([self.first.expand(words.shape[0], -1, -1), self.words(words)], 1)
+        x, _ = self.lstm(x)
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+class TwoOutputs(nn.Module):
+    """Gives its features beside its scores, in a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.Tanh())
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.body(x)
+        return {"features": features, "scores": self.head(features)}
+
+
+class DependsOnValues(nn.Module):
+    """Takes another way for large inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+
+class FixedBatch(nn.Module):
+    """Only works for three rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(3, -1) * 2
+
+
+class GivesText(nn.Module):
+    """An output that is not a tensor."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, str]:
+        return x, "text"
+
+
+class Counts(nn.Module):
+    """Keeps a state between calls."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x + self.calls
+
+
+class Noisy(nn.Module):
+    """Adds random numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x)
+
+
+class Mean(nn.Module):
+    """One number for the whole batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean()

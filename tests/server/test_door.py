@@ -1,0 +1,122 @@
+"""The door as a whole: it opens and closes cleanly, sees who hangs up, and mixes nobody's answers up."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from latebind.domain.config import DoorConfig
+from latebind.domain.errors import ConfigError
+from latebind.server.door import Door
+from latebind.server.limits import Limits
+
+from .arithmetic import Arithmetic
+from .conftest import Response, Site, opened, read_response, scalar
+
+ROOT = Path(__file__).parents[2]
+STUCK = json.dumps({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}).encode()
+STUCK_CALL = b"POST /v2/models/stuck/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(STUCK), STUCK)
+
+
+def begin_stuck_call(site: Site) -> socket.socket:
+    """Send a call that is never answered and return when the gateway has it."""
+    connection = site.connect()
+    connection.sendall(STUCK_CALL)
+    site.await_(site.gateway.stuck.wait())
+    return connection
+
+
+def test_a_client_that_hangs_up_cancels_its_call() -> None:
+    with opened() as site:
+        begin_stuck_call(site).close()
+        site.await_(site.gateway.cancelled.wait())
+        assert site.is_well()
+
+
+def test_a_client_that_hangs_up_within_its_body_is_forgotten() -> None:
+    with opened() as site:
+        with site.connect() as connection:
+            connection.sendall(STUCK_CALL[:-5])
+        assert site.is_well()
+        assert not site.gateway.stuck.is_set()
+
+
+def test_closing_answers_what_is_under_way_and_refuses_what_is_new() -> None:
+    with opened(limits=Limits(drain_seconds=0)) as site, begin_stuck_call(site) as connection:
+        site.loop.call_soon_threadsafe(site.door.close)
+        reply = read_response(connection)
+        assert reply.status == 503
+        assert "shut down" in reply.json()["error"]
+        assert site.gateway.cancelled.is_set()
+    with pytest.raises(OSError, match="refused"):
+        site.connect()
+
+
+def test_a_closing_door_is_not_ready_on_connections_it_already_has() -> None:
+    head, _, body = STUCK_CALL.partition(b"\r\n\r\n")
+    with opened() as site, site.connect() as connection:
+        connection.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 100")  # now the door waits for the body
+        site.loop.call_soon_threadsafe(site.door.close)
+        connection.sendall(body)
+        reply = read_response(connection)
+        assert reply.status == 503
+        assert "shutting down" in reply.json()["error"]
+
+
+def test_a_signal_closes_the_door_and_the_process_ends_well() -> None:
+    program = [sys.executable, "-c", "from tests.server.test_door import serve_until_signal; serve_until_signal()"]
+    with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) > 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def serve_until_signal() -> None:
+    async def serve() -> None:
+        async with Door(Arithmetic(), DoorConfig(port=0)) as door:
+            door.close_on_signals()
+            print(door.port, flush=True)
+            await door.closed()
+
+    asyncio.run(serve())
+
+
+def test_an_address_that_is_taken_is_a_clear_error(site: Site) -> None:
+    async def open_again() -> None:
+        await Door(Arithmetic(), DoorConfig(port=site.port)).open()
+
+    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {site.port}"):
+        asyncio.run(open_again())
+
+
+def test_the_door_listens_on_loopback_alone_unless_told_otherwise(site: Site) -> None:
+    assert DoorConfig().host == "127.0.0.1"
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", site.port), timeout=1.0)
+
+
+def test_many_clients_at_once_get_their_own_answers(site: Site) -> None:
+    wrong: list[Response] = []
+
+    def talk(client: int) -> None:
+        for i in range(25):
+            value = 1000.0 * client + i
+            reply = site.post("/v2/models/scalar/infer", {"inputs": [scalar(value)], "id": str(value)})
+            answer = reply.json()
+            if answer["id"] != str(value) or answer["outputs"][0]["data"] != [2 * value]:
+                wrong.append(reply)
+
+    threads = [threading.Thread(target=talk, args=(client,)) for client in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,84 @@
+"""The metrics as Prometheus reads them."""
+
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from latebind.server.gateway import Snapshot
+from latebind.server.metrics import prometheus_text
+
+from .conftest import opened, scalar
+
+MODEL = {"model": "m", "version": "7"}
+SNAPSHOT: Snapshot = {
+    "models": {
+        "m": {
+            "requests": {
+                "answered": 10,
+                "refused_full": 1,
+                "refused_late": 2,
+                "expired": 3,
+                "cancelled": 4,
+                "failed": 5,
+            },
+            "left_at": [7, 0, 3],
+            "batches": {"16": 1, "2": 4},
+            "stage_runs": 9,
+            "row_stages": 20,
+            "latency_seconds": {"le": [0.01, 0.1], "counts": [6, 3, 1], "sum": 0.5, "count": 10},
+            "queue_seconds": {"le": [0.01, 0.1], "counts": [10, 0, 0], "sum": 0.025, "count": 10},
+            "pending": 2,
+        }
+    }
+}
+
+
+def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = parse(text.decode())
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def value(text: bytes, name: str, **labels: str) -> float:
+    return samples(text)[name, tuple(sorted(labels.items()))]
+
+
+def test_every_figure_of_the_snapshot_is_told() -> None:
+    text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={200: 9, 503: 1})
+    assert value(text, "latebind_requests_total", **MODEL, outcome="refused_late") == 2
+    assert value(text, "latebind_left_at_total", **MODEL, stage="2") == 3
+    assert value(text, "latebind_batches_total", **MODEL, size="16") == 1
+    assert value(text, "latebind_stage_runs_total", **MODEL) == 9
+    assert value(text, "latebind_row_stages_total", **MODEL) == 20
+    assert value(text, "latebind_pending_requests", **MODEL) == 2
+    assert value(text, "latebind_http_replies_total", status="503") == 1
+
+
+def test_buckets_count_everything_up_to_their_bound() -> None:
+    text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
+    found = [value(text, "latebind_latency_seconds_bucket", **MODEL, le=le) for le in ("0.01", "0.1", "+Inf")]
+    assert found == [6, 9, 10]
+    assert value(text, "latebind_latency_seconds_sum", **MODEL) == 0.5
+    assert value(text, "latebind_queue_seconds_count", **MODEL) == 10
+
+
+def test_tritons_names_tell_the_same() -> None:
+    text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
+    assert value(text, "nv_inference_request_success", **MODEL) == 10
+    assert value(text, "nv_inference_request_failure", **MODEL, reason="REJECTED") == 3
+    assert value(text, "nv_inference_request_failure", **MODEL, reason="OTHER") == 3
+    assert value(text, "nv_inference_exec_count", **MODEL) == 5
+    assert value(text, "nv_inference_pending_request_count", **MODEL) == 2
+    assert value(text, "nv_inference_queue_duration_us", **MODEL) == 25_000
+
+
+def test_a_model_that_is_not_served_gets_no_label() -> None:
+    assert b'"m"' not in prometheus_text(SNAPSHOT, versions={}, replies={})
+
+
+def test_the_door_tells_its_metrics() -> None:
+    with opened() as site:
+        for _ in range(3):
+            site.post("/v2/models/scalar/infer", {"inputs": [scalar(1.0)]})
+        site.get("/nowhere")
+        reply = site.get("/metrics")
+        assert reply.headers["content-type"].startswith("text/plain")
+        assert value(reply.body, "latebind_requests_total", model="scalar", version="1", outcome="answered") == 3
+        assert value(reply.body, "latebind_http_replies_total", status="404") == 1

@@ -25,7 +25,7 @@ HELD_OUT = 7_000  # train images kept for calibration, the last of them
 # Top-1 on the whole test set as published with the weights.
 STATED_ACCURACY = {"resnet20": 0.9173, "resnet32": 0.9263, "resnet44": 0.9311, "resnet56": 0.9339}
 
-MATCH_IMAGES, MATCH_STEPS = 2_000, 6
+MATCH_IMAGES, MATCH_STEPS = 1_000, 5
 WEAKEST, STRONGEST = 0.1, 2.0
 
 Alteration = Callable[[Tensor, float, torch.Generator], Tensor]
@@ -70,6 +70,12 @@ def samples(
         Samples((rows,), labels.repeat_interleave(len(fit))),
         Samples((torch.cat([normalised(view) for view in calibrate]),), labels_of(hard, len(WORLDS)), worlds),
     )
+
+
+def unseen(*, data: str, limit: str = "", name: str = "image") -> Samples:
+    """Return the test images and labels as rows for the input `name`, to measure a server with."""
+    inputs, labels = load_test(Path(data), limit=int(limit) if limit else None)
+    return Samples({name: inputs}, labels)
 
 
 def load_images(folder: Path, split: str, *, limit: int | None = None) -> tuple[Tensor, Tensor]:

@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 import uvloop
+from msgspec.structs import replace
 
-from latebind.batching import POLICIES
+from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError
@@ -75,6 +75,7 @@ def serve(
                 "window": None if window_ms is None else window_ms / 1e3,
             },
         )
+        make_policy(settings.policy)  # an unknown name is told here, not by the engine
         uvloop.run(_serve(settings, find_models(repository, model), event_log))
 
 
@@ -106,7 +107,7 @@ def _settings(file: Path | None, **options: dict[str, Any]) -> ServeConfig:
             settings = msgspec.toml.decode(file.read_bytes(), type=ServeConfig, strict=True)
         except OSError as error:
             raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (ConfigError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file}: {error}") from None
     parts = {
         part: replace(getattr(settings, part), **{key: value for key, value in given.items() if value is not None})

@@ -1,14 +1,15 @@
 """The one frozen tree of settings: read once, validated once, handed down in parts."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from latebind.domain.costs import ModelCosts
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyConfig:
+class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which batching policy decides and its settings; `window` in seconds.
 
     `max_batch` 0 means the largest batch that each model was built for.
@@ -40,7 +41,7 @@ class SchedulerConfig:
 
     models: tuple[ServedModel, ...]
     workers: int = 1
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    policy: PolicyConfig = PolicyConfig()
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -50,8 +51,7 @@ class SchedulerConfig:
             raise ConfigError(f"two models have the same name in {sorted(names)}: give each its own")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the engine's process runs: workers of `threads` threads each, pinned to `cores` where any are named.
 
     `slots` is the number of requests of one model that may be anywhere between door and answer at once.
@@ -70,8 +70,7 @@ class EngineConfig:
                 raise ConfigError(f"engine.{name} is {value}: give 1 or more")
 
 
-@dataclass(frozen=True, slots=True)
-class DoorConfig:
+class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the door listens and what it tells. `deadline` (seconds) is for requests that name none."""
 
     host: str = "127.0.0.1"
@@ -86,10 +85,9 @@ class DoorConfig:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
 
 
-@dataclass(frozen=True, slots=True)
-class ServeConfig:
+class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of `latebind serve`, as its TOML file spells them."""
 
-    server: DoorConfig = field(default_factory=DoorConfig)
-    engine: EngineConfig = field(default_factory=EngineConfig)
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    server: DoorConfig = DoorConfig()
+    engine: EngineConfig = EngineConfig()
+    policy: PolicyConfig = PolicyConfig()

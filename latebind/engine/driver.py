@@ -1,13 +1,15 @@
 """The live driver: tells the scheduler what happened and performs what it answers, under one lock.
 
-A worker's thread reports a stage and takes its next `Run` back at once, with no hand-over between threads.
+One thread more than there are workers: one listens for events, the others run stages. The thread that hears of a
+request goes and runs it itself while another takes over listening, so no request waits for a thread to wake up; the
+thread that ends a stage takes its next `Run` back at once (leader and followers, Schmidt et al. 2000).
 """
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from queue import SimpleQueue
 from threading import Lock, Thread
 
 import torch
@@ -25,70 +27,99 @@ logger = logging.getLogger(__name__)
 
 
 class Driver:
-    """Owns the scheduler and one thread per worker. `send` gets packed replies; `wake` is called as a timer moves."""
+    """Owns the scheduler and its workers.
+
+    `listen(seconds)` waits at most so long (None: for ever) and returns events, or None when there will be no more;
+    `wake()` makes it return early. `send` takes packed replies.
+    """
 
     def __init__(
         self,
         config: SchedulerConfig,
         workers: Sequence[Worker],
         *,
-        send: Callable[[bytes], None],
+        listen: Callable[[float | None], list[Event] | None],
         wake: Callable[[], None],
+        send: Callable[[bytes], None],
         log: EventLog | None = None,
     ) -> None:
-        self.metrics = Metrics(config)
-        self.wake_time = inf
         self._scheduler = Scheduler(config)
-        self._send = send
+        self._metrics = Metrics(config)
+        self._workers = workers
+        self._listen = listen
         self._wake = wake
+        self._send = send
         self._log = log
-        self._lock = Lock()
-        self._mailboxes: list[SimpleQueue[Run | None]] = [SimpleQueue() for _ in workers]
-        self._threads = [
-            Thread(target=self._work, args=(number, worker), name=f"worker-{number}")
-            for number, worker in enumerate(workers)
-        ]
+        self._deciding = Lock()  # guards the scheduler, the metrics, the log, the order of replies and the timer
+        self._wake_time = inf
+        self._listening = Lock()  # held by the one thread that listens
+        self._ready: deque[Run] = deque()
+        self._closed = False
 
-    def start(self) -> None:
-        """Start the threads of the workers."""
-        for thread in self._threads:
+    def run(self) -> None:
+        """Serve with this thread and one for each worker until `listen` has no more."""
+        threads = [Thread(target=self._take_part, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
+        for thread in threads:
             thread.start()
-
-    def stop(self) -> None:
-        """Let every worker end its stage and its thread; what still waits is not answered."""
-        for mailbox in self._mailboxes:
-            mailbox.put(None)
-        for thread in self._threads:
+        self._take_part()
+        for thread in threads:
             thread.join()
-
-    def deliver(self, events: Iterable[Event]) -> None:
-        """Tell the scheduler of events and perform all it answers."""
-        for run in self._handle(events):
-            self._mailboxes[run.worker].put(run)
-
-    def tick(self) -> None:
-        """Tell the scheduler that the time it asked for has come, if it has."""
-        with self._lock:
-            if time.monotonic() < self.wake_time:
-                return
-            self.wake_time = inf
-        self.deliver((Woke(),))
 
     def snapshot(self) -> dict[str, object]:
         """Return the metrics and counts of this moment as plain types."""
-        with self._lock:
-            return {**self.metrics.snapshot(), "scheduler": self._scheduler.stats()}
+        with self._deciding:
+            return {**self._metrics.snapshot(), "scheduler": self._scheduler.stats()}
 
-    def _handle(self, events: Iterable[Event]) -> list[Run]:
-        """Decide under the lock; send replies, move the timer and return what is to run."""
+    def _take_part(self) -> None:
+        """Root of every thread: listen until there is something to run, run it and what follows, listen again."""
+        with torch.inference_mode():
+            while (run := self._hear()) is not None:
+                following: Run | None = run
+                while following is not None:
+                    following = self._follow(_report(self._workers[following.worker], following))
+
+    def _hear(self) -> Run | None:
+        """Take the listener's place and return the first `Run` that comes of what is heard; None at the end."""
+        with self._listening:
+            while True:
+                if self._ready:
+                    return self._ready.popleft()
+                if self._closed:
+                    return None
+                events = self._listen(self._patience())
+                if events is None:
+                    self._closed = True
+                    continue
+                with self._deciding:
+                    if time.monotonic() >= self._wake_time:
+                        self._wake_time = inf
+                        events.append(Woke())
+                self._ready.extend(self._handle(events)[0])
+
+    def _follow(self, event: StageDone | StageFailed) -> Run | None:
+        """Report a stage and return what its worker runs next; runs of other workers go to whoever listens."""
+        runs, sooner = self._handle((event,))
+        mine = next((run for run in runs if run.worker == event.worker), None)
+        others = [run for run in runs if run is not mine]
+        if others or sooner:
+            self._ready.extend(others)
+            self._wake()
+        return mine
+
+    def _patience(self) -> float | None:
+        """Seconds until the timer, None if none runs."""
+        return None if self._wake_time == inf else max(0.0, self._wake_time - time.monotonic())
+
+    def _handle(self, events: Iterable[Event]) -> tuple[list[Run], bool]:
+        """Decide and send the replies; return what is to run and whether the timer is now to ring sooner."""
         runs: list[Run] = []
         replies: list[bytes] = []
-        with self._lock:
-            wake_time = self.wake_time
+        with self._deciding:
+            before = self._wake_time
             for event in events:
                 now = time.monotonic()
                 actions = self._scheduler.handle(event, now)
-                self.metrics.observe(event, actions)
+                self._metrics.observe(event, actions)
                 if self._log:
                     self._log.write(now, event, actions)
                 for action in actions:
@@ -98,28 +129,10 @@ class Driver:
                         case Reply(request, _, outcome, stage, waited, ran):
                             replies.append(pack_ended(request, outcome, stage, waited, ran))
                         case WakeAt(wake_at):
-                            self.wake_time = wake_at
-            woken = self.wake_time < wake_time
+                            self._wake_time = wake_at
             if replies:
                 self._send(b"".join(replies))
-        if woken:
-            self._wake()
-        return runs
-
-    def _work(self, number: int, worker: Worker) -> None:
-        """Root of a worker's thread: run what comes, report, go on with what the report brings."""
-        mailbox = self._mailboxes[number]
-        with torch.inference_mode():
-            while (run := mailbox.get()) is not None:
-                following: Run | None = run
-                while following is not None:
-                    runs = self._handle((_report(worker, following),))
-                    following = None
-                    for run in runs:
-                        if run.worker == number:
-                            following = run
-                        else:
-                            self._mailboxes[run.worker].put(run)
+            return runs, self._wake_time < before
 
 
 def _report(worker: Worker, run: Run) -> StageDone | StageFailed:

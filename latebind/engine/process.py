@@ -10,9 +10,7 @@ import selectors
 import signal
 import socket
 import sys
-import time
 from contextlib import ExitStack
-from math import inf
 from pathlib import Path
 
 import msgspec
@@ -56,6 +54,9 @@ class Engine:
         self._control = control
         self._exit = ExitStack()
         self._waker, self._wakened = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for sock in (messages, control, self._wakened):
+            self._selector.register(sock, selectors.EVENT_READ, sock)
         workers = [
             [load_model(Path(path), order.engine) for path in order.directories] for _ in range(order.engine.workers)
         ]
@@ -72,51 +73,32 @@ class Engine:
         self._driver = Driver(
             config,
             [Worker({model.spec.name: model for model in models}, memory) for models in workers],
-            send=self._send,
+            listen=self._listen,
             wake=self._wake,
+            send=self._send,
             log=log,
         )
 
     def serve(self) -> None:
-        """Read messages, control lines and the timer until the door closes its end."""
-        self._driver.start()
-        with self._exit, selectors.DefaultSelector() as selector:
-            for sock, read in (
-                (self._messages, self._read_messages),
-                (self._control, self._read_control),
-                (self._wakened, self._read_wake),
-            ):
-                selector.register(sock, selectors.EVENT_READ, read)
+        """Run what comes until the door closes its end."""
+        with self._exit, self._selector:
             _tell(self._control, EngineStarted(self._specs))
-            going = True
-            while going:
-                for key, _ in selector.select(self._patience()):
-                    going = key.data() and going
-                self._driver.tick()
-            self._driver.stop()
+            self._driver.run()
 
-    def _patience(self) -> float | None:
-        """Seconds until the timer, None if none runs."""
-        wake = self._driver.wake_time
-        return None if wake == inf else max(0.0, wake - time.monotonic())
-
-    def _read_messages(self) -> bool:
-        data = self._messages.recv(READ_BYTES)
-        events: list[Event] = list(self._reader.feed(data))
-        if events:
-            self._driver.deliver(events)
-        return bool(data)
-
-    def _read_control(self) -> bool:
-        """Answer a request for the metrics; every line asks for them."""
-        data = self._control.recv(READ_BYTES)
-        for _ in range(data.count(b"\n")):
-            _tell(self._control, self._driver.snapshot())
-        return bool(data)
-
-    def _read_wake(self) -> bool:
-        """Nothing to do but to look at the timer again."""
-        return bool(self._wakened.recv(READ_BYTES))
+    def _listen(self, seconds: float | None) -> list[Event] | None:
+        """Wait for messages, control lines or a wake-up; None once the door has closed."""
+        events: list[Event] = []
+        for key, _ in self._selector.select(seconds):
+            sock: socket.socket = key.data
+            data = sock.recv(READ_BYTES)
+            if not data:
+                return None
+            if sock is self._messages:
+                events.extend(self._reader.feed(data))
+            elif sock is self._control:  # every line asks for the metrics
+                for _ in range(data.count(b"\n")):
+                    _tell(self._control, self._driver.snapshot())
+        return events
 
     def _send(self, data: bytes) -> None:
         try:

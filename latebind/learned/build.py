@@ -29,7 +29,7 @@ from latebind.repository.directory import ModelDirectory
 CANDIDATES = 3
 PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
 MOST_PASSES = 40
-MEMORY = 2 << 30
+MEMORY = 4 << 30
 SELECTOR_SHARE = 0.15  # of the rows to fit; the predictors never see them
 CHOOSE_SHARE = 0.4  # of the rows to calibrate; the bound is taken on the others
 FEWEST_ROWS = 64
@@ -121,16 +121,15 @@ class _Builder:
         return self._write(directory, trained, calibrated, worlds, reason)
 
     def _train(self, planned: list[Candidate], fit: Samples, presentations: int, memory: int) -> list[Trained]:
-        generator = torch.Generator().manual_seed(self.seed)
         stages = [one.stage for one in planned]
         room = max(FEWEST_ROWS, memory // bytes_a_row(self.program, stages))
         learn = len(fit) - max(1, round(SELECTOR_SHARE * len(fit)))
-        parts = _parts(torch.randperm(learn, generator=generator), room)
+        parts = _parts(torch.randperm(learn, generator=_generator(self.seed, -1)), room)
         passes = max(1, min(MOST_PASSES, round(presentations / learn)))
         steps = sum(passes * batches_in(len(part)) for part in parts)
-        predictors = self._predictors(planned)
+        predictors = {one.stage: self._predictor(one) for one in planned}
         training = {
-            stage: PredictorTraining(predictor, steps=steps, generator=generator)
+            stage: PredictorTraining(predictor, steps=steps, generator=_generator(self.seed, stage))
             for stage, predictor in predictors.items()
         }
         for number, part in enumerate(parts):
@@ -143,29 +142,26 @@ class _Builder:
                 training[stage].learn(_lesson(captured, stage), passes=passes)
         self.progress("training selectors", 0.78)
         unseen = capture(self.program, fit.take(torch.arange(learn, len(fit))[-room:]), stages)
-        return [self._finish(one, predictors[one.stage], unseen, generator) for one in planned]
+        return [self._finish(one, predictors[one.stage], unseen, _first_row(fit)) for one in planned]
 
-    def _predictors(self, planned: list[Candidate]) -> dict[int, Predictor]:
+    def _predictor(self, one: Candidate) -> Predictor:
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            return {
-                one.stage: Predictor(self.program.activations[one.stage], self._classes, kind=one.kind)
-                for one in planned
-            }
+            return Predictor(self.program.activations[one.stage], self._classes, kind=one.kind)
 
-    def _finish(self, one: Candidate, predictor: Predictor, unseen: Captured, generator: torch.Generator) -> Trained:
+    def _finish(self, one: Candidate, predictor: Predictor, unseen: Captured, inputs: tuple[Tensor, ...]) -> Trained:
         activations = unseen.behind[one.stage]
         predicted = predict(predictor, activations)
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             selector = Selector(self._classes)
         same = predicted.argmax(dim=1) == unseen.answers.argmax(dim=1)
-        train_selector(selector, predicted, same, generator=generator)
+        train_selector(selector, predicted, same, generator=_generator(self.seed, one.stage))
         row = activations[:1].float().contiguous()
         exported = export(LookupNetwork(predictor, selector).eval(), (row,), output_names=(ANSWERS, SCORE))
         program = self.program
         function = compile_graph(exported.graph, exported.weights, backend=program.backend, threads=program.threads)
-        curve = _curve(function, row, program.spec.max_batch)
+        curve = _curve(program, inputs, one.stage, function)
         return Trained(one, LookupFiles(exported.graph, exported.weights), function, curve)
 
     @property
@@ -174,14 +170,11 @@ class _Builder:
 
     def _stage_seconds(self, samples: Samples) -> tuple[float, ...]:
         """Measured here and now, so that stages and lookups are measured alike."""
-        assert isinstance(samples.inputs, tuple)
-        curves = profile_stages(self.program.stages, tuple(tensor[:1] for tensor in samples.inputs), (1,))
+        curves = profile_stages(self.program.stages, _first_row(samples), (1,))
         return tuple(curve.at(1) for curve in curves)
 
     def _one_row(self, samples: Samples) -> dict[int, Tensor]:
-        assert isinstance(samples.inputs, tuple)
-        row = tuple(tensor[:1] for tensor in samples.inputs)
-        return {stage: self.program.run_through(stage, *row) for stage in range(len(self.stages) - 1)}
+        return {stage: self.program.run_through(stage, *_first_row(samples)) for stage in range(len(self.stages) - 1)}
 
     def _costs(self, trained: list[Trained]) -> Costs:
         ends = [one.plan.stage + 1 for one in trained]
@@ -293,6 +286,16 @@ def _ready(samples: Samples, program: Program) -> Samples:
     return ordered
 
 
+def _first_row(samples: Samples) -> tuple[Tensor, ...]:
+    assert isinstance(samples.inputs, tuple)
+    return tuple(tensor[:1] for tensor in samples.inputs)
+
+
+def _generator(seed: int, stage: int) -> torch.Generator:
+    """Each stage draws for itself, so that it trains alike whatever other stages are candidates."""
+    return torch.Generator().manual_seed(1_000 * seed + stage + 1)
+
+
 def _parts(rows: Tensor, room: int) -> list[Tensor]:
     """Part the rows evenly into as few pieces as have room."""
     return list(torch.tensor_split(rows, max(1, -(-len(rows) // room))))
@@ -302,12 +305,13 @@ def _lesson(captured: Captured, stage: int) -> Lesson:
     return Lesson(captured.behind[stage], captured.answers, captured.labels)
 
 
-def _curve(function: LookupFunction, row: Tensor, max_batch: int) -> Curve:
-    batches = profiled_batches(max_batch)
+def _curve(program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction) -> Curve:
+    """Measure a lookup on what really comes out of its stage: the layout in memory matters to backends."""
+    batches = profiled_batches(program.spec.max_batch)
     seconds = []
     for batch in batches:
-        rows = with_batch((row,), batch)
-        seconds.append(median_seconds(lambda rows=rows: function(*rows)))  # type: ignore[misc]
+        activation = program.run_through(stage, *with_batch(row, batch))
+        seconds.append(median_seconds(lambda x=activation: function(x)))  # type: ignore[misc]
     return Curve(batches, tuple(seconds))
 
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from latebind.learned.networks import KINDS, LookupNetwork, Predictor, Selector
+from latebind.learned.networks import DEEP, KINDS, LIGHT, PLAIN, LookupNetwork, Predictor, Selector
 from latebind.program.load import compile_module
 from latebind.program.measure import median_seconds
 from latebind.program.program import Program
 
-AFFORDABLE = 0.125  # a lookup may take this share of the time that a hit saves
+# What a lookup may take of the time that a hit saves; whether the smallest pays is left to composition.
+AFFORDABLE = {DEEP: 0.125, LIGHT: 0.125, PLAIN: 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,9 @@ def plan(program: Program, stages: Sequence[float], activations: Mapping[int, Te
     """
     found = []
     for stage in spread(stages, most):
-        left = sum(stages[stage + 1 :])
-        for kind in KINDS:
-            seconds = _seconds(program, activations[stage], kind)
-            if seconds <= AFFORDABLE * left:
-                found.append(Candidate(stage, kind, seconds))
-                break
+        best = _largest_affordable(program, stage, activations[stage], sum(stages[stage + 1 :]))
+        if best is not None:
+            found.append(best)
     return found
 
 
@@ -53,6 +51,19 @@ def spread(stages: Sequence[float], most: int) -> list[int]:
         free = [stage for stage in range(len(ends)) if stage not in chosen]
         chosen.add(min(free, key=lambda stage: abs(ends[stage] - aim)))
     return sorted(chosen)
+
+
+def _largest_affordable(program: Program, stage: int, activation: Tensor, saved: float) -> Candidate | None:
+    """Try the kinds from the smallest up and stop at the first that takes too long: each trial costs a second."""
+    best = None
+    for kind in reversed(KINDS):
+        seconds = _seconds(program, activation, kind)
+        if seconds > AFFORDABLE[kind] * saved:
+            break
+        best = Candidate(stage, kind, seconds)
+        if seconds > AFFORDABLE[DEEP] * saved:
+            break
+    return best
 
 
 def _seconds(program: Program, activation: Tensor, kind: str) -> float:

@@ -12,7 +12,7 @@ from latebind.domain.errors import ConfigError
 from latebind.program.graph import Graph
 from latebind.program.inductor_stage import compile_with_inductor
 from latebind.program.openvino_stage import compile_with_openvino
-from latebind.program.rebuild import rebuild
+from latebind.program.rebuild import apart, rebuild
 
 # `stage(*inputs) -> outputs`: the first stage takes all inputs of the model, the last gives all its outputs, between
 # them goes one activation. Any batch size; outputs are new tensors at each call. Not for two threads at a time.
@@ -48,7 +48,7 @@ class Eager:
         def stage(*inputs: Tensor) -> tuple[Tensor, ...]:
             with torch.inference_mode():
                 found: tuple[Tensor, ...] = module(*inputs)
-            return found
+            return apart(found, inputs)
 
         return stage
 

@@ -23,7 +23,7 @@ from latebind.repository.directory import ModelDirectory
 from latebind.repository.manifest import NAME
 
 MIN_STAGE_SECONDS = 3e-4
-MAX_OVERHEAD = 0.04
+MAX_OVERHEAD = 0.05
 
 Progress = Callable[[str, float], None]
 
@@ -79,9 +79,9 @@ def build_program(
 
     `example_inputs` are real rows, by name or in order: backends are verified and measured on them. `backends` are
     tried and the fastest at batch 1 is taken among those whose relative error is at most `tolerance` (1e-5 if None;
-    a backend of lower precision is only tried if a tolerance is stated). A stage is worth at least
-    `min_stage_seconds` (0 keeps every cut point); stages grow further until the chain takes at most
-    1 + `max_overhead` times the uncut model at batch 1 and `max_batch` (None: no such limit).
+    a backend of lower precision is only tried if a tolerance is stated). A stage is worth
+    `min_stage_seconds` (0 keeps every cut point), and there are no more stages than let the chain take about
+    1 + `max_overhead` times as long as the uncut model at batch 1 and `max_batch` (None: no such limit).
     Raises `ExportError` for a module that cannot be served, `ConfigError` for settings that make no sense.
     """
     names = _check_settings(name, version, max_batch, backends, tolerance)

@@ -1,5 +1,6 @@
 """From a `torch.nn.Module` to a `Graph` and its weights, by `torch.export`. Runs the module: a trusted step."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -159,7 +160,8 @@ def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
     batch = Dim("batch", min=1, max=1 << 20)
     shapes = (tuple({0: batch} for _ in rows),)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
             program = torch.export.export(called, rows, dynamic_shapes=shapes)
             decomposed: ExportedProgram = program.run_decompositions(_decompositions())
             return decomposed

@@ -9,6 +9,7 @@ from torch.fx import GraphModule
 
 from latebind.domain.model import TensorSpec
 from latebind.program.graph import Graph
+from latebind.program.rebuild import apart
 
 WARM_BATCHES = (1, 4)  # torch.compile treats a size of 1 as another program
 
@@ -33,7 +34,7 @@ class InductorStage:
         """Run the program for this batch size."""
         with torch.no_grad():
             found: tuple[Tensor, ...] = (self._one if inputs[0].shape[0] == 1 else self._many)(*inputs)
-        return found
+        return apart(found, inputs)
 
 
 def _zeros(spec: TensorSpec, batch: int) -> Tensor:

@@ -1,22 +1,20 @@
-"""Which cut points to keep: neighbouring pieces are joined until each stage is worth a scheduling decision."""
+"""Which cut points to keep: neighbouring pieces are joined into stages of about the same cost."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 
-def join(points: Sequence[int], seconds: Sequence[float], minimum: float) -> tuple[int, ...]:
-    """Return the cut points to keep so that each stage takes at least `minimum` seconds.
+def join(points: Sequence[int], seconds: Sequence[float], stages: int) -> tuple[int, ...]:
+    """Return the cut points to keep so that there are at most `stages` stages of about the same time.
 
-    `points` are n - 1 cuts between n pieces that take `seconds`. Pieces are gathered from the front; what is left at
-    the end and too short for a stage joins the last one. A minimum of 0 keeps every point.
+    `points` are n - 1 cuts between n pieces that take `seconds`; each kept point is the one nearest to where a stage
+    should end.
     """
-    kept: list[int] = []
-    gathered = 0.0
-    for point, piece in zip(points, seconds, strict=False):
-        gathered += piece
-        if gathered >= minimum:
-            kept.append(point)
-            gathered = 0.0
-    gathered += sum(seconds[len(points) :])
-    if kept and gathered < minimum:
-        kept.pop()
-    return tuple(kept)
+    ends = list(accumulate(seconds))
+    if stages > len(points):
+        return tuple(points)
+    kept = {
+        min(range(len(points)), key=lambda place: abs(ends[place] - ends[-1] * part / stages))
+        for part in range(1, stages)
+    }
+    return tuple(points[place] for place in sorted(kept))

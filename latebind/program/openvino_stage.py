@@ -1,5 +1,6 @@
 """The OpenVINO backends' machinery: conversion in memory and a call with as little Python as possible."""
 
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -44,7 +45,9 @@ def port_of(spec: TensorSpec) -> Port:
     return Port(shape, getattr(torch, spec.dtype), aliased)
 
 
-def compile_with_openvino(graph: Graph, module: GraphModule, *, threads: int, precision: str) -> "OpenVinoStage":
+def compile_with_openvino(
+    graph: Graph, module: GraphModule, *, threads: int, precision: str
+) -> Callable[..., tuple[Tensor, ...]]:
     """Return the graph compiled for the CPU with a dynamic batch dimension.
 
     `precision` is "f32" or "bf16". Raises `ExportError` if OpenVINO has no conversion for an operator of the graph.
@@ -57,16 +60,26 @@ def compile_with_openvino(graph: Graph, module: GraphModule, *, threads: int, pr
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
     }
+    sources = {spec.name: position for position, spec in enumerate(graph.inputs)}
+    copied = {place: sources[value] for place, (_, value) in enumerate(graph.outputs) if value in sources}
+    if len(copied) == len(graph.outputs):
+        return lambda *tensors: tuple(tensors[source].clone() for source in copied.values())
     inputs = tuple(port_of(spec) for spec in graph.inputs)
-    outputs = tuple(port_of(spec) for spec in graph.output_specs())
-    model = _with_ports(_convert(graph, module), inputs, outputs)
+    outputs = tuple(port_of(spec) for place, spec in enumerate(graph.output_specs()) if place not in copied)
+    model = _with_ports(_convert(graph, module), inputs, outputs, leave_out=copied)
     compiled = openvino.Core().compile_model(model, "CPU", options)
-    return OpenVinoStage(compiled.create_infer_request(), inputs, outputs)
+    return OpenVinoStage(compiled.create_infer_request(), inputs, outputs, copied)
 
 
 def _convert(graph: Graph, module: GraphModule) -> Foreign:
     from openvino import PartialShape  # noqa: PLC0415
-    from openvino.frontend import FrontEndManager  # noqa: PLC0415
+    from openvino.frontend import (  # noqa: PLC0415
+        FrontEndManager,
+        GeneralFailure,
+        NotImplementedFailure,
+        OpConversionFailure,
+        OpValidationFailure,
+    )
     from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder  # noqa: PLC0415
 
     shapes = [PartialShape([-1, *spec.shape]) for spec in graph.inputs]
@@ -75,16 +88,19 @@ def _convert(graph: Graph, module: GraphModule) -> Foreign:
     decoder = TorchFXPythonDecoder(module, input_shapes=shapes, input_types=dtypes)  # must outlive the conversion
     try:
         return front.convert(front.load(decoder))
-    except RuntimeError as error:
+    except (RuntimeError, GeneralFailure, NotImplementedFailure, OpConversionFailure, OpValidationFailure) as error:
         reason = " ".join(str(error).split())[-300:]
         raise ExportError(f"OpenVINO cannot convert this model: {reason}; leave that backend out") from error
 
 
-def _with_ports(model: Foreign, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> Foreign:
-    """Let channels-last tensors cross the border as `(B, H * W * C, 1, 1)`, where both layouts are one.
+def _with_ports(
+    model: Foreign, inputs: tuple[Port, ...], outputs: tuple[Port, ...], *, leave_out: Container[int]
+) -> Foreign:
+    """Leave out results that are inputs as they came (OpenVINO would share their memory) and mind the layouts.
 
-    Space to depth with blocks as large as the image writes exactly that and has a fast kernel (2 microseconds);
-    OpenVINO's own transposition costs as much as what it is meant to avoid.
+    Channels-last tensors cross the border as `(B, H * W * C, 1, 1)`, where both layouts are one: space to depth with
+    blocks as large as the image writes exactly that, by a fast kernel (2 microseconds). OpenVINO's own transposition
+    costs as much as what it is meant to avoid.
     """
     from openvino import Model, PartialShape  # noqa: PLC0415
     from openvino import opset13 as operators  # noqa: PLC0415
@@ -97,7 +113,8 @@ def _with_ports(model: Foreign, inputs: tuple[Port, ...], outputs: tuple[Port, .
             image = operators.depth_to_space(new, "blocks_first", port.shape[1])
             old.output(0).replace(image.output(0))
             parameters[position] = new
-    results = [output.get_node().input_value(0) for output in model.outputs]
+    kept = [output for place, output in enumerate(model.outputs) if place not in leave_out]
+    results = [output.get_node().input_value(0) for output in kept]
     for position, port in enumerate(outputs):
         if port.channels_last:
             results[position] = operators.space_to_depth(results[position], "blocks_first", port.shape[1]).output(0)
@@ -105,15 +122,21 @@ def _with_ports(model: Foreign, inputs: tuple[Port, ...], outputs: tuple[Port, .
 
 
 class OpenVinoStage:
-    """One inference request with its inputs and outputs bound to torch's memory, so that nothing is copied."""
+    """One inference request with its inputs and outputs bound to torch's memory, so that nothing is copied.
 
-    def __init__(self, request: Foreign, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:
+    `copied` says which outputs are copies of which inputs; `outputs` are the others.
+    """
+
+    def __init__(
+        self, request: Foreign, inputs: tuple[Port, ...], outputs: tuple[Port, ...], copied: dict[int, int]
+    ) -> None:
         from openvino import Tensor as OvTensor  # noqa: PLC0415
 
         self._request = request
         self._wrap = OvTensor
         self._inputs = inputs
         self._outputs = outputs
+        self._copied = copied
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run; outputs are new tensors, written by OpenVINO itself."""
@@ -126,7 +149,10 @@ class OpenVinoStage:
         for position, tensor in enumerate(made):
             request.set_output_tensor(position, wrap(tensor.numpy(), shared_memory=True))
         request.infer()
-        return tuple(map(_from_border, made, self._outputs))
+        found = list(map(_from_border, made, self._outputs))
+        for position, source in self._copied.items():
+            found.insert(position, inputs[source].clone())
+        return tuple(found)
 
 
 def _to_border(tensor: Tensor, port: Port) -> Tensor:

@@ -57,6 +57,12 @@ def _add_weight(root: nn.Module, fx: FxGraph, short: str, name: str, weights: Ma
     return fx.get_attr(short)
 
 
+def apart(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the outputs, copied where they are views of an input, which its owner may overwrite."""
+    owned = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    return tuple(t.clone() if t.untyped_storage().data_ptr() in owned else t for t in outputs)
+
+
 def run_eagerly(graph: Graph, weights: Mapping[str, Tensor], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return the graph's outputs, computed by torch operator by operator: what every backend is checked against."""
     with torch.inference_mode():

@@ -15,6 +15,8 @@ from latebind.program.operators import resolve
 BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
 CONVOLUTION = "aten.convolution.default"
 IDENTITIES = ("aten.alias.default", "aten.detach.default")
+CLONE = "aten.clone.default"
+VIEW = "aten.view.default"
 
 Weights = Mapping[str, Tensor]
 Computed = Any  # a tensor, a tuple of tensors, a torch constant, a number
@@ -30,8 +32,12 @@ def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
 
 
 def drop_identities(graph: Graph) -> Graph:
-    """Take out the nodes that return their first argument as it is."""
-    alias = {node.name: node.args[0] for node in graph.nodes if node.op in IDENTITIES}
+    """Take out the nodes that return their first argument as it is.
+
+    A copy is one of them (dropout leaves it behind) unless a view reads it, which may need the copy's memory layout.
+    """
+    viewed = {value for node in graph.nodes if node.op == VIEW for value in node.values()}
+    alias = {node.name: node.args[0] for node in graph.nodes if _is_identity(node, viewed)}
 
     def original(argument: Argument) -> Argument:
         while isinstance(argument, Value) and argument.name in alias:
@@ -122,6 +128,10 @@ def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str
         return Weight(same[argument.name]) if isinstance(argument, Weight) else argument
 
     return Graph(graph.inputs, tuple(_renamed(node, shared) for node in graph.nodes), graph.outputs), dict(weights)
+
+
+def _is_identity(node: Node, viewed: set[str]) -> bool:
+    return node.op in IDENTITIES or (node.op == CLONE and not node.kwargs and node.name not in viewed)
 
 
 def _foldable(conv: Node, norm: Node) -> bool:

@@ -17,7 +17,7 @@ from latebind.program.measure import interleaved_seconds, median_seconds, run_ch
 from latebind.program.verify import relative_error
 
 RUNS = 25  # of each side when two are compared
-COARSER = 1.4  # by which stages grow when cutting turns out to cost too much
+PROBE_STAGES = 8  # of the chain on which the cost of a cut is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Chain:
     """A model cut and compiled: stages, their graphs, and its time over the uncut model's by batch size."""
 
     backend: str
+    cuts: tuple[int, ...]
     graphs: tuple[Graph, ...]
     stages: tuple[StageFunction, ...]
     overhead: dict[int, float]
@@ -75,26 +76,28 @@ class Tuner:
         return tuple(sorted(timed, key=lambda c: (c.refused is not None, c.seconds)))
 
     def cut(self, candidate: Candidate, min_stage_seconds: float, max_overhead: float | None) -> Chain:
-        """Return the model cut into stages of at least `min_stage_seconds` on this backend.
+        """Return the model cut into stages worth `min_stage_seconds` on average on this backend; 0 keeps every cut.
 
-        Stages grow until the chain takes no more than 1 + `max_overhead` times the uncut model at batch 1 and at
-        `max_batch`. With a minimum of 0 every cut point is kept and nothing grows.
+        `max_overhead` limits how much longer than the uncut model the chain may take (0.05: a twentieth) at batch 1
+        and at `max_batch`: the cost of one cut is measured on a chain of a few stages, and no more cuts are made than
+        fit. None sets no limit.
         """
         points = cut_points(self.exported.graph)
-        minimum = min_stage_seconds
-        if minimum > 0:
-            points = good_points(self.exported.graph, points)
-        pieces = self._piece_seconds(points, candidate.seconds)
-        while True:
-            kept = join(points, pieces, minimum)
-            chain = self._compile(candidate, kept)
-            if minimum <= 0 or max_overhead is None or max(chain.overhead.values(), default=1.0) <= 1 + max_overhead:
-                return chain
-            while join(points, pieces, minimum) == kept:
-                minimum *= COARSER
+        if min_stage_seconds <= 0:
+            return self._compile(candidate, points)
+        points = good_points(self.exported.graph, points)
+        pieces = self._piece_seconds(points)
+        stages = max(1, int(candidate.seconds / min_stage_seconds))
+        if max_overhead is not None and stages > 1 and points:
+            probe = self._compile(candidate, join(points, pieces, min(stages, PROBE_STAGES)))
+            each = (max(probe.overhead.values(), default=1.0) - 1.0) / max(1, len(probe.stages) - 1)
+            stages = min(stages, 1 + int(max_overhead / each)) if each > 0 else stages
+            if stages >= len(probe.stages) and join(points, pieces, stages) == probe.cuts:
+                return probe
+        return self._compile(candidate, join(points, pieces, stages))
 
-    def _piece_seconds(self, points: Sequence[int], whole: float) -> tuple[float, ...]:
-        """Return what each piece between two points takes: its share in eager's time, of the backend's `whole`."""
+    def _piece_seconds(self, points: Sequence[int]) -> tuple[float, ...]:
+        """Return what each piece between two points takes run eagerly: its share is about the same elsewhere."""
         graphs = split(self.exported.graph, points)
         stages = compile_stages(graphs, self.exported.weights, backend="eager", threads=self.threads)
         passed = with_batch(self.rows, 1)
@@ -102,16 +105,19 @@ class Tuner:
         for stage in stages:
             seconds.append(median_seconds(_call(stage, passed)))
             passed = stage(*passed)
-        return tuple(part * whole / sum(seconds) for part in seconds)
+        return tuple(seconds)
 
-    def _compile(self, candidate: Candidate, points: Sequence[int]) -> Chain:
+    def _compile(self, candidate: Candidate, points: tuple[int, ...]) -> Chain:
+        assert candidate.uncut is not None, f"{candidate.backend} was refused"
+        if not points:
+            return Chain(candidate.backend, (), (self.exported.graph,), (candidate.uncut,), {})
         graphs = split(self.exported.graph, points)
         stages = compile_stages(graphs, self.exported.weights, backend=candidate.backend, threads=self.threads)
-        overhead = {}
-        if points and candidate.uncut is not None:
-            for batch in sorted({1, self.max_batch}):
-                overhead[batch] = overhead_of(stages, candidate.uncut, with_batch(self.rows, batch))
-        return Chain(candidate.backend, graphs, stages, overhead)
+        overhead = {
+            batch: overhead_of(stages, candidate.uncut, with_batch(self.rows, batch))
+            for batch in sorted({1, self.max_batch})
+        }
+        return Chain(candidate.backend, points, graphs, stages, overhead)
 
 
 def overhead_of(stages: Sequence[StageFunction], uncut: StageFunction, inputs: tuple[Tensor, ...]) -> float:

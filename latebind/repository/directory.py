@@ -15,8 +15,15 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
-from latebind.repository.manifest import MANIFEST, FileEntry, check_file_name, entry_of, read_manifest, verify
-from latebind.repository.manifest import write_manifest as manifest_bytes
+from latebind.repository.manifest import (
+    MANIFEST,
+    FileEntry,
+    check_file_name,
+    entry_of,
+    manifest_bytes,
+    read_manifest,
+    verify,
+)
 
 MODEL = "model.json"
 GRAPH = "graph.json"
@@ -46,13 +53,14 @@ class ModelDirectory:
     def create(cls, path: Path | str, files: Mapping[str, bytes]) -> "ModelDirectory":
         """Make the directory with these files, or replace a former model there, in one rename."""
         path = Path(path)
+        _check_names(path, files)
         _check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
             staging.chmod(0o755)
             entries = {name: _write(staging, name, data) for name, data in files.items()}
-            _write_bytes(staging / MANIFEST, manifest_bytes(path, entries))
+            _write_bytes(staging / MANIFEST, manifest_bytes(entries))
             _swap(staging, path)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -94,9 +102,10 @@ class ModelDirectory:
         Data is written beside the old files and renamed into place, the manifest last. A crash in between leaves
         files that `open` refuses by name, never a mixture that it accepts.
         """
+        _check_names(self.path, files)
         entries = {name: entry for name, entry in self.files.items() if name not in set(remove)}
         entries |= {name: _write(self.path, name, data) for name, data in files.items()}
-        _write_bytes(self.path / MANIFEST, manifest_bytes(self.path, entries))
+        _write_bytes(self.path / MANIFEST, manifest_bytes(entries))
         for name in set(self.files) - set(entries):
             (self.path / name).unlink(missing_ok=True)
         return ModelDirectory(self.path, dict(sorted(entries.items())))
@@ -119,8 +128,16 @@ def _check_replaceable(path: Path) -> None:
         raise RepositoryError(f"{path} holds files that are not a model: name another directory or empty this one")
 
 
+def _check_names(path: Path, names: Iterable[str]) -> None:
+    for name in names:
+        check_file_name(name)
+        if name == MANIFEST:
+            raise RepositoryError(f"{path}: {MANIFEST} cannot list itself; give the file another name")
+        if not (path / name).parent.resolve().is_relative_to(path.resolve()):
+            raise RepositoryError(f"{path / name} leads out of the model directory through a link: remove the link")
+
+
 def _write(directory: Path, name: str, data: bytes) -> FileEntry:
-    check_file_name(name)
     path = directory / name
     path.parent.mkdir(exist_ok=True)
     _write_bytes(path, data)

@@ -46,12 +46,8 @@ def read_manifest(directory: Path) -> Manifest:
     return manifest
 
 
-def write_manifest(directory: Path, files: dict[str, FileEntry]) -> bytes:
-    """Return the manifest's bytes for these files, sorted by name; `directory` is only named in errors."""
-    for name in files:
-        if name == MANIFEST:
-            raise RepositoryError(f"{directory}: {MANIFEST} cannot list itself; give the file another name")
-        check_file_name(name)
+def manifest_bytes(files: dict[str, FileEntry]) -> bytes:
+    """Return the manifest of these files, sorted by name."""
     ordered = dict(sorted(files.items()))
     return msgspec.json.format(msgspec.json.encode(Manifest(FORMAT, ordered)), indent=1) + b"\n"
 

@@ -1,0 +1,140 @@
+"""The commands as a user types them: what they print, write and exit with."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from latebind.bench.client import Caller, encode
+from latebind.bench.server import serving
+from latebind.cli.main import app
+
+COMMANDS = ["build", "serve", "simulate", "models", "replay", "bench scheduler", "bench exits", "bench load"]
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(words))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str) -> None:
+    code, output = run(*command.split(), "--help")
+    assert code == 0
+    assert "Usage" in output
+
+
+def test_a_module_is_built_listed_and_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    root = str(tmp_path / "models")
+    code, output = run(
+        "build", "tests.networks:Chain", "--name", "chain", "--input", "image=float32:3x8x8", "--out", root,
+        "--backend", "eager", "--min-stage-ms", "0", "--max-batch", "4",
+    )  # fmt: skip
+    assert code == 0, output
+    assert "latebind serve" in output
+    file = tmp_path / "models.json"
+    code, output = run("models", root, "--stages", "--json", str(file))
+    assert code == 0, output
+    (listed,) = json.loads(file.read_text())["models"]
+    assert (listed["model"], listed["backend"], listed["exits behind"]) == ("chain", "eager", "none")
+    log, figures = tmp_path / "events.jsonl", tmp_path / "simulated.json"
+    code, output = run(
+        "simulate", root, "--rate", "50", "--policy", "graph", "--requests", "200", "--event-log", str(log),
+        "--json", str(figures),
+    )  # fmt: skip
+    assert code == 0, output
+    (cell,) = json.loads(figures.read_text())
+    assert (cell["policy"], cell["requests"], cell["answered"]) == ("graph", 200, 200)
+    code, output = run("replay", str(log))
+    assert (code, "all identical" in output) == (0, True)
+
+
+def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    run("simulate", str(models), "--model", "chain", "--rate", "50", "--requests", "50", "--event-log", str(log))
+    lines = log.read_text().splitlines()
+    lines[1] = lines[1].replace('"Run",0', '"Run",1')
+    log.write_text("\n".join(lines))
+    code, output = run("replay", str(log))
+    assert (code, "line 2 differs" in output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("build tests.networks:Chain", "--input is missing"),
+        ("build tests.networks:Chain --input image=3x8", "write it as image=float32"),
+        ("build nowhere:Chain --input image=float32:3x8x8", "cannot be imported"),
+        ("build tests.networks --input image=float32:3x8x8", "package.module:function"),
+        ("build os:getcwd --input image=float32:3x8x8", "must make a torch.nn.Module"),
+        ("build tests.networks:Chain --input image=float32:3x8x8 --name ../up", "a name has letters"),
+        ("build tests.networks:Chain --input image=float32:3x8x8 --weights none.safetensors", "cannot be read"),
+        ("models nowhere", "is not a directory"),
+        ("serve nowhere", "is not a directory"),
+        ("simulate nowhere", "is not a directory"),
+        ("replay nowhere.jsonl", "is not a file"),
+    ],
+)
+def test_a_mistake_gets_one_clear_line_and_exit_code_2(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    code, output = run(*words.split())
+    assert code == 2
+    assert message in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[engine]\nworkers = 0\n", "engine.workers is 0"),
+        ("[engine]\nworkers = 'two'\n", "$.engine.workers"),
+        ("[policy]\nname = 'best'\n", "policy.name is 'best'"),
+        ("[policy]\nwindow = -1.0\n", "policy.window is -1"),
+        ("[server]\nport = 99999\n", "server.port is 99999"),
+        ("[server]\nprot = 1\n", "prot"),
+        ("nonsense", "latebind.toml"),
+    ],
+)
+def test_settings_that_make_no_sense_name_their_key(
+    text: str, message: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    file = tmp_path / "latebind.toml"
+    file.write_text(text)
+    code, output = run("serve", str(models), "--config", str(file), "--port", "0")
+    assert code == 2
+    assert message in output
+
+
+def test_serve_answers_tells_metrics_and_ends_cleanly_on_sigterm(models: Path) -> None:
+    with serving(models, "--model", "chain", "--workers", "2") as url:
+        caller = Caller(url, "chain")
+        body = encode({"image": np.zeros((1, 3, 8, 8), np.float32)})
+        assert [caller(body).status for _ in range(5)] == [200] * 5
+        caller.close()
+        with urllib.request.urlopen(f"{url}/metrics") as response:  # noqa: S310
+            assert (
+                'latebind_requests_total{model="chain",outcome="answered",version="1"} 5.0' in response.read().decode()
+            )
+
+
+def test_serve_exits_with_0_on_sigint(models: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "latebind", "serve", str(models), "--port", "0"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert "http://127.0.0.1:" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0

@@ -1,0 +1,103 @@
+"""A small real classifier of handwritten digits as a model directory, and its images."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn import functional
+
+from latebind.learned.build import build_caches
+from latebind.learned.report import CacheReport
+from latebind.learned.samples import Samples
+from latebind.program.build import build_program
+from latebind.repository.directory import ModelDirectory
+
+FIT, CALIBRATE = 900, 600  # of 1,797 images; the rest stays unseen
+
+
+class Digits(nn.Module):
+    """A small network that knows digits, and behind it wide convolutions that only take time: each hands on its input.
+
+    So a lookup costs far less than what it saves, on any machine.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 32, 3, padding=1)
+        self.second = nn.Conv2d(32, 128, 3, padding=1)
+        self.slow = nn.ModuleList(nn.Conv2d(128, 128, 3, padding=1) for _ in range(5))
+        for layer in self.slow:
+            assert isinstance(layer, nn.Conv2d)
+            assert layer.bias is not None
+            nn.init.dirac_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        self.linear = nn.Linear(128, 10)
+
+    def known(self, image: Tensor) -> Tensor:
+        """The part that learns, `(B, 1, 8, 8) float32` to `(B, 128, 8, 8)`."""
+        return functional.relu(self.second(functional.relu(self.first(image))))
+
+    def head(self, features: Tensor) -> Tensor:
+        """Logits `(B, 10)`."""
+        logits: Tensor = self.linear(features.amax(dim=(2, 3)))
+        return logits
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Map `(B, 1, 8, 8) float32` to `(B, 10) float32`."""
+        image = self.known(image)
+        for layer in self.slow:
+            image = functional.relu(layer(image))
+        return self.head(image)
+
+
+@dataclass(frozen=True)
+class Built:
+    """The model with learned caches, the report on them, and images by part."""
+
+    directory: ModelDirectory
+    report: CacheReport
+    fit: Samples
+    calibrate: Samples
+    unseen: Tensor
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    pixels, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    return torch.tensor(pixels).float().view(-1, 1, 8, 8)[order] / 16, torch.tensor(labels)[order]
+
+
+def trained(images: Tensor, labels: Tensor) -> nn.Module:
+    torch.manual_seed(0)
+    module = Digits()
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
+    for _ in range(6):
+        for rows in torch.split(torch.randperm(len(images)), 50):
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(module.head(module.known(images[rows])), labels[rows])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return module.eval()
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    torch.set_num_threads(1)
+    images, labels = digits()
+    module = trained(images[:FIT], labels[:FIT])
+    directory = build_program(
+        module,
+        {"image": images[:8]},
+        directory=tmp_path_factory.mktemp("digits") / "1",
+        name="digits",
+        backends=["eager"],
+        min_stage_seconds=0.0,
+        max_overhead=None,
+        max_batch=4,
+    ).directory
+    fit = Samples({"image": images[:FIT]}, labels[:FIT])
+    calibrate = Samples({"image": images[FIT : FIT + CALIBRATE]}, labels[FIT : FIT + CALIBRATE])
+    report = build_caches(directory, fit, calibrate, fidelity=0.9, confidence=0.9, candidates=2, presentations=12_000)
+    return Built(report.directory, report, fit, calibrate, images[FIT + CALIBRATE :])

@@ -1,0 +1,178 @@
+"""Building learned caches end to end on handwritten digits: what is written, loaded, promised and refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.learned.build import build_caches
+from latebind.learned.lookup import load_lookups
+from latebind.learned.plan import spread
+from latebind.learned.samples import Samples
+from latebind.learned.stored import graph_name, read_caches, weights_name, with_caches
+from latebind.program.build import build_program
+from latebind.program.load import load_program
+from latebind.repository.directory import CACHES, ModelDirectory
+from tests.learned.conftest import Built
+
+
+def answers_with_exits(directory: ModelDirectory, images: Tensor) -> tuple[Tensor, float]:
+    """The answers when requests leave early, and the share that did."""
+    program = load_program(directory)
+    lookups = load_lookups(directory, backend="eager")
+    found, left = [], 0
+    for row in torch.split(images, 1):
+        passed: tuple[Tensor, ...] = (row,)
+        for number, stage in enumerate(program.stages):
+            passed = stage(*passed)
+            if number in lookups:
+                answers, hit = lookups[number](passed[0])
+                if bool(hit):
+                    passed, left = (answers,), left + 1
+                    break
+        found.append(passed[0])
+    return torch.cat(found), left / len(images)
+
+
+def test_easy_digits_leave_early_and_answers_stay_the_base_models(built: Built) -> None:
+    early, share = answers_with_exits(built.directory, built.unseen)
+    (base,) = load_program(built.directory).run(built.unseen)
+    assert built.report.lookups
+    assert built.report.seconds_with < built.report.seconds_without
+    assert share > 0.2
+    assert (early.argmax(dim=1) == base.argmax(dim=1)).float().mean() >= 0.87
+
+
+def test_the_report_tells_every_boundary_and_the_promise(built: Built) -> None:
+    text = dict(built.report.rows())
+    assert sum(label.startswith("behind stage") for label in text) == len(built.report.tried)
+    assert "times less" in text["expected latency"]
+    assert "target 0.9" in text["fidelity"]
+    assert built.report.lower >= 0.9
+
+
+def test_the_directory_verifies_and_says_what_it_holds(built: Built) -> None:
+    again = ModelDirectory.open(built.directory.path)
+    caches = read_caches(again)
+    assert caches is not None
+    assert caches.lookups == built.report.lookups
+    stages = [lookup.stage for lookup in caches.lookups]
+    names = {f"{CACHES}/caches.json", *map(graph_name, stages), *map(weights_name, stages)}
+    assert set(again.names(CACHES)) == names
+    assert all(lookup.bytes < 4_000_000 for lookup in caches.lookups)
+    assert sum(lookup.hit_rate for lookup in caches.lookups) <= 1.0
+
+
+def test_costs_and_hit_rates_reach_the_scheduler(built: Built) -> None:
+    program = load_program(built.directory)
+    spec, costs = with_caches(program.spec, program.costs, read_caches(built.directory))
+    assert spec.lookups == tuple(lookup.stage for lookup in built.report.lookups)
+    assert set(costs.hit_rates) == set(costs.lookups) == set(spec.lookups)
+    assert costs.lookups[spec.lookups[0]].batches == (1, 2, 4)
+    assert costs.step(spec.lookups[0], 1) > program.costs.step(spec.lookups[0], 1)
+
+
+def test_a_lookup_gives_the_same_answers_each_time_it_is_loaded(built: Built) -> None:
+    program = load_program(built.directory)
+    first, second = (load_lookups(built.directory, backend="eager") for _ in range(2))
+    for stage, lookup in first.items():
+        activation = program.run_through(stage, built.unseen[:16])
+        answers, hit = lookup(activation)
+        again, hit_again = second[stage](activation)
+        assert torch.equal(answers, again)
+        assert torch.equal(hit, hit_again)
+        assert answers.shape == (16, 10)
+        assert answers.dtype == torch.float32
+        assert hit.dtype == torch.bool
+
+
+def test_openvino_answers_as_eager_does(built: Built) -> None:
+    pytest.importorskip("openvino")
+    program = load_program(built.directory)
+    fast = load_lookups(built.directory, backend="openvino")
+    for stage, lookup in load_lookups(built.directory, backend="eager").items():
+        activation = program.run_through(stage, built.unseen[:8])
+        torch.testing.assert_close(fast[stage](activation)[0], lookup(activation)[0], rtol=1e-3, atol=1e-3)
+
+
+def test_a_target_of_one_leaves_no_lookups(built: Built, tmp_path: Path) -> None:
+    directory = copy_of(built.directory, tmp_path)
+    report = build_caches(directory, built.fit, built.calibrate, fidelity=1.0)
+    assert report.lookups == ()
+    assert report.warning == ""
+    assert report.seconds_with == report.seconds_without
+    assert load_lookups(report.directory, backend="eager") == {}
+    assert report.directory.names(CACHES) == (f"{CACHES}/caches.json",)
+    assert ModelDirectory.open(directory.path).files == report.directory.files
+
+
+def test_too_few_samples_give_no_exits_and_say_so(built: Built, tmp_path: Path) -> None:
+    directory = copy_of(built.directory, tmp_path)
+    few = built.calibrate.ordered(load_program(directory).spec.inputs).take(torch.arange(50))
+    with pytest.warns(UserWarning, match="30 held-out samples cannot show a fidelity of 0.97"):
+        report = build_caches(directory, built.fit, few, fidelity=0.97)
+    assert report.lookups == ()
+    assert "give more samples" in dict(report.rows())["warning"]
+    assert load_lookups(report.directory, backend="eager") == {}
+
+
+@pytest.mark.parametrize("fidelity", [0.0, -0.5, 1.01, float("nan")])
+def test_a_fidelity_without_sense_is_refused(built: Built, fidelity: float) -> None:
+    with pytest.raises(ConfigError, match="fidelity"):
+        build_caches(built.directory, built.fit, built.calibrate, fidelity=fidelity)
+
+
+def test_labels_that_are_no_classes_are_refused(built: Built) -> None:
+    assert built.fit.labels is not None
+    wrong = Samples(built.fit.inputs, built.fit.labels + 5)
+    with pytest.raises(ConfigError, match="whole numbers from 0 to 9"):
+        build_caches(built.directory, wrong, built.calibrate)
+
+
+class Regression(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(dim=1, keepdim=True)
+
+
+class TwoHeads(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, x + 1
+
+
+@pytest.mark.parametrize(("module", "reason"), [(Regression(), "2 or more classes"), (TwoHeads(), "2 outputs")])
+def test_what_is_no_classifier_is_refused_with_the_reason(module: nn.Module, reason: str, tmp_path: Path) -> None:
+    rows = torch.randn(100, 4)
+    directory = build_program(module, {"x": rows[:4]}, directory=tmp_path / "m", name="m", backends=["eager"]).directory
+    with pytest.raises(ConfigError, match=reason):
+        build_caches(directory, Samples((rows,)), Samples((rows,)))
+
+
+def test_an_altered_cache_is_refused(built: Built, tmp_path: Path) -> None:
+    directory = copy_of(built.directory, tmp_path)
+    name = weights_name(built.report.lookups[0].stage)
+    (directory.path / name).write_bytes(b"x" + directory.read(name)[1:])
+    with pytest.raises(RepositoryError, match="altered"):
+        ModelDirectory.open(directory.path)
+    with pytest.raises(RepositoryError, match="altered"):
+        load_lookups(directory, backend="eager")
+
+
+def test_a_cache_that_does_not_fit_its_stage_is_refused(built: Built, tmp_path: Path) -> None:
+    directory = copy_of(built.directory, tmp_path)
+    stage = built.report.lookups[0].stage
+    graph = directory.read(graph_name(stage)).replace(b'"answers"', b'"other"')
+    with pytest.raises(RepositoryError, match="no learned cache"):
+        load_lookups(directory.write_files({graph_name(stage): graph}), backend="eager")
+
+
+def test_candidates_are_spread_over_the_time_and_start_early() -> None:
+    assert spread([1.0] * 8, 3) == [0, 2, 5]
+    assert spread([1.0] * 3, 5) == [0, 1]
+    assert spread([5.0, 1.0, 1.0, 1.0], 2) == [0, 1]
+    assert spread([1.0], 3) == []
+
+
+def copy_of(directory: ModelDirectory, folder: Path) -> ModelDirectory:
+    return ModelDirectory.create(folder / "copy", {name: directory.read(name) for name in directory.files})

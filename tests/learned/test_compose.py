@@ -1,0 +1,93 @@
+"""Composition: the objective counts what a walk counts, and the search finds what trying everything finds."""
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+from latebind.learned.compose import Composer, Costs, Floats, Seen, path, send
+
+
+def seen(seed: int, *, lookups: int = 3, samples: int = 8) -> Seen:
+    """Lookups that grow better with depth and are mostly sure where they are right."""
+    rng = np.random.default_rng(seed)
+    right = rng.random((lookups, samples)) < np.linspace(0.6, 0.9, lookups)[:, None]
+    scores = np.round(right + rng.normal(0.0, 0.7, right.shape), 2)
+    return Seen(scores, right)
+
+
+COSTS = Costs((1.0, 1.0, 1.0, 1.0), (0.1, 0.1, 0.1))
+
+
+def brute_force(composer: Composer, of: Seen, price: float) -> float:
+    choices = [[*np.unique(row), np.inf] for row in of.scores]
+    return min(composer.value(np.array(thresholds), price) for thresholds in product(*choices))
+
+
+def test_a_sample_pays_for_stages_and_lookups_until_it_leaves() -> None:
+    two = Seen(np.array([[0.9, 0.1, 0.1], [0.0, 0.9, 0.1]]), np.array([[True, True, True], [True, False, True]]))
+    result = send(np.array([0.5, 0.5]), two, Costs((1.0, 2.0, 4.0), (0.1, 0.2)))
+    np.testing.assert_allclose(result.seconds, [1.1, 3.3, 7.3])
+    assert result.left_at.tolist() == [0, 1, 2]
+    assert result.wrong.tolist() == [False, True, False]
+
+
+def test_a_lookup_that_is_not_there_costs_nothing() -> None:
+    result = send(np.array([np.inf, np.inf, np.inf]), seen(0), COSTS)
+    np.testing.assert_allclose(result.seconds, COSTS.whole)
+    assert not result.wrong.any()
+
+
+@pytest.mark.parametrize("price", [0.5, 4.0, 30.0])
+def test_the_search_over_lookups_finds_the_best_set_of_them(price: float) -> None:
+    for seed in range(20):
+        composer = Composer(seen(seed, lookups=4, samples=40), Costs((1.0,) * 5, (0.15,) * 4))
+        sets = [there for size in range(5) for there in combinations(range(4), size)]
+        best = min(composer.descend(price, there)[1] for there in sets)
+        assert composer.value(composer.choose(price), price) == pytest.approx(best, rel=0.01)
+
+
+def test_thresholds_come_close_to_trying_all_of_them() -> None:
+    ratios = []
+    for seed in range(30):
+        small = seen(seed)
+        composer = Composer(small, COSTS)
+        best = brute_force(composer, small, 3.0)
+        ratios.append(composer.value(composer.choose(3.0), 3.0) / best)
+    assert min(ratios) >= 1.0 - 1e-12
+    assert np.mean(np.isclose(ratios, 1.0)) >= 0.9
+    assert max(ratios) < 1.1
+
+
+def test_the_stated_value_is_that_of_the_walk() -> None:
+    composer = Composer(seen(3, samples=50), COSTS)
+    thresholds, value = composer.descend(2.0, (0, 1, 2))
+    assert composer.value(thresholds, 2.0) == pytest.approx(value)
+
+
+def test_equal_scores_are_never_parted() -> None:
+    same = Seen(np.array([[0.5, 0.5, 0.5]]), np.array([[True, True, False]]))
+    composer = Composer(same, Costs((1.0, 1.0), (0.1,)))
+    assert composer.choose(10.0)[0] == np.inf
+    assert composer.choose(0.1)[0] == 0.5
+
+
+def test_a_lookup_that_costs_more_than_it_saves_is_left_out() -> None:
+    thresholds = Composer(seen(1, samples=40), Costs((1.0,) * 4, (9.0, 9.0, 9.0))).choose(0.1)
+    assert np.isinf(thresholds).all()
+
+
+def test_the_path_goes_from_strict_to_lax() -> None:
+    many = seen(5, samples=400)
+    wrong = [send(thresholds, many, COSTS).wrong.mean() for thresholds in path(many, COSTS)]
+    assert wrong[0] <= 0.01
+    assert wrong[-1] > wrong[0]
+    assert np.polyfit(range(len(wrong)), wrong, 1)[0] > 0
+
+
+def test_the_path_is_the_same_each_time() -> None:
+    def once() -> list[Floats]:
+        return path(seen(5, samples=100), COSTS)
+
+    for first, second in zip(once(), once(), strict=True):
+        np.testing.assert_array_equal(first, second)

@@ -1,0 +1,31 @@
+"""Predictors take activations of any shape; a lookup is one module."""
+
+import pytest
+import torch
+
+from latebind.learned.networks import DEEP, KINDS, LIGHT, PLAIN, LookupNetwork, Predictor, Selector, convolutions
+
+
+@pytest.mark.parametrize("shape", [(16, 32, 32), (3, 5, 7), (8, 100, 60), (4, 1, 1), (20, 12), (50,)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_activation_gives_one_answer_a_row(shape: tuple[int, ...], kind: str) -> None:
+    network = LookupNetwork(Predictor(shape, 7, kind=kind), Selector(7)).eval()
+    answers, scores = network(torch.randn(3, *shape))
+    assert answers.shape == (3, 7)
+    assert scores.shape == (3,)
+
+
+def test_kinds_go_from_the_largest_to_the_smallest() -> None:
+    sizes = [sum(p.numel() for p in Predictor((16, 32, 32), 10, kind=kind).parameters()) for kind in KINDS]
+    assert KINDS == (DEEP, LIGHT, PLAIN)
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_convolutions_end_at_four_cells_a_side() -> None:
+    found = convolutions((16, 32, 32), DEEP)(torch.zeros(1, 16, 32, 32))
+    assert found.shape == (1, 128 * 4 * 4)
+
+
+def test_scores_do_not_overflow_on_extreme_answers() -> None:
+    scores = Selector(3)(torch.tensor([[1e4, -1e4, 0.0], [0.0, 0.0, 0.0]]))
+    assert torch.isfinite(scores).all()

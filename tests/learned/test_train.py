@@ -1,0 +1,54 @@
+"""Training: it learns what can be learned, the same way each time."""
+
+import torch
+from torch import Tensor
+
+from latebind.learned.networks import PLAIN, Predictor, Selector
+from latebind.learned.train import Lesson, PredictorTraining, batches_in, distillation_loss, predict, train_selector
+
+
+def lesson(rows: int = 512) -> Lesson:
+    generator = torch.Generator().manual_seed(0)
+    activations = torch.randn(rows, 4, 6, 6, generator=generator)
+    answers = 4.0 * activations.mean(dim=(2, 3))
+    return Lesson(activations.half(), answers, answers.argmax(dim=1))
+
+
+def learned(passes: int) -> Predictor:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        predictor = Predictor((4, 6, 6), 4, kind=PLAIN)
+    generator = torch.Generator().manual_seed(2)
+    PredictorTraining(predictor, steps=passes * batches_in(512), generator=generator).learn(lesson(), passes=passes)
+    return predictor
+
+
+def agreement(predicted: Tensor, wanted: Tensor) -> float:
+    return float((predicted.argmax(dim=1) == wanted.argmax(dim=1)).float().mean())
+
+
+def test_a_predictor_learns_the_base_models_answers() -> None:
+    given = lesson()
+    assert agreement(predict(learned(30), given.activations), given.answers) > 0.9
+
+
+def test_the_same_seed_trains_the_same_weights() -> None:
+    for one, other in zip(learned(2).parameters(), learned(2).parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_loss_is_least_where_the_answers_are_the_base_models() -> None:
+    answers = torch.randn(8, 5)
+    same = distillation_loss(answers, answers, None)
+    assert same < distillation_loss(answers.flip(1), answers, None)
+
+
+def test_a_selector_is_surer_where_the_predictor_is_right() -> None:
+    generator = torch.Generator().manual_seed(0)
+    predicted = torch.randn(2_000, 5, generator=generator) * 3
+    same = torch.rand(2_000, generator=generator) < torch.softmax(predicted, dim=1).amax(dim=1)
+    selector = Selector(5)
+    train_selector(selector, predicted, same, generator=generator)
+    with torch.no_grad():
+        scores = selector(predicted)
+    assert scores[same].mean() > scores[~same].mean() + 0.5

@@ -1,0 +1,160 @@
+import pytest
+import torch
+from torch import nn
+
+from examples.cifar10.model import resnet20
+from latebind.domain.errors import ConfigError, ExportError
+from latebind.program.backends import BACKENDS, backend_named
+from latebind.program.cut import cut_points, good_points, split
+from latebind.program.export import Exported, export, run_module
+from latebind.program.load import compile_graph, compile_module, compile_stages
+from latebind.program.measure import run_chain
+from latebind.program.verify import chain_error, relative_error
+from tests.program.modules import Branchy, Translator, TwoInputs, TwoOutputs, Uncuttable
+
+FAST_EXACT = ("eager", "openvino")
+RANDOM_INPUTS = 100
+
+
+def usable(name: str) -> str:
+    """Return the backend's name, or skip the test where it cannot be used."""
+    reason = BACKENDS[name].unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    return name
+
+
+@pytest.fixture(scope="module")
+def residual() -> tuple[nn.Module, Exported]:
+    """A residual network whose batch norms have statistics of their own, and its graph."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    module = resnet20().eval()
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            nn.init.uniform_(part.running_mean, -0.5, 0.5)  # type: ignore[arg-type]
+            nn.init.uniform_(part.running_var, 0.5, 2)  # type: ignore[arg-type]
+    return module, export(module, (torch.randn(2, 3, 32, 32),))
+
+
+@pytest.mark.parametrize("backend", FAST_EXACT)
+def test_chain_equals_eager_on_a_hundred_inputs_and_batches_of_1_to_32(
+    residual: tuple[nn.Module, Exported], backend: str
+) -> None:
+    module, exported = residual
+    points = good_points(exported.graph, cut_points(exported.graph))
+    graphs = split(exported.graph, points)
+    stages = compile_stages(graphs, exported.weights, backend=usable(backend), threads=1)
+    images = torch.randn(RANDOM_INPUTS, 3, 32, 32)
+    (expected,) = run_module(module, (images,))
+    assert len(stages) >= 11
+    start = 0
+    for batch in (1, 2, 3, 5, 8, 16, 32, 33):
+        rows = slice(start, start + batch)
+        start += batch
+        assert relative_error(run_chain(stages, (images[rows],)), (expected[rows],)) <= 1e-5
+    assert start == RANDOM_INPUTS
+
+
+@pytest.mark.parametrize("backend", FAST_EXACT)
+def test_each_stage_by_itself_equals_eager(residual: tuple[nn.Module, Exported], backend: str) -> None:
+    _, exported = residual
+    graphs = split(exported.graph, cut_points(exported.graph))
+    stages = compile_stages(graphs, exported.weights, backend=usable(backend), threads=1)
+    assert chain_error(stages, graphs, exported.weights, (torch.randn(4, 3, 32, 32),), (1, 4)) <= 1e-5
+
+
+@pytest.mark.slow
+def test_the_chain_of_torch_compile_equals_eager(residual: tuple[nn.Module, Exported]) -> None:
+    _, exported = residual
+    points = good_points(exported.graph, cut_points(exported.graph))[4:9:4]
+    graphs = split(exported.graph, points)
+    stages = compile_stages(graphs, exported.weights, backend=usable("compile"), threads=1)
+    assert chain_error(stages, graphs, exported.weights, (torch.randn(32, 3, 32, 32),), (1, 2, 5, 32)) <= 1e-5
+
+
+def test_bfloat16_is_near_but_not_equal(residual: tuple[nn.Module, Exported]) -> None:
+    module, exported = residual
+    image = torch.randn(4, 3, 32, 32)
+    stage = compile_graph(exported.graph, exported.weights, backend=usable("openvino-bf16"), threads=1)
+    assert relative_error(stage(image), run_module(module, (image,))) < 5e-2
+
+
+@pytest.mark.parametrize("backend", FAST_EXACT)
+@pytest.mark.parametrize(
+    ("module", "rows"),
+    [
+        (TwoInputs(), (torch.randn(4, 3, 8, 8), torch.randn(4, 4))),
+        (Branchy(), (torch.randn(4, 3, 8, 8),)),
+        (Uncuttable(), (torch.randn(4, 6),)),
+        (TwoOutputs(), (torch.randn(4, 6),)),
+        (Translator(), (torch.randint(0, 20, (4, 5)),)),
+    ],
+)
+def test_modules_of_every_kind_run_on_every_exact_backend(
+    module: nn.Module, rows: tuple[torch.Tensor, ...], backend: str
+) -> None:
+    module.eval()
+    exported = export(module, rows)
+    graphs = split(exported.graph, cut_points(exported.graph))
+    stages = compile_stages(graphs, exported.weights, backend=usable(backend), threads=1)
+    for batch in (1, 4):
+        part = tuple(tensor[:batch] for tensor in rows)
+        assert relative_error(run_chain(stages, part), run_module(module, part)) <= 1e-5
+
+
+@pytest.mark.parametrize("backend", FAST_EXACT)
+@pytest.mark.parametrize("size", [8, 32])
+def test_a_call_never_changes_what_an_earlier_call_returned(backend: str, size: int) -> None:
+    conv = nn.Conv2d(16, 16, 3, padding=1).eval()
+    stage = compile_module(conv, torch.randn(2, 16, size, size), backend=usable(backend), threads=1)
+    first, second = torch.randn(2, 16, size, size), torch.randn(2, 16, size, size)
+    (found,) = stage(first)
+    (other,) = stage(second)
+    assert relative_error((found,), run_module(conv, (first,))) <= 1e-5
+    assert relative_error((other,), run_module(conv, (second,))) <= 1e-5
+
+
+@pytest.mark.parametrize("backend", FAST_EXACT)
+def test_an_output_that_is_a_view_of_the_input_is_a_copy(backend: str) -> None:
+    stage = compile_module(nn.Flatten(), torch.randn(2, 3, 4), backend=usable(backend), threads=1)
+    rows = torch.ones(2, 3, 4)
+    (found,) = stage(rows)
+    rows.zero_()
+    assert torch.equal(found, torch.ones(2, 12))
+
+
+@pytest.mark.parametrize("backend", FAST_EXACT)
+def test_a_stage_takes_rows_in_any_memory_layout(backend: str) -> None:
+    conv = nn.Conv2d(16, 16, 3, padding=1).eval()
+    stage = compile_module(conv, torch.randn(2, 16, 32, 32), backend=usable(backend), threads=1)
+    rows = torch.randn(6, 16, 32, 32)
+    expected = run_module(conv, (rows[::2],))
+    assert relative_error(stage(rows[::2]), expected) <= 1e-5
+    assert relative_error(stage(rows.to(memory_format=torch.channels_last)[::2]), expected) <= 1e-5
+
+
+def test_an_unknown_backend_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match="choose from eager, compile, openvino"):
+        backend_named("tpu")
+
+
+def test_an_operator_that_openvino_cannot_convert_is_reported() -> None:
+    class Special(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = torch.special.airy_ai(x)
+            return found
+
+    with pytest.raises(ExportError, match="OpenVINO cannot convert"):
+        compile_module(Special(), torch.randn(2, 3), backend=usable("openvino"), threads=1)
+
+
+def test_relative_error_is_infinite_for_another_shape_type_or_infinity() -> None:
+    ones = torch.ones(2, 2)
+    assert relative_error((ones,), (ones,)) == 0.0
+    assert relative_error((ones,), (ones[:1],)) == float("inf")
+    assert relative_error((ones,), (ones.double(),)) == float("inf")
+    assert relative_error((ones, ones), (ones,)) == float("inf")
+    assert relative_error((ones,), (ones * float("inf"),)) == float("inf")
+    assert relative_error((ones * float("nan"),), (ones,)) == float("inf")
+    assert relative_error((ones * 1.5,), (ones,)) == 0.5

@@ -1,0 +1,193 @@
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from latebind.domain.errors import ConfigError, ExportError, RepositoryError
+from latebind.program import load
+from latebind.program.build import BuildReport, build_program
+from latebind.program.export import run_module
+from latebind.program.load import load_program, load_uncut
+from latebind.program.program import profile_program
+from latebind.program.stored import read_profile, read_spec_and_costs
+from latebind.program.verify import relative_error
+from latebind.repository.directory import GRAPH, MODEL, PROFILE, WEIGHTS, ModelDirectory, tensor_bytes
+from tests.program.modules import Branchy, DependsOnValues, Uncuttable
+
+IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def module() -> Branchy:
+    torch.manual_seed(0)
+    return Branchy().eval()
+
+
+@pytest.fixture
+def built(module: Branchy, tmp_path: Path) -> BuildReport:
+    return build_program(
+        module,
+        {"x": IMAGES},
+        directory=tmp_path / "branchy" / "1",
+        name="branchy",
+        backends=("eager",),
+        min_stage_seconds=0.0,
+        max_batch=4,
+    )
+
+
+def changed(directory: ModelDirectory, file: str, **fields: object) -> ModelDirectory:
+    """Rewrite fields of a JSON file with a manifest that fits, as someone who can write the directory could."""
+    content = msgspec.json.decode(directory.read(file)) | fields
+    return directory.write_files({file: msgspec.json.encode(content)})
+
+
+def test_what_is_built_loads_and_answers_like_the_module(module: Branchy, built: BuildReport) -> None:
+    program = load_program(ModelDirectory.open(built.directory.path))
+    assert program.spec.stages == len(program.stages) == built.cut_points + 1 == 9
+    assert (program.spec.inputs[0].name, program.spec.max_batch) == ("x", 4)
+    assert program.costs_fit
+    expected = run_module(module, {"x": IMAGES})
+    assert relative_error(program.run(IMAGES), expected) <= 1e-5
+    assert relative_error(load_uncut(built.directory)(IMAGES), expected) <= 1e-5
+
+
+def test_the_way_through_the_stages_can_be_walked_in_parts(built: BuildReport) -> None:
+    program = load_program(built.directory)
+    half = program.run_through(3, IMAGES)
+    assert half.shape == (4, *program.activations[3])
+    assert torch.equal(program.run_from(4, half)[0], program.run(IMAGES)[0])
+
+
+def test_costs_cover_every_stage_and_batch(built: BuildReport) -> None:
+    spec, costs = read_spec_and_costs(built.directory)
+    assert [curve.batches for curve in costs.stages] == [(1, 2, 4)] * spec.stages
+    assert all(second > 0 for curve in costs.stages for second in curve.seconds)
+    assert costs.weight_bytes == sum(t.nbytes for t in built.directory.read_tensors(WEIGHTS).values())
+    assert costs.load_seconds > 0
+
+
+def test_a_profile_of_other_hardware_does_not_fit_and_can_be_taken_again(built: BuildReport) -> None:
+    profile = read_profile(built.directory)
+    other = msgspec.to_builtins(replace(profile.hardware, cpu="another"))
+    program = load_program(changed(built.directory, PROFILE, hardware=other))
+    assert not program.costs_fit
+    again = profile_program(program)
+    assert again.costs_fit
+    assert len(again.costs.stages) == program.spec.stages
+    assert not profile.matches_this_machine(threads=2, backend="eager")
+    assert not profile.matches_this_machine(threads=1, backend="openvino")
+
+
+def test_stages_are_joined_where_they_are_not_worth_it(module: Branchy, tmp_path: Path) -> None:
+    report = build_program(
+        module, (IMAGES,), directory=tmp_path / "m", name="m", backends=("eager",), min_stage_seconds=10.0
+    )
+    assert len(report.stages) == 1
+
+
+def test_a_model_that_cannot_be_cut_runs_as_one_stage(tmp_path: Path) -> None:
+    module = Uncuttable().eval()
+    x = torch.randn(3, 6)
+    report = build_program(module, (x,), directory=tmp_path / "m", name="m", backends=("eager",), min_stage_seconds=0)
+    program = load_program(report.directory)
+    assert program.spec.stages == 1
+    assert relative_error(program.run(x), run_module(module, (x,))) <= 1e-5
+
+
+def test_the_report_prints_what_was_tried_and_chosen(built: BuildReport) -> None:
+    rows = dict(built.rows())
+    assert rows["chosen"] == "eager"
+    assert rows["cut points"] == "8"
+    assert "ms uncut at batch 1" in rows["backend eager"]
+
+
+def test_progress_is_told_from_start_to_end(module: Branchy, tmp_path: Path) -> None:
+    told: list[float] = []
+    build_program(
+        module,
+        (IMAGES,),
+        directory=tmp_path / "m",
+        name="m",
+        backends=("eager",),
+        progress=lambda _step, share: told.append(share),
+    )
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (0.0, 1.0)
+
+
+def test_a_backend_outside_the_tolerance_is_not_chosen(module: Branchy, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"eager: relative error .* is over 1\.0e-30"):
+        build_program(module, (IMAGES,), directory=tmp_path / "m", name="m", backends=("eager",), tolerance=1e-30)
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"name": "../up"}, "letters, digits"),
+        ({"version": "new"}, "a number"),
+        ({"max_batch": 0}, "1 or more"),
+        ({"tolerance": 0.0}, "above 0"),
+        ({"backends": ("tpu",)}, "no backend 'tpu'"),
+        ({"backends": ("openvino-bf16",)}, "state the tolerance"),
+    ],
+)
+def test_settings_without_sense_are_refused(
+    module: Branchy, tmp_path: Path, setting: dict[str, object], says: str
+) -> None:
+    settings: dict[str, object] = {"name": "m", "directory": tmp_path / "m"} | setting
+    with pytest.raises(ConfigError, match=says):
+        build_program(module, (IMAGES,), **settings)  # type: ignore[arg-type]
+
+
+def test_a_module_that_cannot_be_exported_leaves_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(ExportError):
+        build_program(DependsOnValues(), (torch.randn(3, 4),), directory=tmp_path / "m", name="m")
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"format": 9}, "format 9"),
+        ({"cuts": ["nowhere"]}, "cannot be cut"),
+        ({"max_batch": 0}, "max_batch 0"),
+        ({"outputs": []}, "different tensors"),
+        ({"name": 3}, "broken"),
+        ({"extra": 3, "stages": "os.system"}, None),
+    ],
+)
+def test_a_model_file_that_does_not_fit_is_refused(
+    built: BuildReport, fields: dict[str, object], says: str | None
+) -> None:
+    directory = changed(built.directory, MODEL, **fields)
+    if says is None:
+        assert load_program(directory).spec.stages == 9
+        return
+    with pytest.raises(RepositoryError, match=says):
+        load_program(directory)
+
+
+def test_cuts_in_the_wrong_order_are_refused(built: BuildReport) -> None:
+    cuts = msgspec.json.decode(built.directory.read(MODEL))["cuts"]
+    with pytest.raises(RepositoryError, match="cannot be cut"):
+        load_program(changed(built.directory, MODEL, cuts=cuts[::-1]))
+
+
+def test_weights_of_another_shape_are_refused_at_load(built: BuildReport) -> None:
+    weights = {name: tensor[:1] for name, tensor in built.directory.read_tensors(WEIGHTS).items()}
+    with pytest.raises(RepositoryError, match="stage 0 of"):
+        load_program(built.directory.write_files({WEIGHTS: tensor_bytes(weights)}))
+
+
+def test_a_pickle_in_place_of_the_weights_or_the_graph_is_refused(built: BuildReport, tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(1)}, tmp_path / "weights.pt")
+    data = (tmp_path / "weights.pt").read_bytes()
+    for file in (WEIGHTS, GRAPH, MODEL, PROFILE):
+        with pytest.raises(RepositoryError):
+            load_program(built.directory.write_files({file: data}))
+        built = replace(built, directory=built.directory)
+    assert "pickle" not in Path(load.__file__).read_text()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from examples.cifar10 import model as networks
+from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples
 
 SHEET_ROWS, SHEET_COLUMNS, SIDE = 25, 40, 32
@@ -25,8 +26,8 @@ HELD_OUT = 7_000  # train images kept for calibration, the last of them
 # Top-1 on the whole test set as published with the weights.
 STATED_ACCURACY = {"resnet20": 0.9173, "resnet32": 0.9263, "resnet44": 0.9311, "resnet56": 0.9339}
 
-MATCH_IMAGES, MATCH_STEPS = 1_000, 5
-WEAKEST, STRONGEST = 0.1, 2.0
+MATCH_IMAGES, MATCH_STEPS = 1_000, 4
+WEAKEST, STRONGEST = 0.3, 1.5
 
 Alteration = Callable[[Tensor, float, torch.Generator], Tensor]
 
@@ -37,11 +38,16 @@ def samples(
     weights: str,
     network: str = "resnet56",
     accuracy: str = "",
-    views: str = "2",
+    views: str = "3",
     seed: str = "0",
     limit: str = "",
+    calibrate_on: str = "altered",
 ) -> tuple[Samples, Samples]:
-    """Return samples to fit and to calibrate learned caches, from the training images only.
+    """Return samples to fit learned caches, from the training images only, and samples to calibrate them.
+
+    `calibrate_on` "altered" calibrates on training images too, altered to be as hard as unseen ones; "even" and "odd"
+    take the test images of even or odd number as they are, to be measured on the others (`unseen`). Nothing is ever
+    fitted to test images.
 
     `data` is the folder of sheets, `weights` the network's safetensors file, `accuracy` what is known of it on unseen
     images (else the published figure). Each image to fit is there in `views` views: one mildly shifted and flipped, the
@@ -52,30 +58,35 @@ def samples(
     net = getattr(networks, network)()
     networks.load_weights(net, Path(weights))
     goal = float(accuracy) if accuracy else STATED_ACCURACY[network]
-    held_out = min(HELD_OUT, len(pixels) // 5)
+    held_out = min(HELD_OUT, len(pixels) // 5) if calibrate_on == "altered" else MATCH_IMAGES
     generator = torch.Generator().manual_seed(int(seed))
     hard, held = (pixels[-held_out:], labels[-held_out:]), pixels[-held_out:]
     strengths = {
         name: matched_strength(net, *hard, alteration, accuracy=goal, seed=int(seed))
         for name, alteration in WORLDS.items()
     }
-    calibrate = [WORLDS[name](scaled(held), strength, generator) for name, strength in strengths.items()]
-    worlds = torch.arange(len(WORLDS)).repeat_interleave(held_out)
+    if calibrate_on == "altered":
+        calibrate = [WORLDS[name](scaled(held), strength, generator) for name, strength in strengths.items()]
+        worlds = torch.arange(len(WORLDS)).repeat_interleave(held_out)
+        inputs = torch.cat([normalised(view) for view in calibrate])
+        held_out_samples = Samples((inputs,), labels_of(hard, len(WORLDS)), worlds)
+    else:
+        held_out_samples = unseen(data=data, part=calibrate_on)
     pixels, labels = pixels[:-held_out], labels[:-held_out]
     fit = [shift_and_flip(scaled(pixels), generator)]
     fit += [mixed(scaled(pixels), strengths["mixed"], generator) for _ in range(int(views) - 1)]
     # the views of an image are neighbours
     rows = torch.stack([normalised(view) for view in fit], dim=1).flatten(0, 1)
-    return (
-        Samples((rows,), labels.repeat_interleave(len(fit))),
-        Samples((torch.cat([normalised(view) for view in calibrate]),), labels_of(hard, len(WORLDS)), worlds),
-    )
+    return Samples((rows,), labels.repeat_interleave(len(fit))), held_out_samples
 
 
-def unseen(*, data: str, limit: str = "", name: str = "image") -> Samples:
-    """Return the test images and labels as rows for the input `name`, to measure a server with."""
+def unseen(*, data: str, part: str = "all", limit: str = "", name: str = "image") -> Samples:
+    """Return the test images and labels as rows for the input `name`: "all", or those of "even" or "odd" number."""
     inputs, labels = load_test(Path(data), limit=int(limit) if limit else None)
-    return Samples({name: inputs}, labels)
+    chosen = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}.get(part)
+    if chosen is None:
+        raise ConfigError(f"part {part!r} of the test images: take all, even or odd")
+    return Samples({name: inputs[chosen].contiguous()}, labels[chosen])
 
 
 def load_images(folder: Path, split: str, *, limit: int | None = None) -> tuple[Tensor, Tensor]:

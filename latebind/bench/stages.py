@@ -1,16 +1,14 @@
 """What cutting costs: the chain of stages against the same backend's uncut model, paired. Random weights will do."""
 
-import argparse
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
 import torch
 from torch import nn
 
-from latebind.bench.statistics import Interval
+from latebind.bench.statistics import Interval, median_interval
 from latebind.program.backends import BACKENDS
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 from latebind.program.cut import cut_points, good_points
@@ -21,7 +19,6 @@ from latebind.program.verify import DEFAULT_TOLERANCE
 
 NETWORKS = {"resnet18": "examples.cifar10.resnet18", "resnet56": "examples.cifar10.model"}
 BATCHES = (1, 16)
-SWEEP = (0.0, 1e-4, 3e-4, 1e-3, 3e-3)
 BF16_TOLERANCE = 2e-2
 
 
@@ -100,49 +97,6 @@ def _compare(
     return rows
 
 
-def median_interval(values: Sequence[float], *, seed: int) -> Interval:
-    """Return the median and the 95 % interval of its bootstrap."""
-    drawn = np.random.default_rng(seed).choice(np.asarray(values), (2000, len(values)))
-    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
-    return Interval(median(values), float(low), float(high))
-
-
 def _points(exported: Exported) -> tuple[int, int]:
     points = cut_points(exported.graph)
     return len(points), len(good_points(exported.graph, points))
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print a table."""
-    parser = argparse.ArgumentParser(prog="latebind bench stages", description=__doc__)
-    parser.add_argument("--network", action="append", choices=list(NETWORKS), help="default: all")
-    parser.add_argument("--backend", action="append", choices=list(BACKENDS), help="default: eager and openvino")
-    parser.add_argument("--sweep", action="store_true", help="try several minima without the limit on the overhead")
-    parser.add_argument("--runs", type=int, default=100, help="pairs at batch 1 (default: 100)")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args(argv)
-    rows = run(
-        options.network or tuple(NETWORKS),
-        options.backend or ("eager", "openvino"),
-        minima=SWEEP if options.sweep else (MIN_STAGE_SECONDS,),
-        max_overhead=None if options.sweep else MAX_OVERHEAD,
-        runs=options.runs,
-        threads=options.threads,
-    )
-    print(table(rows))
-    return 0
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Return the rows as text."""
-    head = "network   backend        points  min stage  stages  batch   uncut ms  chain / uncut"
-    lines = [
-        f"{row.network:9} {row.backend:14} {row.cut_points:6d} {row.min_stage_seconds * 1e3:7.2f} ms {row.stages:7d} "
-        f"{row.batch:6d} {row.uncut * 1e3:10.2f}  {row.ratio}"
-        for row in rows
-    ]
-    return "\n".join([head, *lines])
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

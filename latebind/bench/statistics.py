@@ -1,6 +1,8 @@
 """Ratios of paired runs with intervals: the only figures that a noisy machine gives away honestly."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,3 +31,10 @@ def ratio_of_means(above: NDArray[np.float64], below: NDArray[np.float64], *, bl
     totals = sums[drawn].sum(axis=1)
     low, high = np.percentile(totals[:, 0] / totals[:, 1], [2.5, 97.5])
     return Interval(float(above.mean() / below.mean()), float(low), float(high))
+
+
+def median_interval(values: Sequence[float], *, seed: int) -> Interval:
+    """Return the median of values and the interval of its bootstrap."""
+    drawn = np.random.default_rng(seed).choice(np.asarray(values), (RESAMPLES, len(values)))
+    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+    return Interval(median(values), float(low), float(high))

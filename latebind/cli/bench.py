@@ -11,8 +11,9 @@ from latebind.bench import flood as flood_bench
 from latebind.bench import load as load_bench
 from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
-from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
+from latebind.cli.console import JsonFile, console, percent, reporting, save, show
 from latebind.cli.sources import load_rows, options
+from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 
 app = typer.Typer(help="Measure what latebind promises; every command prints its settings.", no_args_is_help=True)
 
@@ -143,11 +144,45 @@ def flood(
 
 @app.command()
 def stages(
-    seed: Seed = 0,
+    network: Annotated[
+        list[str] | None, typer.Option(help=f"{' or '.join(stages_bench.NETWORKS)}; may be repeated. Default: both.")
+    ] = None,
+    backend: Annotated[list[str] | None, typer.Option(help="May be repeated. Default: eager and openvino.")] = None,
+    min_stage_ms: Annotated[
+        list[float] | None, typer.Option(help="What a stage is worth at least; may be repeated, for a sweep.")
+    ] = None,
+    limit: Annotated[bool, typer.Option(help="Whether a chain may take at most 5 % over the uncut model.")] = True,
+    runs: Annotated[int, typer.Option(help="Pairs of runs for each ratio.")] = 100,
+    threads: Annotated[int, typer.Option(help="Threads of each side.")] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """Where networks can be cut, and what a chain of stages costs over the uncut network, paired."""
-    with reporting(), progress("measuring") as tell:
-        rows = stages_bench.run(seed=seed, progress=tell)
-    show(f"stages, paired and interleaved, seed {seed}", rows)
+    """Where networks can be cut, and what a chain of stages costs over the uncut network: paired, interleaved.
+
+    Example: `latebind bench stages --network resnet56 --backend openvino --no-limit --min-stage-ms 0.3`
+    """
+    with reporting():
+        rows = stages_bench.run(
+            network or tuple(stages_bench.NETWORKS),
+            backend or ("eager", "openvino"),
+            minima=[ms / 1e3 for ms in min_stage_ms or [MIN_STAGE_SECONDS * 1e3]],
+            max_overhead=MAX_OVERHEAD if limit else None,
+            runs=runs,
+            threads=threads,
+        )
+    show(
+        f"chain of stages over the uncut model, {runs} pairs, {threads} threads, random weights",
+        [
+            {
+                "network": row.network,
+                "backend": row.backend,
+                "cut points": row.cut_points,
+                "min stage ms": f"{row.min_stage_seconds * 1e3:g}",
+                "stages": row.stages,
+                "batch": row.batch,
+                "uncut ms": f"{row.uncut * 1e3:.2f}",
+                "chain / uncut": str(row.ratio),
+            }
+            for row in rows
+        ],
+    )
     save(json_file, rows)

@@ -8,8 +8,8 @@ import typer
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.sources import example_inputs, load_module, load_samples, options
 from latebind.domain.errors import ConfigError
-from latebind.learned.build import build_caches
-from latebind.program.build import MIN_STAGE_SECONDS, build_program
+from latebind.learned.build import PRESENTATIONS, build_caches
+from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, build_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 
@@ -30,11 +30,17 @@ def build(
         str, typer.Option(help="Data for learned caches: an .npz file or package.module:function. Default: no caches.")
     ] = "",
     data_option: Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")] = None,
+    lessons: Annotated[
+        int, typer.Option(help="Rows that each predictor sees; more make better exits.")
+    ] = PRESENTATIONS,
     fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97,
     confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95,
     min_stage_ms: Annotated[
         float, typer.Option(help="What a stage is worth at least; 0 cuts everywhere.")
     ] = DEFAULT_MS,
+    overhead: Annotated[
+        float, typer.Option(help="Share of the uncut model's time that cutting may cost; 0 sets no limit.")
+    ] = MAX_OVERHEAD,
     backend: Annotated[list[str] | None, typer.Option(help="Try only this backend; may be repeated.")] = None,
     tolerance: Annotated[
         float | None, typer.Option(help="Largest relative error; stating one allows bf16 backends. 1e-5.")
@@ -73,6 +79,7 @@ def build(
                 backends=backend,
                 tolerance=tolerance,
                 min_stage_seconds=min_stage_ms / 1e3,
+                max_overhead=overhead or None,
                 max_batch=max_batch,
                 threads=threads,
                 progress=tell,
@@ -88,6 +95,7 @@ def build(
                     calibrate,
                     fidelity=fidelity,
                     confidence=confidence,
+                    presentations=lessons,
                     threads=threads,
                     seed=seed,
                     progress=tell,

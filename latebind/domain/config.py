@@ -1,6 +1,6 @@
 """The one frozen tree of settings: read once, validated once, handed down in parts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -41,7 +41,7 @@ class SchedulerConfig:
 
     models: tuple[ServedModel, ...]
     workers: int = 1
-    policy: PolicyConfig = PolicyConfig()
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
 
     def __post_init__(self) -> None:
         if self.workers < 1:

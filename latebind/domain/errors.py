@@ -1,18 +1,18 @@
 """The one tree of errors. A message says what happened, to what, and what to do next.
 
-    LatebindError
-    |- UserError               the caller can mend it
-    |  |- InvalidRequest       400  a request that no model could answer
-    |  |- NotFound             404  no such model, version or route
-    |  |- TooLarge             413  a body, header or name past its limit
-    |  |- ExportError               a module that cannot become a chain of stages
-    |  |- ConfigError               a setting or option that makes no sense
-    |  `- RepositoryError           a model directory that is incomplete, altered or of another format
-    |- Refused                 503  not accepted: the queue is full or the deadline cannot be met
-    |- Expired                 504  accepted, but its deadline passed before the answer
-    |- Failed                  500  the model raised while it ran
-    |- Unavailable             503  the engine is starting, draining or gone
-    `- IllegalEvent                 an event that the state does not allow: a bug, the state is unchanged
+LatebindError
+|- UserError               the caller can mend it
+|  |- InvalidRequest       400  a request that no model could answer
+|  |- NotFound             404  no such model, version or route
+|  |- TooLarge             413  a body, header or name past its limit
+|  |- ExportError               a module that cannot become a chain of stages
+|  |- ConfigError               a setting or option that makes no sense
+|  `- RepositoryError           a model directory that is incomplete, altered or of another format
+|- Refused                 503  not accepted: the queue is full or the deadline cannot be met
+|- Expired                 504  accepted, but its deadline passed before the answer
+|- Failed                  500  the model raised while it ran
+|- Unavailable             503  the engine is starting, draining or gone
+`- IllegalEvent                 an event that the state does not allow: a bug, the state is unchanged
 """
 
 

@@ -29,7 +29,7 @@ from latebind.repository.directory import ModelDirectory
 CANDIDATES = 3
 PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
 MOST_PASSES = 40
-MEMORY = 4 << 30
+MEMORY = 6 << 30
 SELECTOR_SHARE = 0.15  # of the rows to fit; the predictors never see them
 CHOOSE_SHARE = 0.4  # of the rows to calibrate; the bound is taken on the others
 FEWEST_ROWS = 64

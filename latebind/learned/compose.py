@@ -149,14 +149,15 @@ def _neighbours(there: tuple[int, ...], every: tuple[int, ...]) -> Iterator[tupl
             yield tuple(sorted((*(j for j in there if j != k), other)))
 
 
-def path(seen: Seen, costs: Costs, *, steps: int = 48) -> list[Floats]:
+def path(seen: Seen, costs: Costs, *, steps: int = 120) -> list[Floats]:
     """Return thresholds from the strictest to the laxest: a falling price of a wrong answer, repetitions left out.
 
-    The prices reach from 2,000 networks, where hardly a sample leaves, down to 2, where most do.
+    The prices reach from 1,000 networks, where hardly a sample leaves, down to 2, where most do. Steps are small:
+    calibration cannot come closer to its target than to the next of them.
     """
     composer = Composer(seen, costs)
     found: list[Floats] = []
-    for price in np.geomspace(2000.0, 2.0, steps) * costs.whole:
+    for price in np.geomspace(1000.0, 2.0, steps) * costs.whole:
         thresholds = composer.choose(float(price))
         if not found or not np.array_equal(thresholds, found[-1]):
             found.append(thresholds)

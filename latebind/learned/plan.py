@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from latebind.learned.networks import DEEP, KINDS, LIGHT, PLAIN, LookupNetwork, Predictor, Selector
@@ -31,6 +32,8 @@ def plan(program: Program, stages: Sequence[float], activations: Mapping[int, Te
     """
     found = []
     for stage in spread(stages, most):
+        if activations[stage].dtype != torch.float32:
+            continue  # whole numbers, such as words: nothing was computed yet
         best = _largest_affordable(program, stage, activations[stage], sum(stages[stage + 1 :]))
         if best is not None:
             found.append(best)

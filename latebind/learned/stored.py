@@ -12,7 +12,8 @@ from latebind.domain.model import ModelSpec
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.stored import read_model
-from latebind.repository.directory import CACHES, ModelDirectory, json_bytes, tensor_bytes
+from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
+from latebind.repository.tensors import read_tensors, tensor_bytes
 
 FORMAT = 1
 LIST = f"{CACHES}/caches.json"
@@ -87,7 +88,7 @@ def read_lookup(directory: ModelDirectory, stage: int) -> LookupFiles:
     graph = graph_from_json(directory.read(graph_name(stage)))
     if len(graph.inputs) != 1 or [name for name, _ in graph.outputs] != [ANSWERS, SCORE]:
         raise RepositoryError(f"{directory.path / graph_name(stage)} is no learned cache: build the caches again")
-    return LookupFiles(graph, directory.read_tensors(weights_name(stage)))
+    return LookupFiles(graph, read_tensors(directory, weights_name(stage)))
 
 
 def with_caches(spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None) -> tuple[ModelSpec, ModelCosts]:

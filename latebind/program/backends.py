@@ -15,7 +15,8 @@ from latebind.program.openvino_stage import compile_with_openvino
 from latebind.program.rebuild import apart, rebuild
 
 # `stage(*inputs) -> outputs`: the first stage takes all inputs of the model, the last gives all its outputs, between
-# them goes one activation. Any batch size; outputs are new tensors at each call. Not for two threads at a time.
+# them goes one activation. Any batch size. Outputs hold until the next call of the same stage, which may write over
+# them; copy what is to last. Not for two threads at a time.
 StageFunction = Callable[..., tuple[Tensor, ...]]
 
 

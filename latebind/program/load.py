@@ -10,6 +10,7 @@ from latebind.program.measure import made_up_inputs
 from latebind.program.program import Program
 from latebind.program.stored import read_graph, read_model, read_profile, read_stages
 from latebind.repository.directory import WEIGHTS, ModelDirectory
+from latebind.repository.tensors import read_tensors
 
 
 def load_program(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> Program:
@@ -22,7 +23,7 @@ def load_program(directory: ModelDirectory, *, threads: int = 1, backend: str | 
     chosen = backend if backend is not None else model.backend
     profile = read_profile(directory)
     graphs = read_stages(directory, model)
-    weights = directory.read_tensors(WEIGHTS)
+    weights = read_tensors(directory, WEIGHTS)
     stages = compile_stages(graphs, weights, backend=chosen, threads=threads)
     _try_once(directory, graphs, stages)
     fits = len(profile.stages) == len(stages) and profile.matches_this_machine(threads=threads, backend=chosen)
@@ -34,7 +35,7 @@ def load_uncut(directory: ModelDirectory, *, threads: int = 1, backend: str | No
     """Return the same model as one callable, for comparison with the chain."""
     model = read_model(directory)
     graph = read_graph(directory, model)
-    weights = directory.read_tensors(WEIGHTS)
+    weights = read_tensors(directory, WEIGHTS)
     return compile_graph(graph, weights, backend=backend or model.backend, threads=threads)
 
 

@@ -122,9 +122,12 @@ def _with_ports(
 
 
 class OpenVinoStage:
-    """One inference request with its inputs and outputs bound to torch's memory, so that nothing is copied.
+    """One inference request bound to torch's memory, so that nothing is copied.
 
-    `copied` says which outputs are copies of which inputs; `outputs` are the others.
+    The outputs lie in buffers of the stage: they hold until its next call. Binding new memory at each call, as cold as
+    it comes from the allocator, costs more than all else at a cut (ResNet-56 in 4 stages at batch 1: 13 % over the
+    uncut model, 5 % with the memory kept). `copied` says which outputs are copies of which inputs; `outputs` are the
+    others.
     """
 
     def __init__(
@@ -137,22 +140,42 @@ class OpenVinoStage:
         self._inputs = inputs
         self._outputs = outputs
         self._copied = copied
+        self._batch = 0  # what is bound now
+        self._bound: list[Tensor | None] = [None] * len(inputs)
+        self._buffers = [torch.empty(0, *port.flat_shape, dtype=port.dtype) for port in outputs]
+        self._found: list[Tensor] = []
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run; outputs are new tensors, written by OpenVINO itself."""
-        request, wrap = self._request, self._wrap
-        held = [_to_border(tensor, port) for tensor, port in zip(inputs, self._inputs, strict=True)]
-        for position, tensor in enumerate(held):  # OpenVINO does not keep them alive, so they must stay in a local
-            request.set_input_tensor(position, wrap(tensor.numpy(), shared_memory=True))
+        """Run; the outputs are views of the stage's buffers."""
         batch = inputs[0].shape[0]
-        made = [torch.empty((batch, *port.flat_shape), dtype=port.dtype) for port in self._outputs]
-        for position, tensor in enumerate(made):
-            request.set_output_tensor(position, wrap(tensor.numpy(), shared_memory=True))
-        request.infer()
-        found = list(map(_from_border, made, self._outputs))
+        for position, (tensor, port) in enumerate(zip(inputs, self._inputs, strict=True)):
+            self._bind_input(position, _to_border(tensor, port), rebind=batch != self._batch)
+        if batch != self._batch:
+            self._bind_outputs(batch)
+            self._batch = batch
+        self._request.infer()
+        if not self._copied:
+            return tuple(self._found)
+        found = list(self._found)
         for position, source in self._copied.items():
             found.insert(position, inputs[source].clone())
         return tuple(found)
+
+    def _bind_input(self, position: int, tensor: Tensor, *, rebind: bool) -> None:
+        bound = self._bound[position]
+        if rebind or bound is None or bound.data_ptr() != tensor.data_ptr():
+            self._request.set_input_tensor(position, self._wrap(tensor.numpy(), shared_memory=True))
+            self._bound[position] = tensor  # OpenVINO does not keep it alive
+
+    def _bind_outputs(self, batch: int) -> None:
+        """Bind the first `batch` rows of the buffers, larger ones if need be."""
+        if self._buffers and batch > self._buffers[0].shape[0]:
+            shapes = [(batch, *port.flat_shape) for port in self._outputs]
+            self._buffers = [torch.empty(s, dtype=p.dtype) for s, p in zip(shapes, self._outputs, strict=True)]
+        made = [buffer[:batch] for buffer in self._buffers]
+        for position, tensor in enumerate(made):
+            self._request.set_output_tensor(position, self._wrap(tensor.numpy(), shared_memory=True))
+        self._found = list(map(_from_border, made, self._outputs))
 
 
 def _to_border(tensor: Tensor, port: Port) -> Tensor:

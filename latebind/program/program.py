@@ -15,6 +15,8 @@ from latebind.program.measure import made_up_inputs, profile_stages, profiled_ba
 class Program:
     """A model that can run. `stages[i](*inputs)` gives a tuple that is the input of stage i + 1.
 
+    What a stage gives holds until that stage is called again; what `run` and its kin give is the caller's.
+
     `activations[i]` says what the single tensor behind stage i is, batch dimension left out (none for the last).
     `costs_fit` is False where the costs were measured on another machine or with other settings: call
     `profile_program` and serve with what it returns.
@@ -30,15 +32,19 @@ class Program:
 
     def run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs, each `(B, ...)`, for inputs `(B, ...)`."""
-        return run_chain(self.stages, inputs)
+        return _lasting(run_chain(self.stages, inputs))
 
     def run_through(self, stage: int, *inputs: Tensor) -> Tensor:
         """Return the activation `(B, ...)` behind stage `stage`, counted from 0, for inputs of the model."""
-        return run_chain(self.stages[: stage + 1], inputs)[0]
+        return _lasting(run_chain(self.stages[: stage + 1], inputs))[0]
 
     def run_from(self, stage: int, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs for what `stage` takes: the activation behind the stage before it."""
-        return run_chain(self.stages[stage:], inputs)
+        return _lasting(run_chain(self.stages[stage:], inputs))
+
+
+def _lasting(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(tensor.clone() for tensor in outputs)
 
 
 def profile_program(program: Program, *, inputs: Sequence[Tensor] | None = None) -> Program:

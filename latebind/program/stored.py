@@ -20,8 +20,8 @@ from latebind.repository.directory import (
     WEIGHTS,
     ModelDirectory,
     json_bytes,
-    tensor_bytes,
 )
+from latebind.repository.tensors import tensor_bytes
 
 FORMAT = 1
 

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
 from latebind.repository.manifest import (
@@ -89,13 +86,6 @@ class ModelDirectory:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RepositoryError(f"{self.path / name} is broken ({error}): build the model again") from error
 
-    def read_tensors(self, name: str) -> dict[str, Tensor]:
-        """Return all tensors of a listed safetensors file."""
-        try:
-            return load(self.read(name))
-        except (SafetensorError, KeyError) as error:
-            raise RepositoryError(f"{self.path / name} is no safetensors file ({error}): build it again") from error
-
     def write_files(self, files: Mapping[str, bytes], *, remove: Iterable[str] = ()) -> "ModelDirectory":
         """Add or replace files, then renew the manifest; returns the directory as it is afterwards.
 
@@ -114,11 +104,6 @@ class ModelDirectory:
 def json_bytes(value: object) -> bytes:
     """Return `value` (dataclasses, structs, plain values) as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
-
-
-def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the tensors as a safetensors file."""
-    return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
 
 
 def _check_replaceable(path: Path) -> None:

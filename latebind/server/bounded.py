@@ -70,7 +70,7 @@ class OneWrite:
         self.flush()
         self._transport.close()
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
 

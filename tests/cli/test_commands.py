@@ -124,7 +124,7 @@ def test_serve_answers_tells_metrics_and_ends_cleanly_on_sigterm(models: Path) -
         body = encode({"image": np.zeros((1, 3, 8, 8), np.float32)})
         assert [caller(body).status for _ in range(5)] == [200] * 5
         caller.close()
-        with urllib.request.urlopen(f"{url}/metrics") as response:  # noqa: S310
+        with urllib.request.urlopen(f"{url}/metrics") as response:
             assert (
                 'latebind_requests_total{model="chain",outcome="answered",version="1"} 5.0' in response.read().decode()
             )

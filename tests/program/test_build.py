@@ -13,7 +13,8 @@ from latebind.program.load import load_program, load_uncut
 from latebind.program.program import profile_program
 from latebind.program.stored import read_profile, read_spec_and_costs
 from latebind.program.verify import relative_error
-from latebind.repository.directory import GRAPH, MODEL, PROFILE, WEIGHTS, ModelDirectory, tensor_bytes
+from latebind.repository.directory import GRAPH, MODEL, PROFILE, WEIGHTS, ModelDirectory
+from latebind.repository.tensors import read_tensors, tensor_bytes
 from tests.program.modules import Branchy, DependsOnValues, Uncuttable
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -65,7 +66,7 @@ def test_costs_cover_every_stage_and_batch(built: BuildReport) -> None:
     spec, costs = read_spec_and_costs(built.directory)
     assert [curve.batches for curve in costs.stages] == [(1, 2, 4)] * spec.stages
     assert all(second > 0 for curve in costs.stages for second in curve.seconds)
-    assert costs.weight_bytes == sum(t.nbytes for t in built.directory.read_tensors(WEIGHTS).values())
+    assert costs.weight_bytes == sum(t.nbytes for t in read_tensors(built.directory, WEIGHTS).values())
     assert costs.load_seconds > 0
 
 
@@ -178,7 +179,7 @@ def test_cuts_in_the_wrong_order_are_refused(built: BuildReport) -> None:
 
 
 def test_weights_of_another_shape_are_refused_at_load(built: BuildReport) -> None:
-    weights = {name: tensor[:1] for name, tensor in built.directory.read_tensors(WEIGHTS).items()}
+    weights = {name: tensor[:1] for name, tensor in read_tensors(built.directory, WEIGHTS).items()}
     with pytest.raises(RepositoryError, match="stage 0 of"):
         load_program(built.directory.write_files({WEIGHTS: tensor_bytes(weights)}))
 

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from latebind.domain.errors import NotFound, RepositoryError
-from latebind.repository.directory import MODEL, WEIGHTS, ModelDirectory, json_bytes, tensor_bytes
+from latebind.repository.directory import MODEL, WEIGHTS, ModelDirectory, json_bytes
 from latebind.repository.listing import Repository
 from latebind.repository.manifest import MANIFEST, entry_of, read_manifest
+from latebind.repository.tensors import read_tensors, tensor_bytes
 
 FILES = {MODEL: b'{"a": 1}', WEIGHTS: tensor_bytes({"w": torch.arange(3.0)}), "caches/one.json": b"{}"}
 
@@ -21,7 +22,7 @@ def test_what_is_written_is_read_back(path: Path) -> None:
     directory = ModelDirectory.open(path)
     assert directory.read(MODEL) == FILES[MODEL]
     assert directory.read_json(MODEL, dict[str, int]) == {"a": 1}
-    assert torch.equal(directory.read_tensors(WEIGHTS)["w"], torch.arange(3.0))
+    assert torch.equal(read_tensors(directory, WEIGHTS)["w"], torch.arange(3.0))
     assert directory.names("caches") == ("caches/one.json",)
 
 
@@ -126,7 +127,7 @@ def test_a_directory_with_other_files_is_not_overwritten(tmp_path: Path) -> None
 def test_weights_that_are_no_safetensors_are_refused(tmp_path: Path) -> None:
     directory = ModelDirectory.create(tmp_path / "m", {WEIGHTS: b"\x80\x04."})
     with pytest.raises(RepositoryError, match="no safetensors file"):
-        directory.read_tensors(WEIGHTS)
+        read_tensors(directory, WEIGHTS)
 
 
 def test_a_repository_lists_models_and_versions_by_number(tmp_path: Path) -> None:

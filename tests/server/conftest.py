@@ -30,7 +30,7 @@ class Response:
     headers: dict[str, str]
     body: bytes
 
-    def json(self) -> Any:  # noqa: ANN401
+    def json(self) -> Any:
         return json.loads(self.body)
 
     @property

@@ -23,13 +23,13 @@ def client(site: Site) -> Iterator[Any]:
         yield found
 
 
-def tensor(array: Array, name: str = "x", *, binary: bool = True, datatype: str = "FP32") -> Any:  # noqa: ANN401
+def tensor(array: Array, name: str = "x", *, binary: bool = True, datatype: str = "FP32") -> Any:
     found = triton.InferInput(name, list(array.shape), datatype)
     found.set_data_from_numpy(array, binary_data=binary)
     return found
 
 
-def test_it_reads_health_and_metadata(client: Any) -> None:  # noqa: ANN401
+def test_it_reads_health_and_metadata(client: Any) -> None:
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("double")
@@ -42,7 +42,7 @@ def test_it_reads_health_and_metadata(client: Any) -> None:  # noqa: ANN401
 
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("binary_out", [True, False, None])
-def test_it_infers_in_json_and_binary(client: Any, binary_in: bool, binary_out: bool | None) -> None:  # noqa: ANN401
+def test_it_infers_in_json_and_binary(client: Any, binary_in: bool, binary_out: bool | None) -> None:
     outputs = None if binary_out is None else [triton.InferRequestedOutput("y", binary_data=binary_out)]
     result = client.infer("double", [tensor(X, binary=binary_in)], outputs=outputs, request_id="7", timeout=2_000_000)
     np.testing.assert_array_equal(result.as_numpy("y"), X * 2)
@@ -50,7 +50,7 @@ def test_it_infers_in_json_and_binary(client: Any, binary_in: bool, binary_out: 
     assert result.get_response()["parameters"] == {"left_at": [2, 2], "stages": 3}
 
 
-def test_it_gets_the_outputs_that_it_asks_for(client: Any) -> None:  # noqa: ANN401
+def test_it_gets_the_outputs_that_it_asks_for(client: Any) -> None:
     inputs = [tensor(np.ones((2, 2, 2), np.float32), "a"), tensor(np.ones((2, 3), np.int64), "b", datatype="INT64")]
     both = client.infer("pair", inputs)
     assert both.as_numpy("sum").tolist() == [7.0, 7.0]
@@ -59,7 +59,7 @@ def test_it_gets_the_outputs_that_it_asks_for(client: Any) -> None:  # noqa: ANN
     assert one.as_numpy("b").tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
-def test_it_sends_half_precision_and_truths(client: Any) -> None:  # noqa: ANN401
+def test_it_sends_half_precision_and_truths(client: Any) -> None:
     half = np.array([[1, 2, 3, 4]], np.float16)
     assert client.infer("half", [tensor(half, datatype="FP16")]).as_numpy("y").tolist() == [[2, 4, 6, 8]]
     truths = np.array([[True, False, True]])
@@ -68,12 +68,12 @@ def test_it_sends_half_precision_and_truths(client: Any) -> None:  # noqa: ANN40
         assert result.as_numpy("y").tolist() == [[False, True, False]]
 
 
-def test_it_sends_and_gets_megabytes(client: Any) -> None:  # noqa: ANN401
+def test_it_sends_and_gets_megabytes(client: Any) -> None:
     large = np.random.default_rng(0).random((4, 1024, 1024), np.float32)
     np.testing.assert_array_equal(client.infer("large", [tensor(large)]).as_numpy("y"), large * 2)
 
 
-def test_it_is_told_clearly_what_is_wrong(client: Any) -> None:  # noqa: ANN401
+def test_it_is_told_clearly_what_is_wrong(client: Any) -> None:
     cases: list[tuple[str, list[Any], dict[str, Any], str, str]] = [
         ("none", [tensor(X)], {}, "404", "there is no model 'none'"),
         ("double", [tensor(X)], {"model_version": "9"}, "404", "has no version"),

@@ -1,0 +1,23 @@
+"""Tensors in a model directory: safetensors files, which hold numbers and nothing else. Apart, for it needs torch."""
+
+from collections.abc import Mapping
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from latebind.domain.errors import RepositoryError
+from latebind.repository.directory import ModelDirectory
+
+
+def read_tensors(directory: ModelDirectory, name: str) -> dict[str, Tensor]:
+    """Return all tensors of a listed safetensors file; raises `RepositoryError` if it is none."""
+    try:
+        return load(directory.read(name))
+    except (SafetensorError, KeyError) as error:
+        raise RepositoryError(f"{directory.path / name} is no safetensors file ({error}): build it again") from error
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the tensors as a safetensors file."""
+    return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})

@@ -19,6 +19,8 @@ from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 
 TRAINED, CALIBRATED = 800, 1300  # images up to here train network and caches, calibrate, and the rest tests
+STAGE_SECONDS = 2.2e-4  # a small network: shorter stages than the default, so that there are places to leave
+LESSONS = 60_000
 VIEWS = 6  # how many shifted copies of each training image the caches learn from
 
 
@@ -47,7 +49,16 @@ def main(arguments: list[str]) -> None:
     repository = given.out / "models"
     path = Repository(repository).path_for("digits", "1")
     with progress("building") as tell:
-        built = build_program(net, {"image": images[training][:64]}, directory=path, name="digits", progress=tell)
+        built = build_program(
+            net,
+            {"image": images[training][:64]},
+            directory=path,
+            name="digits",
+            backends=["eager", "openvino"],
+            min_stage_seconds=STAGE_SECONDS,
+            max_overhead=None,
+            progress=tell,
+        )
     show("digits", [{"": label, " ": text} for label, text in built.rows()])
     generator = torch.Generator().manual_seed(given.seed)
     views = torch.cat([images[training], *(shifted(images[training], generator) for _ in range(VIEWS))])
@@ -57,6 +68,7 @@ def main(arguments: list[str]) -> None:
             Samples({"image": views}, labels[training].repeat(VIEWS + 1)),
             Samples({"image": images[calibration]}, labels[calibration]),
             fidelity=given.fidelity,
+            presentations=LESSONS,
             seed=given.seed,
             progress=tell,
         )
@@ -73,6 +85,7 @@ def main(arguments: list[str]) -> None:
         log=given.out / "server.log",
     )
     show(f"{given.requests} requests a side at {report.rate:.0f}/s, seed {given.seed}", report.rows())
+    show("where they left, exits on", report.exit_rows())
     page = given.out / "report.html"
     write_page(report, page, title="latebind: handwritten digits, exits off and on")
     console.print(f"plots: {page}   serve it yourself: latebind serve {repository}")

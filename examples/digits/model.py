@@ -12,7 +12,7 @@ CLASSES = 10
 class DigitsNet(nn.Module):
     """A stem and residual blocks of two 3x3 convolutions: deep enough that most digits need not see its end."""
 
-    def __init__(self, channels: int = 32, blocks: int = 10) -> None:
+    def __init__(self, channels: int = 64, blocks: int = 12) -> None:
         super().__init__()
         self.stem = _convolution(1, channels)
         self.blocks = nn.ModuleList(

@@ -63,6 +63,20 @@ class LoadReport:
         """Return both sides as rows of a table."""
         return [self._row(side, fidelity) for side, fidelity in ((self.off, 1.0), (self.on, self.fidelity))]
 
+    def exit_rows(self) -> list[dict[str, object]]:
+        """Return a row for each stage at which requests left: how many, how soon, and how often as the base model."""
+        stages = np.array([answer.left_at for answer in self.on.answers])
+        seconds = np.array([answer.seconds for answer in self.on.answers])
+        return [
+            {
+                "left behind stage": stage,
+                "share": f"{share:.1%}",
+                "mean ms": f"{seconds[stages == stage].mean() * 1e3:.2f}",
+                "fidelity": f"{(self.off.classes == self.on.classes)[stages == stage].mean():.3f}",
+            }
+            for stage, share in self.on.left_at.items()
+        ]
+
     def accuracy(self, side: Side) -> float | None:
         """The share of right answers, of those that came."""
         if self.labels is None:
@@ -74,13 +88,12 @@ class LoadReport:
         return {
             "exits": side.name,
             "mean ms": f"{side.seconds.mean() * 1e3:.2f}",
-            "p50 ms": f"{np.percentile(side.seconds, 50) * 1e3:.2f}",
-            "p99 ms": f"{np.percentile(side.seconds, 99) * 1e3:.2f}",
-            "answers/s": f"{side.throughput:.0f}",
+            "p50": f"{np.percentile(side.seconds, 50) * 1e3:.2f}",
+            "p99": f"{np.percentile(side.seconds, 99) * 1e3:.2f}",
+            "per s": f"{side.throughput:.0f}",
             "answered": f"{len(side.seconds) / len(side.answers):.1%}",
             "fidelity": f"{fidelity:.3f}",
             "accuracy": "" if accuracy is None else f"{accuracy:.3f}",
-            "left at stage": "  ".join(f"{stage}: {share:.0%}" for stage, share in side.left_at.items()),
         }
 
 

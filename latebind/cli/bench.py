@@ -15,7 +15,12 @@ from latebind.cli.console import JsonFile, console, percent, reporting, save, sh
 from latebind.cli.sources import load_rows, options
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 
-app = typer.Typer(help="Measure what latebind promises; every command prints its settings.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure what latebind promises; every command prints its settings.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
 
 Repository = Annotated[Path, typer.Argument(help="A folder of models.")]
 Model = Annotated[str, typer.Option(help="Which model of the folder.")]
@@ -106,12 +111,13 @@ def load(
             seed=seed,
         )
         show(f"{model}: {requests} requests a side at {report.rate:.0f}/s, Poisson, seed {seed}", report.rows())
+        show("where they left, exits on", report.exit_rows())
         if page is not None:
             from latebind.bench.page import write_page  # noqa: PLC0415  (plotly is optional)
 
             write_page(report, page, title=f"latebind: {model} with exits off and on")
             console.print(f"page written to {page}")
-    save(json_file, report.rows())
+    save(json_file, {"sides": report.rows(), "exits": report.exit_rows()})
 
 
 @app.command()

@@ -11,7 +11,10 @@ from latebind.program.stored import read_model, read_profile
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 
+app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
 
+
+@app.command()
 def models(
     repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
     verbose: Annotated[bool, typer.Option("--stages", help="Show every stage of every model.")] = False,

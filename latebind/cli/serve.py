@@ -22,6 +22,10 @@ from latebind.server.door import Door
 READY = "latebind serves at "  # printed with the URL once requests are answered; scripts wait for it
 
 
+app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
 def serve(
     repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
     model: Annotated[list[str] | None, typer.Option(help="Serve this model; may be repeated. Default: all.")] = None,

@@ -1,5 +1,6 @@
 """Building learned caches for a model directory: plan, train, choose, calibrate, write (GATI, sections 3 and 4)."""
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +14,22 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Captured, bytes_a_row, capture, observe
 from latebind.learned.calibrate import Calibrated, calibrate, samples_needed
 from latebind.learned.compose import Costs, Seen, path, send
-from latebind.learned.lookup import LookupFunction
+from latebind.learned.lookup import LookupFunction, load_lookups, lookup_backend
 from latebind.learned.networks import LookupNetwork, Predictor, Selector
 from latebind.learned.plan import Candidate, plan
 from latebind.learned.report import CacheReport, Tried
 from latebind.learned.samples import Samples
-from latebind.learned.stored import ANSWERS, FORMAT, SCORE, LookupFiles, StoredCaches, StoredLookup, write_caches
+from latebind.learned.stored import (
+    ANSWERS,
+    FORMAT,
+    SCORE,
+    LookupFiles,
+    StoredCaches,
+    StoredLookup,
+    read_caches,
+    read_lookup,
+    write_caches,
+)
 from latebind.learned.train import Lesson, PredictorTraining, batches_in, predict, train_selector
 from latebind.program.export import export
 from latebind.program.load import compile_graph, load_program
@@ -88,6 +99,42 @@ def build_caches(
     return found
 
 
+def recalibrate(
+    directory: ModelDirectory,
+    held_out: Samples,
+    *,
+    fidelity: float = 0.97,
+    confidence: float = 0.95,
+    threads: int = 1,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> CacheReport:
+    """Choose the thresholds of the learned caches in a model directory anew on `held_out`, without training.
+
+    Settings and errors are those of `build_caches`; a model without learned caches raises `ConfigError`.
+    """
+    _check_settings(fidelity, confidence, 1, 1)
+    torch.set_num_threads(threads)
+    caches = read_caches(directory)
+    if caches is None or not caches.lookups:
+        raise ConfigError(f"{directory.path} has no learned caches to calibrate: build them with data first")
+    program = load_program(directory, threads=threads)
+    builder = _Builder(program, fidelity, confidence, seed, progress or (lambda text, share: None))
+    rows = _ready(held_out, program)
+    builder.stages = builder.stage_seconds(rows)
+    loaded = load_lookups(directory, backend=program.backend, threads=threads)
+    trained = [
+        Trained(
+            Candidate(stored.stage, "stored", stored.seconds.at(1)),
+            read_lookup(directory, stored.stage),
+            loaded[stored.stage].function,
+            stored.seconds,
+        )
+        for stored in caches.lookups
+    ]
+    return builder.calibrate(directory, trained, rows)
+
+
 @dataclass(slots=True)
 class _Builder:
     program: Program
@@ -100,14 +147,17 @@ class _Builder:
     def build(
         self, directory: ModelDirectory, fit: Samples, held_out: Samples, *, most: int, presentations: int, memory: int
     ) -> CacheReport:
-        self.stages = self._stage_seconds(fit)
+        self.stages = self.stage_seconds(fit)
         reason = self._too_few(fit, held_out)
         if reason or self.target >= 1.0 or len(self.stages) < 2:
             return self._write(directory, [], None, [], reason)
         planned = plan(self.program, self.stages, self._one_row(fit), most)
         if not planned:
             return self._write(directory, [], None, [], "no lookup is small enough to pay behind any stage")
-        trained = self._train(planned, fit, presentations, memory)
+        return self.calibrate(directory, self._train(planned, fit, presentations, memory), held_out)
+
+    def calibrate(self, directory: ModelDirectory, trained: list[Trained], held_out: Samples) -> CacheReport:
+        """Choose among the trained lookups and their thresholds, show the bound, write what holds."""
         self.progress("calibrating", 0.85)
         seen = observe(self.program, held_out, {one.plan.stage: one.function for one in trained})
         choose, verify = split_worlds(held_out, seed=self.seed)
@@ -139,7 +189,9 @@ class _Builder:
             for place, stage in enumerate(stages):
                 portion = (0.4 + 0.6 * place / len(stages)) * 0.75 / len(parts)
                 self.progress(f"training the predictor behind stage {stage}", share + portion)
+                torch.set_num_threads(os.cpu_count() or 1)  # for learning alone: what is measured has its own threads
                 training[stage].learn(_lesson(captured, stage), passes=passes)
+                torch.set_num_threads(self.program.threads)
         self.progress("training selectors", 0.78)
         unseen = capture(self.program, fit.take(torch.arange(learn, len(fit))[-room:]), stages)
         return [self._finish(one, predictors[one.stage], unseen, _first_row(fit)) for one in planned]
@@ -160,7 +212,9 @@ class _Builder:
         row = activations[:1].float().contiguous()
         exported = export(LookupNetwork(predictor, selector).eval(), (row,), output_names=(ANSWERS, SCORE))
         program = self.program
-        function = compile_graph(exported.graph, exported.weights, backend=program.backend, threads=program.threads)
+        function = compile_graph(
+            exported.graph, exported.weights, backend=lookup_backend(program.backend), threads=program.threads
+        )
         curve = _curve(program, inputs, one.stage, function)
         return Trained(one, LookupFiles(exported.graph, exported.weights), function, curve)
 
@@ -168,7 +222,7 @@ class _Builder:
     def _classes(self) -> int:
         return self.program.spec.outputs[0].shape[0]
 
-    def _stage_seconds(self, samples: Samples) -> tuple[float, ...]:
+    def stage_seconds(self, samples: Samples) -> tuple[float, ...]:
         """Measured here and now, so that stages and lookups are measured alike."""
         curves = profile_stages(self.program.stages, _first_row(samples), (1,))
         return tuple(curve.at(1) for curve in curves)

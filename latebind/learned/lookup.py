@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
@@ -29,6 +30,21 @@ class Lookup:
         return answers, scores >= self.threshold
 
 
+def lookup_backend(backend: str) -> str:
+    """Return the backend for the lookups of a model on `backend`.
+
+    An answer of a lookup is as exact as its calibration says, not as its arithmetic is, so where the processor computes
+    in bfloat16 lookups do too, half as long.
+    """
+    return f"{backend}-bf16" if backend == "openvino" and has_bfloat16() else backend
+
+
+def has_bfloat16() -> bool:
+    """Tell whether this processor computes in bfloat16 faster than in float32."""
+    found = torch.cpu.get_capabilities()
+    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+
+
 def load_lookups(directory: ModelDirectory, *, backend: str, threads: int = 1) -> dict[int, Lookup]:
     """Return the learned caches of a model by stage; empty if it has none.
 
@@ -52,6 +68,6 @@ def load_lookups(directory: ModelDirectory, *, backend: str, threads: int = 1) -
                 f"{directory.path}: the learned cache behind stage {stored.stage} answers in another shape than the "
                 "model: build the caches again"
             )
-        function = compile_graph(files.graph, dict(files.weights), backend=backend, threads=threads)
+        function = compile_graph(files.graph, dict(files.weights), backend=lookup_backend(backend), threads=threads)
         found[stored.stage] = Lookup(stored.stage, stored.threshold, function)
     return found

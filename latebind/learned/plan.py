@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from latebind.learned.lookup import lookup_backend
 from latebind.learned.networks import DEEP, KINDS, LIGHT, PLAIN, LookupNetwork, Predictor, Selector
 from latebind.program.load import compile_module
 from latebind.program.measure import median_seconds
 from latebind.program.program import Program
 
 # What a lookup may take of the time that a hit saves; whether the smallest pays is left to composition.
-AFFORDABLE = {DEEP: 0.125, LIGHT: 0.125, PLAIN: 0.5}
+AFFORDABLE = {DEEP: 0.2, LIGHT: 0.2, PLAIN: 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +73,7 @@ def _largest_affordable(program: Program, stage: int, activation: Tensor, saved:
 def _seconds(program: Program, activation: Tensor, kind: str) -> float:
     classes = program.spec.outputs[0].shape[0]
     network = LookupNetwork(Predictor(tuple(activation.shape[1:]), classes, kind=kind), Selector(classes))
-    function = compile_module(network.eval(), activation, backend=program.backend, threads=program.threads)
+    function = compile_module(
+        network.eval(), activation, backend=lookup_backend(program.backend), threads=program.threads
+    )
     return median_seconds(lambda: function(activation))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from latebind.learned.lookup import has_bfloat16
 from latebind.learned.networks import Predictor, Selector
 
 BATCH = 128
@@ -113,12 +114,6 @@ def predict(predictor: nn.Module, activations: Tensor) -> Tensor:
 def batches_in(rows: int) -> int:
     """Return how many batches one pass over `rows` has."""
     return max(1, rows // BATCH)
-
-
-def has_bfloat16() -> bool:
-    """Tell whether this processor computes in bfloat16 faster than in float32."""
-    found = torch.cpu.get_capabilities()
-    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
 
 
 def _batches(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:

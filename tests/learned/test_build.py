@@ -1,5 +1,6 @@
 """Building learned caches end to end on handwritten digits: what is written, loaded, promised and refused."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, RepositoryError
-from latebind.learned.build import build_caches
+from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.lookup import load_lookups
 from latebind.learned.plan import spread
 from latebind.learned.samples import Samples
@@ -88,13 +89,13 @@ def test_a_lookup_gives_the_same_answers_each_time_it_is_loaded(built: Built) ->
         assert hit.dtype == torch.bool
 
 
-def test_openvino_answers_as_eager_does(built: Built) -> None:
+def test_openvino_answers_as_eager_does_within_half_precision(built: Built) -> None:
     pytest.importorskip("openvino")
     program = load_program(built.directory)
     fast = load_lookups(built.directory, backend="openvino")
     for stage, lookup in load_lookups(built.directory, backend="eager").items():
         activation = program.run_through(stage, built.unseen[:8])
-        torch.testing.assert_close(fast[stage](activation)[0], lookup(activation)[0], rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(fast[stage](activation)[0], lookup(activation)[0], rtol=5e-2, atol=5e-2)
 
 
 def test_a_target_of_one_leaves_no_lookups(built: Built, tmp_path: Path) -> None:
@@ -176,3 +177,25 @@ def test_candidates_are_spread_over_the_time_and_start_early() -> None:
 
 def copy_of(directory: ModelDirectory, folder: Path) -> ModelDirectory:
     return ModelDirectory.create(folder / "copy", {name: directory.read(name) for name in directory.files})
+
+
+def test_calibrating_again_moves_thresholds_and_trains_nothing(built: Built, tmp_path: Path) -> None:
+    shutil.copytree(built.directory.path, tmp_path / "copy")
+    directory = ModelDirectory.open(tmp_path / "copy")
+    before = {name: directory.read(name) for name in directory.names(CACHES) if name.endswith(".safetensors")}
+    assert isinstance(built.calibrate.inputs, dict)
+    images = built.calibrate.inputs["image"]
+    noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
+    report = recalibrate(directory, Samples({"image": torch.cat([images, noise])}), fidelity=0.9, confidence=0.9)
+    assert sum(one.hit_rate for one in report.lookups) < 0.95 * sum(one.hit_rate for one in built.report.lookups)
+    after = ModelDirectory.open(directory.path)
+    assert {name: after.read(name) for name in after.names(CACHES) if name.endswith(".safetensors")}.items() <= (
+        before.items()
+    )
+
+
+def test_a_model_without_learned_caches_cannot_be_calibrated_again(built: Built, tmp_path: Path) -> None:
+    shutil.copytree(built.directory.path, tmp_path / "copy")
+    directory = build_caches(ModelDirectory.open(tmp_path / "copy"), built.fit, built.calibrate, fidelity=1.0).directory
+    with pytest.raises(ConfigError, match="no learned caches"):
+        recalibrate(directory, built.calibrate)

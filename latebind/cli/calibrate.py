@@ -1,0 +1,46 @@
+"""`latebind calibrate`: new thresholds for learned caches, on data of your own, without training."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latebind.cli.console import JsonFile, progress, reporting, save, show
+from latebind.cli.sources import load_samples, options
+from latebind.learned.build import recalibrate
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import find_models
+
+app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+def calibrate(
+    repository: Annotated[Path, typer.Argument(help="A folder of models.")],
+    model: Annotated[str, typer.Option(help="Which model of the folder.")],
+    data: Annotated[str, typer.Option(help="As for `latebind build`; only the part to calibrate is used.")],
+    data_option: Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")] = None,
+    fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97,
+    confidence: Annotated[float, typer.Option(help="Confidence in that share.")] = 0.95,
+    threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the split into choosing and showing.")] = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Choose the thresholds of a model's learned caches anew: another fidelity, or samples nearer to your traffic.
+
+    Example: `latebind calibrate models --model resnet56 --data recent.npz --fidelity 0.99`
+    """
+    with reporting(), progress("calibrating") as tell:
+        (path,) = find_models(repository, [model])
+        _, held_out = load_samples(data, options(data_option or []), seed=seed)
+        report = recalibrate(
+            ModelDirectory.open(path),
+            held_out,
+            fidelity=fidelity,
+            confidence=confidence,
+            threads=threads,
+            seed=seed,
+            progress=tell,
+        )
+    show(f"learned caches for fidelity {fidelity:g}", [{"": label, " ": text} for label, text in report.rows()])
+    save(json_file, report.rows())

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.client import Answered, Array, Body, Caller, encode
-from latebind.bench.server import serving
+from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.domain.errors import ConfigError
 
@@ -70,6 +70,7 @@ def run(
     bodies = [encode({name: rows[i : i + 1] for name, rows in inputs.items()}) for i in _rows(inputs)]
     options = ("--model", model, "--cores", str(engine_core), "--policy", "serial", "--deadline-ms", "5000")
     with (
+        pinned(door_cores),
         serving(repository, *options, "--exits", cores=door_cores, log=log) as on,
         serving(repository, *options, "--no-exits", cores=door_cores, log=log) as off,
     ):

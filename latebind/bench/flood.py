@@ -17,7 +17,7 @@ import aiohttp
 import numpy as np
 
 from latebind.bench.client import Array, Body, encode
-from latebind.bench.server import serving
+from latebind.bench.server import pinned, serving
 from latebind.domain.errors import ConfigError
 
 FLOODERS = 16
@@ -50,7 +50,7 @@ def run(
     """Take `rounds` pairs of phases of `seconds` each and keep the medians."""
     options = ("--model", model, "--cores", str(engine_core), "--no-exits", "--deadline-ms", "20000")
     body = encode({name: rows[:1] for name, rows in inputs.items()})
-    with serving(repository, *options, cores=door_cores) as url:
+    with pinned(door_cores), serving(repository, *options, cores=door_cores) as url:
         phases = asyncio.run(_phases(url, model, body, rounds, seconds))
     alone = [phase[0] for phase in phases]
     flooded = [phase[1] for phase in phases]

@@ -34,6 +34,17 @@ def serving(repository: Path, *options: str, cores: Sequence[int] = (), log: Pat
             process.wait(timeout=30)
 
 
+@contextmanager
+def pinned(cores: Sequence[int]) -> Iterator[None]:
+    """Keep this process to `cores` for a while, so that a client takes nothing from the engine's core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def _url(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     for line in process.stdout:

@@ -61,6 +61,7 @@ def run(
     inputs: Mapping[str, Array],
     labels: Array | None = None,
     *,
+    backend: str | None = None,
     door_cores: Sequence[int] = (0,),
     engine_core: int = 1,
     seed: int = 0,
@@ -68,7 +69,9 @@ def run(
 ) -> ExitsReport:
     """Ask both servers for every row of `inputs` (arrays `(N, *shape)` by name), one row a request, closed loop."""
     bodies = [encode({name: rows[i : i + 1] for name, rows in inputs.items()}) for i in _rows(inputs)]
-    options = ("--model", model, "--cores", str(engine_core), "--policy", "serial", "--deadline-ms", "5000")
+    options = ["--model", model, "--cores", str(engine_core), "--policy", "serial", "--deadline-ms", "5000"]
+    if backend is not None:
+        options += ["--backend", backend]
     with (
         pinned(door_cores),
         serving(repository, *options, "--exits", cores=door_cores, log=log) as on,

@@ -54,6 +54,7 @@ def exits(
     model: Model,
     data: Data,
     data_option: DataOption = None,
+    backend: Annotated[str | None, typer.Option(help="Serve both sides with it. Default: as built.")] = None,
     engine_core: Core = 1,
     door_core: DoorCore = 0,
     seed: Seed = 0,
@@ -68,7 +69,15 @@ def exits(
     with reporting():
         inputs, labels = load_rows(data, options(data_option or []))
         report = exits_bench.run(
-            repository, model, inputs, labels, door_cores=(door_core,), engine_core=engine_core, seed=seed, log=log
+            repository,
+            model,
+            inputs,
+            labels,
+            backend=backend,
+            door_cores=(door_core,),
+            engine_core=engine_core,
+            seed=seed,
+            log=log,
         )
     show(f"{model}: {report.requests} requests a side, closed loop, batch 1, seed {seed}", report.rows())
     left = "  ".join(f"{stage}: {percent(share)}" for stage, share in report.left_at.items())

@@ -22,6 +22,7 @@ def calibrate(
     data_option: Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")] = None,
     fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97,
     confidence: Annotated[float, typer.Option(help="Confidence in that share.")] = 0.95,
+    backend: Annotated[str | None, typer.Option(help="The backend that will serve, if not the one built for.")] = None,
     threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the split into choosing and showing.")] = 0,
     json_file: JsonFile = None,
@@ -39,6 +40,7 @@ def calibrate(
             fidelity=fidelity,
             confidence=confidence,
             threads=threads,
+            backend=backend,
             seed=seed,
             progress=tell,
         )

@@ -106,19 +106,21 @@ def recalibrate(
     fidelity: float = 0.97,
     confidence: float = 0.95,
     threads: int = 1,
+    backend: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> CacheReport:
     """Choose the thresholds of the learned caches in a model directory anew on `held_out`, without training.
 
-    Settings and errors are those of `build_caches`; a model without learned caches raises `ConfigError`.
+    `backend` is the one that will serve, if not the one built for. Other settings and errors are those of
+    `build_caches`; a model without learned caches raises `ConfigError`.
     """
     _check_settings(fidelity, confidence, 1, 1)
     torch.set_num_threads(threads)
     caches = read_caches(directory)
     if caches is None or not caches.lookups:
         raise ConfigError(f"{directory.path} has no learned caches to calibrate: build them with data first")
-    program = load_program(directory, threads=threads)
+    program = load_program(directory, threads=threads, backend=backend)
     builder = _Builder(program, fidelity, confidence, seed, progress or (lambda text, share: None))
     rows = _ready(held_out, program)
     builder.stages = builder.stage_seconds(rows)
@@ -128,7 +130,7 @@ def recalibrate(
             Candidate(stored.stage, "stored", stored.seconds.at(1)),
             read_lookup(directory, stored.stage),
             loaded[stored.stage].function,
-            stored.seconds,
+            _curve(program, _first_row(rows), stored.stage, loaded[stored.stage].function),
         )
         for stored in caches.lookups
     ]

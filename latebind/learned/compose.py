@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+WAY_STEP = 0.005  # of the samples, by which one candidate lets more through than the one before
 ROUNDS = 8  # of coordinate descent; it settles in two to four
 
 
@@ -152,13 +153,28 @@ def _neighbours(there: tuple[int, ...], every: tuple[int, ...]) -> Iterator[tupl
 def path(seen: Seen, costs: Costs, *, steps: int = 120) -> list[Floats]:
     """Return thresholds from the strictest to the laxest: a falling price of a wrong answer, repetitions left out.
 
-    The prices reach from 1,000 networks, where hardly a sample leaves, down to 2, where most do. Steps are small:
-    calibration cannot come closer to its target than to the next of them.
+    The prices reach from 1,000 networks, where hardly a sample leaves, down to 2, where most do. The best thresholds
+    jump from one price to the next (13 different ones on 1,000 samples of CIFAR-10), and calibration cannot come closer
+    to its target than to the next candidate; so the way between two of them is walked in small steps.
     """
     composer = Composer(seen, costs)
     found: list[Floats] = []
     for price in np.geomspace(1000.0, 2.0, steps) * costs.whole:
         thresholds = composer.choose(float(price))
-        if not found or not np.array_equal(thresholds, found[-1]):
+        if not found:
             found.append(thresholds)
+        elif not np.array_equal(thresholds, found[-1]):
+            found.extend(_way(found[-1], thresholds, seen))
     return found
+
+
+def _way(start: Floats, end: Floats, seen: Seen) -> Iterator[Floats]:
+    """Yield thresholds from behind `start` to `end`, by even steps in how many samples each lookup lets through."""
+    falling = -np.sort(-seen.scores, axis=1)
+    above = [(falling >= thresholds[:, None]).sum(axis=1) for thresholds in (start, end)]
+    steps = max(1, int(np.abs(above[1] - above[0]).max() / (WAY_STEP * seen.scores.shape[1])))
+    for share in np.arange(1, steps) / steps:
+        let_through = np.rint(above[0] + share * (above[1] - above[0])).astype(np.int64)
+        last = np.take_along_axis(falling, np.maximum(let_through - 1, 0)[:, None], axis=1)[:, 0]
+        yield np.where(let_through > 0, last, np.inf)
+    yield end

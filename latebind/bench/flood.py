@@ -8,7 +8,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -40,7 +40,7 @@ class FloodReport:
 def run(
     repository: Path,
     model: str,
-    inputs: dict[str, Array],
+    inputs: Mapping[str, Array],
     *,
     rounds: int = 5,
     seconds: float = 3.0,

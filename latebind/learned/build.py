@@ -14,6 +14,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Captured, bytes_a_row, capture, observe
 from latebind.learned.calibrate import Calibrated, calibrate, samples_needed
 from latebind.learned.compose import Costs, Seen, path, send
+from latebind.learned.latency import latency_in_place
 from latebind.learned.lookup import LookupFunction, load_lookups, lookup_backend
 from latebind.learned.networks import LookupNetwork, Predictor, Selector
 from latebind.learned.plan import Candidate, plan
@@ -33,7 +34,7 @@ from latebind.learned.stored import (
 from latebind.learned.train import Lesson, PredictorTraining, batches_in, predict, train_selector
 from latebind.program.export import export
 from latebind.program.load import compile_graph, load_program
-from latebind.program.measure import median_seconds, profile_stages, profiled_batches, with_batch
+from latebind.program.measure import profile_stages
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 
@@ -130,7 +131,7 @@ def recalibrate(
             Candidate(stored.stage, "stored", stored.seconds.at(1)),
             read_lookup(directory, stored.stage),
             loaded[stored.stage].function,
-            _curve(program, _first_row(rows), stored.stage, loaded[stored.stage].function),
+            latency_in_place(program, _first_row(rows), stored.stage, loaded[stored.stage].function),
         )
         for stored in caches.lookups
     ]
@@ -217,7 +218,7 @@ class _Builder:
         function = compile_graph(
             exported.graph, exported.weights, backend=lookup_backend(program.backend), threads=program.threads
         )
-        curve = _curve(program, inputs, one.stage, function)
+        curve = latency_in_place(program, inputs, one.stage, function)
         return Trained(one, LookupFiles(exported.graph, exported.weights), function, curve)
 
     @property
@@ -359,16 +360,6 @@ def _parts(rows: Tensor, room: int) -> list[Tensor]:
 
 def _lesson(captured: Captured, stage: int) -> Lesson:
     return Lesson(captured.behind[stage], captured.answers, captured.labels)
-
-
-def _curve(program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction) -> Curve:
-    """Measure a lookup on what really comes out of its stage: the layout in memory matters to backends."""
-    batches = profiled_batches(program.spec.max_batch)
-    seconds = []
-    for batch in batches:
-        activation = program.run_through(stage, *with_batch(row, batch))
-        seconds.append(median_seconds(lambda x=activation: function(x)))  # type: ignore[misc]
-    return Curve(batches, tuple(seconds))
 
 
 def _tried(one: Trained, k: int, worlds: list[Seen]) -> Tried:

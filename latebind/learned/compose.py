@@ -155,15 +155,14 @@ def path(seen: Seen, costs: Costs, *, steps: int = 120) -> list[Floats]:
 
     The prices reach from 1,000 networks, where hardly a sample leaves, down to 2, where most do. The best thresholds
     jump from one price to the next (13 different ones on 1,000 samples of CIFAR-10), and calibration cannot come closer
-    to its target than to the next candidate; so the way between two of them is walked in small steps.
+    to its target than to the next candidate; so the way between two of them, and from no exit at all to the first, is
+    walked in small steps.
     """
     composer = Composer(seen, costs)
-    found: list[Floats] = []
+    found = [np.full(len(costs.lookups), np.inf)]
     for price in np.geomspace(1000.0, 2.0, steps) * costs.whole:
         thresholds = composer.choose(float(price))
-        if not found:
-            found.append(thresholds)
-        elif not np.array_equal(thresholds, found[-1]):
+        if not np.array_equal(thresholds, found[-1]):
             found.extend(_way(found[-1], thresholds, seen))
     return found
 

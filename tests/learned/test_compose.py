@@ -1,5 +1,6 @@
 """Composition: the objective counts what a walk counts, and the search finds what trying everything finds."""
 
+import itertools
 from itertools import combinations, product
 
 import numpy as np
@@ -91,3 +92,12 @@ def test_the_path_is_the_same_each_time() -> None:
 
     for first, second in zip(once(), once(), strict=True):
         np.testing.assert_array_equal(first, second)
+
+
+def test_the_path_begins_without_exits_and_takes_small_steps() -> None:
+    many = seen(5, samples=400)
+    candidates = path(many, COSTS)
+    let_through = [(many.scores >= thresholds[:, None]).sum(axis=1) for thresholds in candidates]
+    assert not let_through[0].any()
+    steps = [int(np.abs(b - a).max()) for a, b in itertools.pairwise(let_through)]
+    assert 1 <= max(steps) <= 0.02 * 400

@@ -1,6 +1,5 @@
 """What cutting costs: the chain of stages against the same backend's uncut model, paired. Random weights will do."""
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -9,6 +8,7 @@ import torch
 from torch import nn
 
 from latebind.bench.statistics import Interval, median_interval
+from latebind.cli.sources import load_function
 from latebind.program.backends import BACKENDS
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 from latebind.program.cut import cut_points, good_points
@@ -17,7 +17,7 @@ from latebind.program.measure import with_batch
 from latebind.program.tuning import RUNS, Candidate, Tuner, chain_and_uncut
 from latebind.program.verify import DEFAULT_TOLERANCE
 
-NETWORKS = {"resnet18": "examples.cifar10.resnet18", "resnet56": "examples.cifar10.model"}
+NETWORKS = {"resnet18": "examples.cifar10.resnet18:resnet18", "resnet56": "examples.cifar10.model:resnet56"}
 BATCHES = (1, 16)
 BF16_TOLERANCE = 2e-2
 
@@ -74,7 +74,7 @@ def run(
 
 def make_network(name: str) -> nn.Module:
     """Return one of the example networks with random weights, in inference mode."""
-    network: nn.Module = getattr(importlib.import_module(NETWORKS[name]), name)()
+    network: nn.Module = load_function(NETWORKS[name])()
     return network.eval()
 
 

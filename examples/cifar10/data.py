@@ -45,9 +45,8 @@ def samples(
 ) -> tuple[Samples, Samples]:
     """Return samples to fit learned caches, from the training images only, and samples to calibrate them.
 
-    `calibrate_on` "altered" calibrates on training images too, altered to be as hard as unseen ones; "even" and "odd"
-    take the test images of even or odd number as they are, to be measured on the others (`unseen`). Nothing is ever
-    fitted to test images.
+    `calibrate_on` "altered" calibrates on training images too, altered to be as hard as unseen ones; "test" takes the
+    test images as they are, so the rest of the training images is left to fit. Nothing is ever fitted to test images.
 
     `data` is the folder of sheets, `weights` the network's safetensors file, `accuracy` what is known of it on unseen
     images (else the published figure). Each image to fit is there in `views` views: one mildly shifted and flipped, the
@@ -58,6 +57,8 @@ def samples(
     net = getattr(networks, network)()
     networks.load_weights(net, Path(weights))
     goal = float(accuracy) if accuracy else STATED_ACCURACY[network]
+    if calibrate_on not in {"altered", "test"}:
+        raise ConfigError(f"calibrate_on {calibrate_on!r}: take altered or test")
     held_out = min(HELD_OUT, len(pixels) // 5) if calibrate_on == "altered" else MATCH_IMAGES
     generator = torch.Generator().manual_seed(int(seed))
     hard, held = (pixels[-held_out:], labels[-held_out:]), pixels[-held_out:]
@@ -71,7 +72,7 @@ def samples(
         inputs = torch.cat([normalised(view) for view in calibrate])
         held_out_samples = Samples((inputs,), labels_of(hard, len(WORLDS)), worlds)
     else:
-        held_out_samples = unseen(data=data, part=calibrate_on)
+        held_out_samples = unseen(data=data)
     pixels, labels = pixels[:-held_out], labels[:-held_out]
     fit = [shift_and_flip(scaled(pixels), generator)]
     fit += [mixed(scaled(pixels), strengths["mixed"], generator) for _ in range(int(views) - 1)]
@@ -80,13 +81,10 @@ def samples(
     return Samples((rows,), labels.repeat_interleave(len(fit))), held_out_samples
 
 
-def unseen(*, data: str, part: str = "all", limit: str = "", name: str = "image") -> Samples:
-    """Return the test images and labels as rows for the input `name`: "all", or those of "even" or "odd" number."""
+def unseen(*, data: str, limit: str = "", name: str = "image") -> Samples:
+    """Return the test images and labels as rows for the input `name`."""
     inputs, labels = load_test(Path(data), limit=int(limit) if limit else None)
-    chosen = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}.get(part)
-    if chosen is None:
-        raise ConfigError(f"part {part!r} of the test images: take all, even or odd")
-    return Samples({name: inputs[chosen].contiguous()}, labels[chosen])
+    return Samples({name: inputs}, labels)
 
 
 def load_images(folder: Path, split: str, *, limit: int | None = None) -> tuple[Tensor, Tensor]:

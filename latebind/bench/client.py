@@ -1,8 +1,8 @@
 """The benchmarks' end of the wire: binary v2 requests, sent one after another or at Poisson times."""
 
 import asyncio
-import http.client
 import json
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +10,11 @@ from random import Random
 from urllib.parse import urlsplit
 
 import aiohttp
+import httptools
 import numpy as np
 from numpy.typing import NDArray
 
+READ_BYTES = 1 << 16
 HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES = {
     "bool": "BOOL", "uint8": "UINT8", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
@@ -78,24 +80,72 @@ def decode(status: int, header_length: str | None, data: bytes, seconds: float) 
 
 
 class Caller:
-    """One connection that is kept open, for requests one after another."""
+    """One connection that is kept open, for requests one after another.
+
+    A request is one write of bytes made beforehand: `http.client` writes twice and takes a tenth of a millisecond more
+    of the core that it shares with the door.
+    """
 
     def __init__(self, url: str, model: str) -> None:
-        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+        parts = urlsplit(url)
+        self._host = parts.netloc
         self._path = f"/v2/models/{model}/infer"
+        self._socket = socket.create_connection((parts.hostname or "", parts.port or 80), timeout=30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __call__(self, body: Body) -> Answered:
         """Send one request and wait for its answer."""
+        data = self._written(body)
+        reply = Reply()
         begun = time.perf_counter()
-        self._connection.request("POST", self._path, body.data, body.headers)
-        response = self._connection.getresponse()
-        data = response.read()
+        self._socket.sendall(data)
+        while not reply.whole:
+            received = self._socket.recv(READ_BYTES)
+            if not received:
+                raise ConnectionError("the server closed the connection before it had answered")
+            reply.feed(received)
         seconds = time.perf_counter() - begun
-        return decode(response.status, response.headers.get(HEADER_LENGTH), data, seconds)
+        return decode(reply.status, reply.headers.get(HEADER_LENGTH.lower()), bytes(reply.data), seconds)
+
+    def _written(self, body: Body) -> bytes:
+        headers = {"Host": self._host, "Content-Length": str(len(body.data)), **body.headers}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"POST {self._path} HTTP/1.1\r\n{lines}\r\n".encode() + body.data
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self._socket.close()
+
+
+class Reply:
+    """An HTTP response as it comes in."""
+
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+        self.data = bytearray()
+        self.whole = False
+        self._parser = httptools.HttpResponseParser(self)
+
+    @property
+    def status(self) -> int:
+        """The status code."""
+        return int(self._parser.get_status_code())
+
+    def feed(self, data: bytes) -> None:
+        """Take in the next bytes."""
+        self._parser.feed_data(data)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        self.headers[name.decode().lower()] = value.decode()
+
+    def on_body(self, body: bytes) -> None:
+        """Called by the parser."""
+        self.data += body
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        self.whole = True
 
 
 async def poisson_load(url: str, model: str, bodies: Sequence[Body], *, rate: float, seed: int) -> list[Answered]:

@@ -1,25 +1,44 @@
 """What leaving early is worth: one server with exits and one without, asked in turn over HTTP, image by image.
 
 Both have the same model directory, backend, worker and cores. Blocks of requests alternate between the two, so
-that a change of the machine's speed meets both alike.
+that a change of the machine's speed meets both alike. With folds, thresholds are calibrated on the other rows than are
+sent, so that one set of rows is enough and every one of them is new to the thresholds that answer it.
 """
 
+import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from latebind.bench.client import Answered, Array, Body, Caller, encode
 from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.domain.errors import ConfigError
+from latebind.learned.build import recalibrate
+from latebind.learned.samples import Samples
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import Repository, find_models
 
 BLOCK = 25
 WARM_UP = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How both sides are served, on which cores, and what is drawn from which seed; `log` keeps what servers log."""
+
+    backend: str | None = None
+    door_cores: tuple[int, ...] = (0,)
+    engine_core: int = 1
+    seed: int = 0
+    log: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +80,66 @@ def run(
     inputs: Mapping[str, Array],
     labels: Array | None = None,
     *,
-    backend: str | None = None,
-    door_cores: Sequence[int] = (0,),
-    engine_core: int = 1,
-    seed: int = 0,
-    log: Path | None = None,
+    setting: Setting,
 ) -> ExitsReport:
     """Ask both servers for every row of `inputs` (arrays `(N, *shape)` by name), one row a request, closed loop."""
+    return _report(model, setting.seed, ask_both(repository, model, inputs, setting), labels)
+
+
+def run_folds(
+    repository: Path,
+    model: str,
+    inputs: Mapping[str, Array],
+    labels: Array | None = None,
+    *,
+    setting: Setting,
+    folds: int,
+    fidelity: float,
+    progress: Callable[[str, float], None],
+) -> ExitsReport:
+    """Part the rows into `folds`; for each, calibrate a copy of the model on the others, then ask for this one.
+
+    Row i is in fold i modulo `folds`.
+    """
+    fold_of = np.arange(len(_rows(inputs))) % folds
+    if not 2 <= folds <= len(fold_of):
+        raise ConfigError(f"{folds} folds of {len(fold_of)} rows: give 2 or more, and not more than there are rows")
+    (source,) = find_models(repository, [model])
+    answers: dict[str, list[Answered]] = {"on": [], "off": []}
+    for fold in range(folds):
+        here = fold_of == fold
+        others = Samples({name: torch.from_numpy(array[~here]) for name, array in inputs.items()})
+        with TemporaryDirectory() as folder:
+            copy = Repository(folder).path_for(model, "1")
+            shutil.copytree(source, copy)
+            progress(f"calibrating for fold {fold + 1} of {folds}", fold / folds)
+            recalibrate(
+                ModelDirectory.open(copy), others, fidelity=fidelity, backend=setting.backend, seed=setting.seed
+            )
+            progress(f"asking for fold {fold + 1} of {folds}", (fold + 0.4) / folds)
+            found = ask_both(Path(folder), model, {name: array[here] for name, array in inputs.items()}, setting)
+        for name, given in found.items():
+            answers[name] += given
+    order = np.argsort(fold_of, kind="stable")
+    return _report(model, setting.seed, answers, None if labels is None else labels[order])
+
+
+def ask_both(repository: Path, model: str, inputs: Mapping[str, Array], setting: Setting) -> dict[str, list[Answered]]:
+    """Return what a server with exits ("on") and one without ("off") answered to each row."""
     bodies = [encode({name: rows[i : i + 1] for name, rows in inputs.items()}) for i in _rows(inputs)]
-    options = ["--model", model, "--cores", str(engine_core), "--policy", "serial", "--deadline-ms", "5000"]
-    if backend is not None:
-        options += ["--backend", backend]
+    options = ["--model", model, "--cores", str(setting.engine_core), "--policy", "serial", "--deadline-ms", "5000"]
+    if setting.backend is not None:
+        options += ["--backend", setting.backend]
     with (
-        pinned(door_cores),
-        serving(repository, *options, "--exits", cores=door_cores, log=log) as on,
-        serving(repository, *options, "--no-exits", cores=door_cores, log=log) as off,
+        pinned(setting.door_cores),
+        serving(repository, *options, "--exits", cores=setting.door_cores, log=setting.log) as on,
+        serving(repository, *options, "--no-exits", cores=setting.door_cores, log=setting.log) as off,
     ):
         callers = {"on": Caller(on, model), "off": Caller(off, model)}
-        answers = _ask(callers, bodies, Random(seed))
+        answers = _ask(callers, bodies, Random(setting.seed))
         for caller in callers.values():
             caller.close()
-    return _report(model, seed, answers, labels)
+    return answers
 
 
 def _rows(inputs: Mapping[str, Array]) -> range:

@@ -11,7 +11,7 @@ from latebind.bench import flood as flood_bench
 from latebind.bench import load as load_bench
 from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
-from latebind.cli.console import JsonFile, console, percent, reporting, save, show
+from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
 from latebind.cli.sources import load_rows, options
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 
@@ -55,6 +55,10 @@ def exits(
     data: Data,
     data_option: DataOption = None,
     backend: Annotated[str | None, typer.Option(help="Serve both sides with it. Default: as built.")] = None,
+    folds: Annotated[
+        int, typer.Option(help="Calibrate on the other rows, in so many folds. Default: take the model as it is.")
+    ] = 0,
+    fidelity: Annotated[float, typer.Option(help="The target to calibrate the folds for.")] = 0.97,
     engine_core: Core = 1,
     door_core: DoorCore = 0,
     seed: Seed = 0,
@@ -63,22 +67,21 @@ def exits(
 ) -> None:
     """Mean latency with exits off and on, one request after another over HTTP, paired, and the fidelity of the answers.
 
-    Example: `latebind bench exits models --model resnet56 --data examples.cifar10.data:test_images
-    --data-option data=cifar10/`
+    With `--folds 5`, each fifth of the rows meets thresholds that were calibrated on the other four, so rows that
+    trained nothing can serve for both.
+
+    Example: `latebind bench exits models --model resnet56 --data examples.cifar10.data:unseen
+    --data-option data=cifar10/ --folds 5`
     """
-    with reporting():
+    setting = exits_bench.Setting(backend, (door_core,), engine_core, seed, log)
+    with reporting(), progress("asking two servers") as tell:
         inputs, labels = load_rows(data, options(data_option or []))
-        report = exits_bench.run(
-            repository,
-            model,
-            inputs,
-            labels,
-            backend=backend,
-            door_cores=(door_core,),
-            engine_core=engine_core,
-            seed=seed,
-            log=log,
-        )
+        if folds:
+            report = exits_bench.run_folds(
+                repository, model, inputs, labels, setting=setting, folds=folds, fidelity=fidelity, progress=tell
+            )
+        else:
+            report = exits_bench.run(repository, model, inputs, labels, setting=setting)
     show(f"{model}: {report.requests} requests a side, closed loop, batch 1, seed {seed}", report.rows())
     left = "  ".join(f"{stage}: {percent(share)}" for stage, share in report.left_at.items())
     console.print(f"mean off / mean on   {report.gain}")

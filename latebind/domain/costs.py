@@ -25,6 +25,9 @@ class Curve:
         return max(0.0, self.seconds[right - 1] + slope * (batch - low))
 
 
+EMPTY_STAGE = Curve((1,), (0.0,))
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCosts:
     """The measured costs of one model on one kind of worker.

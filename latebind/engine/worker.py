@@ -34,6 +34,8 @@ def load_model(path: Path, config: EngineConfig) -> LoadedModel:
     """Load a model directory; a profile that was taken elsewhere is taken anew. Raises `RepositoryError`."""
     directory = ModelDirectory.open(path)
     program = load_program(directory, threads=config.threads, backend=config.backend)
+    if not config.exits:
+        program = program.without_entry()
     if not program.costs_fit:
         program = profile_program(program)
     spec, costs = with_caches(program.spec, program.costs, read_caches(directory) if config.exits else None)

@@ -1,4 +1,4 @@
-"""What the base model makes of samples: activations at boundaries, kept in half precision, and its answers."""
+"""What the base model makes of samples: activations at boundaries, kept in half the bytes, and its answers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ HALF_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Some samples gone through the base model: `behind[stage]` `(N, ...) float16`, `answers` `(N, classes)`."""
+    """Some samples gone through the base model: `behind[stage]` `(N, ...) bfloat16`, `answers` `(N, classes)`."""
 
     behind: dict[int, Tensor]
     answers: Tensor
@@ -76,6 +76,6 @@ def batches(samples: Samples) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
 
 def _room(rows: int, shape: tuple[int, ...]) -> Tensor:
     if len(shape) != 3:
-        return torch.empty((rows, *shape), dtype=torch.float16)
+        return torch.empty((rows, *shape), dtype=torch.bfloat16)
     channels, height, width = shape
-    return torch.empty((rows, height, width, channels), dtype=torch.float16).permute(0, 3, 1, 2)
+    return torch.empty((rows, height, width, channels), dtype=torch.bfloat16).permute(0, 3, 1, 2)

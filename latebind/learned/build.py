@@ -1,67 +1,39 @@
 """Building learned caches for a model directory: plan, train, choose, calibrate, write (GATI, sections 3 and 4)."""
 
-import os
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError
-from latebind.learned.activations import Captured, bytes_a_row, capture, observe
+from latebind.learned.activations import observe
 from latebind.learned.calibrate import Calibrated, calibrate, samples_needed
 from latebind.learned.compose import Costs, Seen, path, send
+from latebind.learned.explore import FEWEST_ROWS, Explorer, Progress, Trained, all_cores, first_row, on_all_cores
 from latebind.learned.latency import latency_in_place
-from latebind.learned.lookup import LookupFunction, load_lookups, lookup_backend
-from latebind.learned.networks import LookupNetwork, Predictor, Selector
+from latebind.learned.lookup import load_functions
 from latebind.learned.plan import Candidate, plan
 from latebind.learned.report import CacheReport, Tried
 from latebind.learned.samples import Samples
 from latebind.learned.stored import (
-    ANSWERS,
     FORMAT,
-    SCORE,
-    LookupFiles,
     StoredCaches,
     StoredLookup,
     read_caches,
     read_lookup,
     write_caches,
 )
-from latebind.learned.train import Lesson, PredictorTraining, batches_in, predict, train_selector
-from latebind.program.export import export
-from latebind.program.load import compile_graph, load_program
+from latebind.program.load import load_program
 from latebind.program.measure import profile_stages
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 
 CANDIDATES = 3
 PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
-MOST_PASSES = 40
 MEMORY = 6 << 30
-SELECTOR_SHARE = 0.15  # of the rows to fit; the predictors never see them
-CHOOSE_SHARE = 0.4  # of the rows to calibrate; the bound is taken on the others
-FEWEST_ROWS = 64
-
-Progress = Callable[[str, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """A lookup ready to run: what was planned, as data, compiled, and its latency over batch sizes."""
-
-    plan: Candidate
-    files: LookupFiles
-    function: LookupFunction
-    curve: Curve
-
-    @property
-    def bytes(self) -> int:
-        """The size of the weights."""
-        return sum(tensor.nbytes for tensor in self.files.weights.values())
+CHOOSE_SHARE = 0.3  # of the rows to calibrate; the bound is taken on the others
 
 
 def build_caches(
@@ -92,7 +64,11 @@ def build_caches(
     torch.set_num_threads(threads)
     program = load_program(directory, threads=threads)
     _check_classifier(program)
-    builder = _Builder(program, fidelity, confidence, seed, progress or (lambda text, share: None))
+    new_entry = not program.entry and len(program.spec.inputs) == 1
+    wide = on_all_cores(directory, program)
+    if new_entry:
+        program, wide = program.with_entry(), wide.with_entry()
+    builder = _Builder(program, fidelity, confidence, seed, progress or (lambda text, share: None), wide, new_entry)
     ready = [_ready(samples, program) for samples in (fit, calibrate)]
     found = builder.build(directory, *ready, most=candidates, presentations=presentations, memory=memory)
     if found.warning:
@@ -119,22 +95,17 @@ def recalibrate(
     _check_settings(fidelity, confidence, 1, 1)
     torch.set_num_threads(threads)
     caches = read_caches(directory)
-    if caches is None or not caches.lookups:
+    if caches is None or not caches.stages:
         raise ConfigError(f"{directory.path} has no learned caches to calibrate: build them with data first")
     program = load_program(directory, threads=threads, backend=backend)
-    builder = _Builder(program, fidelity, confidence, seed, progress or (lambda text, share: None))
+    wide = on_all_cores(directory, program)
+    builder = _Builder(program, fidelity, confidence, seed, progress or (lambda text, share: None), wide)
     rows = _ready(held_out, program)
     builder.stages = builder.stage_seconds(rows)
-    loaded = load_lookups(directory, backend=program.backend, threads=threads)
-    trained = [
-        Trained(
-            Candidate(stored.stage, "stored", stored.seconds.at(1)),
-            read_lookup(directory, stored.stage),
-            loaded[stored.stage].function,
-            latency_in_place(program, _first_row(rows), stored.stage, loaded[stored.stage].function),
-        )
-        for stored in caches.lookups
-    ]
+    trained = []
+    for stage, function in load_functions(directory, caches.stages, backend=program.backend, threads=threads).items():
+        curve = latency_in_place(program, first_row(rows), stage, function)
+        trained.append(Trained(Candidate(stage, "stored", curve.at(1)), read_lookup(directory, stage), function, curve))
     return builder.calibrate(directory, trained, rows)
 
 
@@ -145,6 +116,8 @@ class _Builder:
     confidence: float
     seed: int
     progress: Progress
+    wide: Program  # the same, but on all cores: for work that is not measured
+    new_entry: bool = False  # the program has an empty first stage that its directory does not have yet
     stages: tuple[float, ...] = ()
 
     def build(
@@ -155,14 +128,27 @@ class _Builder:
         if reason or self.target >= 1.0 or len(self.stages) < 2:
             return self._write(directory, [], None, [], reason)
         planned = plan(self.program, self.stages, self._one_row(fit), most)
+        if self.new_entry and not (planned and planned[0].stage == 0):
+            planned = self._without_entry(planned)
         if not planned:
             return self._write(directory, [], None, [], "no lookup is small enough to pay behind any stage")
-        return self.calibrate(directory, self._train(planned, fit, presentations, memory), held_out)
+        explorer = Explorer(self.program, self.wide, self.seed, self.progress)
+        trained = explorer.train(planned, fit, presentations=presentations, memory=memory)
+        return self.calibrate(directory, trained, held_out)
+
+    def _without_entry(self, planned: list[Candidate]) -> list[Candidate]:
+        """Nothing will stand before the network: it keeps the stages that it has."""
+        self.program, self.wide = self.program.without_entry(), self.wide.without_entry()
+        self.stages, self.new_entry = self.stages[1:], False
+        return [replace(one, stage=one.stage - 1) for one in planned]
 
     def calibrate(self, directory: ModelDirectory, trained: list[Trained], held_out: Samples) -> CacheReport:
         """Choose among the trained lookups and their thresholds, show the bound, write what holds."""
+        if self.target >= 1.0:
+            return self._write(directory, trained, None, [], "")
         self.progress("calibrating", 0.85)
-        seen = observe(self.program, held_out, {one.plan.stage: one.function for one in trained})
+        with all_cores(self.program.threads):
+            seen = observe(self.wide, held_out, {one.plan.stage: one.function for one in trained})
         choose, verify = split_worlds(held_out, seed=self.seed)
         candidates = path(seen.take(np.concatenate(choose)), self._costs(trained))
         worlds = [seen.take(rows) for rows in verify]
@@ -173,65 +159,13 @@ class _Builder:
         reason = "" if calibrated else _not_shown(self.target, self.confidence, min(map(len, verify)))
         return self._write(directory, trained, calibrated, worlds, reason)
 
-    def _train(self, planned: list[Candidate], fit: Samples, presentations: int, memory: int) -> list[Trained]:
-        stages = [one.stage for one in planned]
-        room = max(FEWEST_ROWS, memory // bytes_a_row(self.program, stages))
-        learn = len(fit) - max(1, round(SELECTOR_SHARE * len(fit)))
-        parts = _parts(torch.randperm(learn, generator=_generator(self.seed, -1)), room)
-        passes = max(1, min(MOST_PASSES, round(presentations / learn)))
-        steps = sum(passes * batches_in(len(part)) for part in parts)
-        predictors = {one.stage: self._predictor(one) for one in planned}
-        training = {
-            stage: PredictorTraining(predictor, steps=steps, generator=_generator(self.seed, stage))
-            for stage, predictor in predictors.items()
-        }
-        for number, part in enumerate(parts):
-            share = 0.02 + 0.75 * number / len(parts)
-            self.progress(f"running the base model, part {number + 1} of {len(parts)}", share)
-            captured = capture(self.program, fit.take(part), stages)
-            for place, stage in enumerate(stages):
-                portion = (0.4 + 0.6 * place / len(stages)) * 0.75 / len(parts)
-                self.progress(f"training the predictor behind stage {stage}", share + portion)
-                torch.set_num_threads(os.cpu_count() or 1)  # for learning alone: what is measured has its own threads
-                training[stage].learn(_lesson(captured, stage), passes=passes)
-                torch.set_num_threads(self.program.threads)
-        self.progress("training selectors", 0.78)
-        unseen = capture(self.program, fit.take(torch.arange(learn, len(fit))[-room:]), stages)
-        return [self._finish(one, predictors[one.stage], unseen, _first_row(fit)) for one in planned]
-
-    def _predictor(self, one: Candidate) -> Predictor:
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            return Predictor(self.program.activations[one.stage], self._classes, kind=one.kind)
-
-    def _finish(self, one: Candidate, predictor: Predictor, unseen: Captured, inputs: tuple[Tensor, ...]) -> Trained:
-        activations = unseen.behind[one.stage]
-        predicted = predict(predictor, activations)
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            selector = Selector(self._classes)
-        same = predicted.argmax(dim=1) == unseen.answers.argmax(dim=1)
-        train_selector(selector, predicted, same, generator=_generator(self.seed, one.stage))
-        row = activations[:1].float().contiguous()
-        exported = export(LookupNetwork(predictor, selector).eval(), (row,), output_names=(ANSWERS, SCORE))
-        program = self.program
-        function = compile_graph(
-            exported.graph, exported.weights, backend=lookup_backend(program.backend), threads=program.threads
-        )
-        curve = latency_in_place(program, inputs, one.stage, function)
-        return Trained(one, LookupFiles(exported.graph, exported.weights), function, curve)
-
-    @property
-    def _classes(self) -> int:
-        return self.program.spec.outputs[0].shape[0]
-
     def stage_seconds(self, samples: Samples) -> tuple[float, ...]:
         """Measured here and now, so that stages and lookups are measured alike."""
-        curves = profile_stages(self.program.stages, _first_row(samples), (1,))
+        curves = profile_stages(self.program.stages, first_row(samples), (1,))
         return tuple(curve.at(1) for curve in curves)
 
     def _one_row(self, samples: Samples) -> dict[int, Tensor]:
-        return {stage: self.program.run_through(stage, *_first_row(samples)) for stage in range(len(self.stages) - 1)}
+        return {stage: self.program.run_through(stage, *first_row(samples)) for stage in range(len(self.stages) - 1)}
 
     def _costs(self, trained: list[Trained]) -> Costs:
         ends = [one.plan.stage + 1 for one in trained]
@@ -261,15 +195,15 @@ class _Builder:
     ) -> CacheReport:
         whole = sum(self.stages)
         lookups = self._stored(trained, found, worlds)
-        used = {lookup.stage for lookup in lookups}
+        spare = tuple(sorted({one.plan.stage for one in trained} - {lookup.stage for lookup in lookups}))
         if found is not None and not lookups:
             reason = "no lookup pays at this target: the network runs to its end"
         rows = sum(seen.right.shape[1] for seen in worlds)
         fidelity, lower = (found.fidelity, found.lower) if found and lookups else (1.0, 1.0)
-        caches = StoredCaches(FORMAT, self.target, self.confidence, fidelity, lower, rows, lookups)
-        files = {one.plan.stage: one.files for one in trained if one.plan.stage in used}
-        after = write_caches(directory, caches, files)
-        tried = tuple(_tried(one, k, worlds) for k, one in enumerate(trained))
+        caches = StoredCaches(FORMAT, self.target, self.confidence, fidelity, lower, rows, lookups, spare)
+        files = {one.plan.stage: one.files for one in trained}
+        after = write_caches(directory, caches, files, new_entry=self.new_entry and bool(trained))
+        tried = tuple(self._tried(one, k, worlds) for k, one in enumerate(trained)) if worlds else ()
         seconds = found.seconds if found and lookups else whole
         return CacheReport(
             after, self.target, self.confidence, tried, lookups, fidelity, lower, rows, whole, seconds, reason
@@ -289,6 +223,12 @@ class _Builder:
                 threshold = float(found.thresholds[k])
                 stored.append(StoredLookup(one.plan.stage, threshold, share, equal, one.bytes, one.curve))
         return tuple(stored)
+
+    def _tried(self, one: Trained, k: int, worlds: list[Seen]) -> Tried:
+        stage = one.plan.stage
+        where = "before the network" if self.program.entry and stage == 0 else f"behind stage {stage}"
+        fidelity = min(float(seen.right[k].mean()) for seen in worlds)
+        return Tried(where, stage, one.plan.kind, fidelity, one.curve.at(1), one.bytes)
 
 
 def split_worlds(
@@ -341,30 +281,6 @@ def _ready(samples: Samples, program: Program) -> Samples:
             f"labels must be whole numbers from 0 to {classes - 1}: learned caches answer for classifiers"
         )
     return ordered
-
-
-def _first_row(samples: Samples) -> tuple[Tensor, ...]:
-    assert isinstance(samples.inputs, tuple)
-    return tuple(tensor[:1] for tensor in samples.inputs)
-
-
-def _generator(seed: int, stage: int) -> torch.Generator:
-    """Each stage draws for itself, so that it trains alike whatever other stages are candidates."""
-    return torch.Generator().manual_seed(1_000 * seed + stage + 1)
-
-
-def _parts(rows: Tensor, room: int) -> list[Tensor]:
-    """Part the rows evenly into as few pieces as have room."""
-    return list(torch.tensor_split(rows, max(1, -(-len(rows) // room))))
-
-
-def _lesson(captured: Captured, stage: int) -> Lesson:
-    return Lesson(captured.behind[stage], captured.answers, captured.labels)
-
-
-def _tried(one: Trained, k: int, worlds: list[Seen]) -> Tried:
-    fidelity = min(float(seen.right[k].mean()) for seen in worlds)
-    return Tried(one.plan.stage, one.plan.kind, fidelity, one.curve.at(1), one.bytes)
 
 
 def _not_shown(target: float, confidence: float, rows: int) -> str:

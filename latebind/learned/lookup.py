@@ -1,6 +1,6 @@
 """A learned cache at work: one compiled call behind a stage. Loaded from data, never from code."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,28 +46,36 @@ def has_bfloat16() -> bool:
 
 
 def load_lookups(directory: ModelDirectory, *, backend: str, threads: int = 1) -> dict[int, Lookup]:
-    """Return the learned caches of a model by stage; empty if it has none.
+    """Return the learned caches in use of a model by stage; empty if it has none.
 
     Raises `RepositoryError` if they do not fit the model, `ConfigError` for a backend that cannot be used here.
     """
     caches = read_caches(directory)
     if caches is None:
         return {}
+    thresholds = {stored.stage: stored.threshold for stored in caches.lookups}
+    functions = load_functions(directory, tuple(thresholds), backend=backend, threads=threads)
+    return {stage: Lookup(stage, thresholds[stage], function) for stage, function in functions.items()}
+
+
+def load_functions(
+    directory: ModelDirectory, stages: Sequence[int], *, backend: str, threads: int
+) -> dict[int, LookupFunction]:
+    """Return the compiled networks of the learned caches behind `stages`, used or not; errors as `load_lookups`."""
     model = read_model(directory)
-    stages = read_stages(directory, model)
+    graphs = read_stages(directory, model)
     found = {}
-    for stored in caches.lookups:
-        files = read_lookup(directory, stored.stage)
-        if files.graph.inputs[0].shape != stages[stored.stage + 1].inputs[0].shape:
+    for stage in stages:
+        files = read_lookup(directory, stage)
+        if files.graph.inputs[0].shape != graphs[stage + 1].inputs[0].shape:
             raise RepositoryError(
-                f"{directory.path}: the learned cache behind stage {stored.stage} takes another activation than the "
+                f"{directory.path}: the learned cache behind stage {stage} takes another activation than the "
                 "stage yields: build the caches again"
             )
         if files.graph.output_specs()[0].shape != model.outputs[0].shape:
             raise RepositoryError(
-                f"{directory.path}: the learned cache behind stage {stored.stage} answers in another shape than the "
+                f"{directory.path}: the learned cache behind stage {stage} answers in another shape than the "
                 "model: build the caches again"
             )
-        function = compile_graph(files.graph, dict(files.weights), backend=lookup_backend(backend), threads=threads)
-        found[stored.stage] = Lookup(stored.stage, stored.threshold, function)
+        found[stage] = compile_graph(files.graph, dict(files.weights), backend=lookup_backend(backend), threads=threads)
     return found

@@ -10,17 +10,70 @@ GRID, PEAKS = 4, 2  # cells a side of the mean-pooled and the max-pooled feature
 MAX_SIDE = 32  # larger activations are averaged down to this before convolutions
 MAX_CHANNELS = 128
 HIDDEN = 64
+NARROW, MIDDLE, WIDE = 32, 64, 128  # channels of a residual predictor
+FEW = 8  # channels of an image that are colours rather than features
 SELECTOR_HIDDEN = 64
 SOFTNESS = 2.0  # of the shares that selectors see: they tell 0.99 from 0.999 apart
 
-PLAIN, LIGHT, DEEP = "plain", "light", "deep"
-KINDS = (DEEP, LIGHT, PLAIN)  # the most able first
+PLAIN, LIGHT, DEEP, RESIDUAL = "plain", "light", "deep", "residual"
+KINDS = (RESIDUAL, DEEP, LIGHT, PLAIN)  # the most able first
 
 
-class Predictor(nn.Module):
-    """From an activation `(B, ...) float32` to answers `(B, classes) float32`, trained to be the base model's logits.
+def make_predictor(shape: tuple[int, ...], classes: int, kind: str) -> nn.Module:
+    """Return a network from an activation `(B, *shape) float32` to answers `(B, classes) float32`, not trained yet.
 
-    Pooled features (GATI, Table 3, Pool) and convolutional ones (Conv) side by side; neither alone was as good.
+    It learns to give the base model's logits. `kind` is one of `KINDS`; only images have residual ones.
+    """
+    if kind == RESIDUAL:
+        return ResidualPredictor(shape, classes)
+    return PooledPredictor(shape, classes, kind=kind)
+
+
+def kinds_for(shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the kinds that differ on activations of this shape, the most able first: only images have all."""
+    return KINDS if len(shape) == 3 else (PLAIN,)
+
+
+class ResidualPredictor(nn.Module):
+    """A small residual network (He et al. 2016) of its own, able enough to stand before the network or early in it.
+
+    Half of its work is done on 8 cells a side, where wide convolutions run at the full speed of a processor.
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        channels, height, width = shape
+        layers, side = _shrink(max(height, width))
+        layers += _convolution(channels, NARROW, stride=2 if side > 16 else 1, size=5 if channels < FEW else 3)
+        side = -(-side // 2) if side > 16 else side
+        layers += [*_convolution(NARROW, MIDDLE), *_convolution(MIDDLE, MIDDLE, stride=2 if side > 8 else 1)]
+        side = -(-side // 2) if side > 8 else side
+        layers += [Residual(MIDDLE), *_convolution(MIDDLE, WIDE, stride=2 if side > 4 else 1), Residual(WIDE)]
+        self.layers = nn.Sequential(*layers)
+        self.answer = nn.Linear(WIDE, classes)
+
+    def forward(self, activation: Tensor) -> Tensor:
+        """Return the answers."""
+        answers: Tensor = self.answer(self.layers(activation).mean(dim=(2, 3)))
+        return answers
+
+
+class Residual(nn.Module):
+    """Two convolutions beside a way past them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        first, second = _convolution(channels, channels), _convolution(channels, channels)[:-1]
+        self.layers = nn.Sequential(*first, *second)
+
+    def forward(self, activation: Tensor) -> Tensor:
+        """Return what has the shape of the activation."""
+        return functional.relu(activation + self.layers(activation))
+
+
+class PooledPredictor(nn.Module):
+    """Pooled features (GATI, Table 3, Pool) and convolutional ones (Conv) side by side; neither alone was as good.
+
     `kind`: "plain" has pooled features only, "light" a convolution for each halving of the image, "deep" two.
     """
 
@@ -64,12 +117,7 @@ class Pooled(nn.Module):
 def convolutions(shape: tuple[int, ...], kind: str) -> nn.Sequential:
     """Halve an image `(C, H, W)` to 4 cells a side or less while doubling its channels, up to 128 of them."""
     channels, height, width = shape
-    side = max(height, width)
-    layers: list[nn.Module] = []
-    if side > MAX_SIDE:
-        shrink = -(-side // MAX_SIDE)
-        layers.append(nn.AvgPool2d(shrink, ceil_mode=True))
-        side = -(-side // shrink)
+    layers, side = _shrink(max(height, width))
     wide = min(MAX_CHANNELS, max(32, 2 * channels))
     while side > GRID:
         layers += _convolution(channels, wide, stride=2)
@@ -103,7 +151,7 @@ class Selector(nn.Module):
 class LookupNetwork(nn.Module):
     """Predictor and selector as one module, so that a lookup is one compiled call."""
 
-    def __init__(self, predictor: Predictor, selector: Selector) -> None:
+    def __init__(self, predictor: nn.Module, selector: Selector) -> None:
         super().__init__()
         self.predictor = predictor
         self.selector = selector
@@ -114,8 +162,16 @@ class LookupNetwork(nn.Module):
         return answers, self.selector(answers)
 
 
-def _convolution(inside: int, outside: int, *, stride: int) -> list[nn.Module]:
-    layer = nn.Conv2d(inside, outside, 3, stride=stride, padding=1, bias=False)
+def _shrink(side: int) -> tuple[list[nn.Module], int]:
+    """Average images of more than `MAX_SIDE` cells a side; return the layer, if any, and the side behind it."""
+    if side <= MAX_SIDE:
+        return [], side
+    shrink = -(-side // MAX_SIDE)
+    return [nn.AvgPool2d(shrink, ceil_mode=True)], -(-side // shrink)
+
+
+def _convolution(inside: int, outside: int, *, stride: int = 1, size: int = 3) -> list[nn.Module]:
+    layer = nn.Conv2d(inside, outside, size, stride=stride, padding=size // 2, bias=False)
     return [layer, nn.BatchNorm2d(outside), nn.ReLU()]
 
 

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from latebind.learned.lookup import lookup_backend
-from latebind.learned.networks import DEEP, KINDS, LIGHT, PLAIN, LookupNetwork, Predictor, Selector
-from latebind.program.load import compile_module
-from latebind.program.measure import median_seconds
+from latebind.learned.compiled import compile_lookup
+from latebind.learned.networks import DEEP, LIGHT, PLAIN, RESIDUAL, LookupNetwork, Selector, kinds_for, make_predictor
 from latebind.program.program import Program
 
 # What a lookup may take of the time that a hit saves; whether the smallest pays is left to composition.
-AFFORDABLE = {DEEP: 0.2, LIGHT: 0.2, PLAIN: 0.5}
+AFFORDABLE = {RESIDUAL: 0.2, DEEP: 0.2, LIGHT: 0.2, PLAIN: 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +40,31 @@ def plan(program: Program, stages: Sequence[float], activations: Mapping[int, Te
 
 
 def spread(stages: Sequence[float], most: int) -> list[int]:
-    """Return up to `most` of the boundaries behind each stage but the last, evenly over the time, the first early.
+    """Return up to `most` of the boundaries behind each stage but the last, evenly over the time, the first of all too.
 
-    An early exit with a deep predictor gains most: half of CIFAR-10 leaves ResNet-56 after a sixth of the time.
+    The earliest exit saves most; where the first stage is empty, it stands before the network.
     """
     ends = [sum(stages[: stage + 1]) for stage in range(len(stages) - 1)]
     if len(ends) <= most:
         return list(range(len(ends)))
-    aims = [sum(stages) * (place + 0.5) / (most + 0.5) for place in range(most)]
     chosen: set[int] = set()
-    for aim in aims:
+    for place in range(most):
+        aim = sum(stages) * place / most
         free = [stage for stage in range(len(ends)) if stage not in chosen]
         chosen.add(min(free, key=lambda stage: abs(ends[stage] - aim)))
     return sorted(chosen)
 
 
 def _largest_affordable(program: Program, stage: int, activation: Tensor, saved: float) -> Candidate | None:
-    """Try the kinds from the smallest up and stop at the first that takes too long: each trial costs a second."""
-    best = None
-    for kind in reversed(KINDS):
+    """Try the kinds from the most able down and take the first whose time is worth it: each trial costs a second."""
+    for kind in kinds_for(tuple(activation.shape[1:])):
         seconds = _seconds(program, activation, kind)
-        if seconds > AFFORDABLE[kind] * saved:
-            break
-        best = Candidate(stage, kind, seconds)
-        if seconds > AFFORDABLE[DEEP] * saved:
-            break
-    return best
+        if seconds <= AFFORDABLE[kind] * saved:
+            return Candidate(stage, kind, seconds)
+    return None
 
 
 def _seconds(program: Program, activation: Tensor, kind: str) -> float:
     classes = program.spec.outputs[0].shape[0]
-    network = LookupNetwork(Predictor(tuple(activation.shape[1:]), classes, kind=kind), Selector(classes))
-    function = compile_module(
-        network.eval(), activation, backend=lookup_backend(program.backend), threads=program.threads
-    )
-    return median_seconds(lambda: function(activation))
+    network = LookupNetwork(make_predictor(tuple(activation.shape[1:]), classes, kind), Selector(classes))
+    return compile_lookup(network, activation, program).seconds

@@ -10,6 +10,7 @@ from latebind.repository.directory import ModelDirectory
 class Tried:
     """One boundary at which a lookup was trained: how often its answer alone is the base model's, and its cost."""
 
+    where: str
     stage: int
     kind: str
     fidelity: float
@@ -36,7 +37,7 @@ class CacheReport:
     def rows(self) -> list[tuple[str, str]]:
         """Return label and text of each line of the report."""
         chosen = {lookup.stage: lookup for lookup in self.lookups}
-        lines = [(f"behind stage {one.stage}", _line(one, chosen.get(one.stage))) for one in self.tried]
+        lines = [(one.where, _line(one, chosen.get(one.stage))) for one in self.tried]
         lines.append(
             (
                 "expected latency",

@@ -11,7 +11,7 @@ from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ModelSpec
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
-from latebind.program.stored import read_model
+from latebind.program.stored import files_with_entry, read_model
 from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
 from latebind.repository.tensors import read_tensors, tensor_bytes
 
@@ -38,7 +38,10 @@ class StoredLookup:
 
 @dataclass(frozen=True, slots=True)
 class StoredCaches:
-    """All learned caches of a model and the promise that they were calibrated for."""
+    """All learned caches of a model and the promise that they were calibrated for.
+
+    `spare` are stages whose cache is there but not in use: another calibration may take it up.
+    """
 
     format: int
     target: float
@@ -47,6 +50,12 @@ class StoredCaches:
     lower: float
     calibrated_on: int
     lookups: tuple[StoredLookup, ...]
+    spare: tuple[int, ...] = ()
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The stages behind which a cache is, used or not."""
+        return tuple(sorted((*(lookup.stage for lookup in self.lookups), *self.spare)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +66,16 @@ class LookupFiles:
     weights: Mapping[str, Tensor]
 
 
-def write_caches(directory: ModelDirectory, caches: StoredCaches, files: Mapping[int, LookupFiles]) -> ModelDirectory:
-    """Put the caches into the model directory in place of the ones there; the manifest is renewed last."""
+def write_caches(
+    directory: ModelDirectory, caches: StoredCaches, files: Mapping[int, LookupFiles], *, new_entry: bool = False
+) -> ModelDirectory:
+    """Put the caches into the model directory in place of the ones there; the manifest is renewed last.
+
+    `new_entry` gives the model an empty first stage, because a cache stands before the network.
+    """
     made = {LIST: json_bytes(caches)}
+    if new_entry:
+        made |= files_with_entry(directory)
     for stage, lookup in files.items():
         made[graph_name(stage)] = graph_to_json(lookup.graph)
         made[weights_name(stage)] = tensor_bytes(lookup.weights)
@@ -74,9 +90,9 @@ def read_caches(directory: ModelDirectory) -> StoredCaches | None:
     path = directory.path / LIST
     if caches.format != FORMAT:
         raise RepositoryError(f"{path} has format {caches.format}, this version reads {FORMAT}: build the caches again")
-    stages = [lookup.stage for lookup in caches.lookups]
+    stages = caches.stages
     last = len(read_model(directory).cuts)
-    if stages != sorted(set(stages)) or any(not 0 <= stage < last for stage in stages):
+    if len(set(stages)) != len(stages) or any(not 0 <= stage < last for stage in stages):
         raise RepositoryError(f"{path} names stages {stages} of a model with {last + 1}: build the caches again")
     if any(not math.isfinite(lookup.threshold) for lookup in caches.lookups):
         raise RepositoryError(f"{path} has a threshold that is no number: build the caches again")

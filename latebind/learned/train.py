@@ -1,6 +1,6 @@
 """Training predictors and selectors on what the base model made of samples. One thread, deterministic by seed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from latebind.learned.lookup import has_bfloat16
-from latebind.learned.networks import Predictor, Selector
+from latebind.learned.networks import Selector
 
 BATCH = 128
 LEARNING_RATE = 1e-2
 WEIGHT_DECAY = 1e-2
+KERNEL_RATE, KERNEL_MOMENTUM, KERNEL_ROUNDS = 0.08, 0.6, 3
 WARM_UP, COOL_DOWN = 0.15, 0.75  # shares of the steps
 TEMPERATURE = 2.0
 DISTILLATION = 0.5  # the share of the loss that comes from the base model's distribution; labels give the rest
@@ -25,7 +26,7 @@ FALSE_HIT_PENALTY = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Rows to learn from: activations `(N, ...) float16`, the base model's logits and the true classes if known."""
+    """Rows to learn from: activations `(N, ...) bfloat16`, the base model's logits and the true classes if known."""
 
     activations: Tensor
     answers: Tensor
@@ -35,37 +36,75 @@ class Lesson:
 class PredictorTraining:
     """One predictor while it learns; lessons come in pieces, `steps` is how many batches there are in all."""
 
-    def __init__(self, predictor: Predictor, *, steps: int, generator: torch.Generator) -> None:
+    def __init__(self, predictor: nn.Module, *, steps: int, generator: torch.Generator) -> None:
         self.predictor = predictor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._generator = generator
         self._steps = max(1, steps)
         self._step = 0
-        self._optimizer = torch.optim.AdamW(predictor.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+        kernels = [weight for weight in predictor.parameters() if weight.dim() == 4]
+        others = [weight for weight in predictor.parameters() if weight.dim() != 4]
+        self._optimizer = torch.optim.AdamW(others, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+        self._kernels = Kernels(kernels) if kernels else None
         self._half = has_bfloat16()
 
-    def learn(self, lesson: Lesson, *, passes: int) -> None:
-        """Go through the lesson `passes` times, shuffled anew each time."""
+    def learn(self, lesson: Lesson, *, passes: int, tell: Callable[[float], None] = lambda share: None) -> None:
+        """Go through the lesson `passes` times, shuffled anew each time; `tell` hears what share of them is done."""
         self.predictor.train()
-        for _ in range(passes):
+        for done in range(passes):
+            tell(done / passes)
             for rows in _batches(len(lesson.answers), BATCH, self._generator):
                 self._learn_batch(lesson, rows)
         self.predictor.eval()
 
     def _learn_batch(self, lesson: Lesson, rows: Tensor) -> None:
+        pace = self._pace()
         for group in self._optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * self._pace()
+            group["lr"] = LEARNING_RATE * pace
         self._step += 1
         with torch.autocast("cpu", torch.bfloat16, enabled=self._half):
             predicted = self.predictor(lesson.activations[rows].float())
         labels = lesson.labels[rows] if lesson.labels is not None else None
         loss = distillation_loss(predicted.float(), lesson.answers[rows], labels)
-        self._optimizer.zero_grad()
+        self.predictor.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
+        if self._kernels is not None:
+            self._kernels.step(pace)
 
     def _pace(self) -> float:
         done = self._step / self._steps
         return max(0.0, min(1.0, (done + 1 / self._steps) / WARM_UP, (1.0 - done) / COOL_DOWN))
+
+
+class Kernels:
+    """Kernels of convolutions under Muon (Jordan et al. 2024), which needs half the rows that AdamW needs.
+
+    Torch's Muon takes matrices, so each kernel lends its memory to one. A batch norm follows every convolution, so only
+    a kernel's direction matters: its norm is kept, and a step means the same from the first to the last.
+    """
+
+    def __init__(self, kernels: Sequence[nn.Parameter]) -> None:
+        self._kernels = kernels
+        self._matrices = [nn.Parameter(_rows_of(kernel.detach())) for kernel in kernels]
+        self._optimizer = torch.optim.Muon(
+            self._matrices, lr=KERNEL_RATE, momentum=KERNEL_MOMENTUM, weight_decay=0.0, ns_steps=KERNEL_ROUNDS
+        )
+
+    def step(self, pace: float) -> None:
+        """Take one step at `pace` times the full rate, by the gradients that the kernels have."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = KERNEL_RATE * pace
+        for kernel, matrix in zip(self._kernels, self._matrices, strict=True):
+            assert kernel.grad is not None
+            matrix.grad = kernel.grad.permute(0, 2, 3, 1).flatten(1)
+            with torch.no_grad():
+                matrix.mul_(len(matrix) ** 0.5 / matrix.norm().clamp(min=1e-12))
+        self._optimizer.step()  # type: ignore[no-untyped-call]
+
+
+def _rows_of(kernel: Tensor) -> Tensor:
+    """Return the same memory as a matrix with a row for each output channel."""
+    return kernel.permute(0, 2, 3, 1).view(len(kernel), -1)
 
 
 def distillation_loss(predicted: Tensor, answers: Tensor, labels: Tensor | None) -> Tensor:

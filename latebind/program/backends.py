@@ -20,6 +20,11 @@ from latebind.program.rebuild import apart, rebuild
 StageFunction = Callable[..., tuple[Tensor, ...]]
 
 
+def hand_on(*inputs: Tensor) -> tuple[Tensor, ...]:
+    """The empty stage: its outputs are the inputs themselves and hold as long as those."""
+    return inputs
+
+
 class Backend(Protocol):
     """Makes stages fast. `exact` backends compute in the model's precision, others need a tolerance to be allowed."""
 

@@ -23,7 +23,7 @@ from latebind.repository.directory import ModelDirectory
 from latebind.repository.manifest import NAME
 
 MIN_STAGE_SECONDS = 3e-4
-MAX_OVERHEAD = 0.05
+MAX_OVERHEAD = 0.04
 
 Progress = Callable[[str, float], None]
 

@@ -11,6 +11,8 @@ from latebind.domain.model import TensorSpec
 from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.program.operators import SYM_SIZE, is_pointwise
 
+ENTRY = -1  # the cut before the first node: an empty stage that hands the input on, so that requests can leave there
+
 
 def cut_points(graph: Graph) -> tuple[int, ...]:
     """Return the positions `i` such that the graph can be cut behind `graph.nodes[i]`, ascending.
@@ -33,6 +35,11 @@ def cut_points(graph: Graph) -> tuple[int, ...]:
     return tuple(points)
 
 
+def has_entry(graph: Graph) -> bool:
+    """Tell whether the graph can be cut at `ENTRY`: it takes one tensor."""
+    return len(graph.inputs) == 1
+
+
 def good_points(graph: Graph, points: Sequence[int]) -> tuple[int, ...]:
     """Return those cut points at which no compiler loses a fusion: the next operator is not a pointwise one."""
     cheap = batch_only(graph)
@@ -43,11 +50,14 @@ def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
     """Return the graph cut behind each of `points` (ascending, from `cut_points`): a chain of one more graphs.
 
     The first takes the graph's inputs, the last gives its outputs; between them goes one activation, named after the
-    node that makes it.
+    node that makes it. `ENTRY` may come first where `has_entry`.
     """
     cheap = batch_only(graph)
     pieces = []
     inputs, start = graph.inputs, 0
+    if points and points[0] == ENTRY:
+        (entry,) = graph.inputs
+        pieces, points = [Graph(inputs, (), ((entry.name, entry.name),))], points[1:]
     for point in (*points, len(graph.nodes) - 1):
         nodes = tuple(node for node in graph.nodes[start : point + 1] if node.name not in cheap)
         made = graph.nodes[point]

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from latebind.domain.errors import RepositoryError
-from latebind.program.backends import StageFunction, backend_named
+from latebind.program.backends import StageFunction, backend_named, hand_on
 from latebind.program.export import export
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs
@@ -28,7 +28,7 @@ def load_program(directory: ModelDirectory, *, threads: int = 1, backend: str | 
     _try_once(directory, graphs, stages)
     fits = len(profile.stages) == len(stages) and profile.matches_this_machine(threads=threads, backend=chosen)
     activations = tuple(graph.inputs[0].shape for graph in graphs[1:])
-    return Program(model.spec(), profile.costs(), chosen, threads, stages, activations, fits)
+    return Program(model.spec(), profile.costs(), chosen, threads, stages, activations, fits, model.entry)
 
 
 def load_uncut(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> StageFunction:
@@ -48,7 +48,9 @@ def compile_module(
 
 
 def compile_graph(graph: Graph, weights: dict[str, Tensor], *, backend: str, threads: int) -> StageFunction:
-    """Compile a graph, whole or a stage, to a backend by its name."""
+    """Compile a graph, whole or a stage, to a backend by its name; an empty stage hands on what it gets."""
+    if not graph.nodes:
+        return hand_on
     return backend_named(backend).compile(graph, weights, threads=threads)
 
 

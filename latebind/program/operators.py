@@ -10,9 +10,11 @@ from torch._ops import OpOverload
 
 from latebind.domain.errors import RepositoryError
 
-# Composite operators that export keeps whole, because every backend has a better kernel for them than for their parts.
+# Operators that are not core and stay whole, because every backend has a better kernel for them than for their parts.
 KEPT_WHOLE = (
     "aten.adaptive_max_pool2d.default",
+    "aten.fake_quantize_per_channel_affine_cachemask.default",
+    "aten.fake_quantize_per_tensor_affine_cachemask.default",
     "aten.hardsigmoid.default",
     "aten.hardswish.default",
     "aten.linear.default",

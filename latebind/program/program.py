@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from latebind.domain.costs import ModelCosts
+from latebind.domain.costs import EMPTY_STAGE, ModelCosts
 from latebind.domain.model import ModelSpec
-from latebind.program.backends import StageFunction
+from latebind.program.backends import StageFunction, hand_on
 from latebind.program.measure import made_up_inputs, profile_stages, profiled_batches, run_chain
 
 
@@ -18,6 +18,7 @@ class Program:
     What a stage gives holds until that stage is called again; what `run` and its kin give is the caller's.
 
     `activations[i]` says what the single tensor behind stage i is, batch dimension left out (none for the last).
+    `entry` says that stage 0 is empty: it hands on the input, so that a learned cache can stand before the network.
     `costs_fit` is False where the costs were measured on another machine or with other settings: call
     `profile_program` and serve with what it returns.
     """
@@ -29,6 +30,34 @@ class Program:
     stages: tuple[StageFunction, ...]
     activations: tuple[tuple[int, ...], ...]
     costs_fit: bool
+    entry: bool = False
+
+    def with_entry(self) -> "Program":
+        """Return the same network behind an empty stage, which costs nothing; it must take one tensor."""
+        if self.entry:
+            return self
+        (taken,) = self.spec.inputs
+        return replace(
+            self,
+            spec=replace(self.spec, stages=self.spec.stages + 1),
+            costs=replace(self.costs, stages=(EMPTY_STAGE, *self.costs.stages)),
+            stages=(hand_on, *self.stages),
+            activations=(taken.shape, *self.activations),
+            entry=True,
+        )
+
+    def without_entry(self) -> "Program":
+        """Return the network alone: without exits an empty stage is only one more boundary to pass."""
+        if not self.entry:
+            return self
+        return replace(
+            self,
+            spec=replace(self.spec, stages=self.spec.stages - 1),
+            costs=replace(self.costs, stages=self.costs.stages[1:]),
+            stages=self.stages[1:],
+            activations=self.activations[1:],
+            entry=False,
+        )
 
     def run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs, each `(B, ...)`, for inputs `(B, ...)`."""

@@ -1,15 +1,15 @@
 """How a program lies in its model directory: what `build` writes and `load` reads. For the graph: `graph_file`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
 
-from latebind.domain.costs import ModelCosts
+from latebind.domain.costs import EMPTY_STAGE, ModelCosts
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.program.cut import cut_points, split
+from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.profile import Profile
@@ -30,7 +30,7 @@ FORMAT = 1
 class StoredModel:
     """`model.json`: what the model is called, where it is cut, and by which backend it runs best.
 
-    `cuts` names the activations that end each stage but the last.
+    `cuts` names the activations that end each stage but the last; the first may be the input (an empty stage).
     """
 
     format: int
@@ -42,6 +42,11 @@ class StoredModel:
     backend: str
     tolerance: float | None
     max_batch: int
+
+    @property
+    def entry(self) -> bool:
+        """Whether the first stage is empty."""
+        return bool(self.cuts) and self.cuts[0] in {spec.name for spec in self.inputs}
 
     def spec(self) -> ModelSpec:
         """Return the model as clients and the scheduler know it, without learned caches."""
@@ -60,6 +65,16 @@ def write_program(
         PROFILE: json_bytes(profile),
     }
     return ModelDirectory.create(path, files)
+
+
+def files_with_entry(directory: ModelDirectory) -> dict[str, bytes]:
+    """Return the files that give the model of `directory`, which has none, an empty first stage."""
+    model, profile = read_model(directory), read_profile(directory)
+    (taken,) = model.inputs
+    return {
+        MODEL: json_bytes(replace(model, cuts=(taken.name, *model.cuts))),
+        PROFILE: json_bytes(replace(profile, stages=(EMPTY_STAGE, *profile.stages))),
+    }
 
 
 def read_model(directory: ModelDirectory) -> StoredModel:
@@ -99,6 +114,8 @@ def read_stages(directory: ModelDirectory, model: StoredModel) -> tuple[Graph, .
     """Return the graph of each stage; raises `RepositoryError` for a cut where the graph cannot be cut."""
     graph = read_graph(directory, model)
     places = {graph.nodes[point].name: point for point in cut_points(graph)}
+    if has_entry(graph):
+        places[graph.inputs[0].name] = ENTRY
     unknown = [name for name in model.cuts if name not in places]
     points = [places[name] for name in model.cuts if name in places]
     if unknown or points != sorted(set(points)):

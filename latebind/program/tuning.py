@@ -16,7 +16,7 @@ from latebind.program.load import compile_graph, compile_stages
 from latebind.program.measure import interleaved_seconds, median_seconds, run_chain, with_batch
 from latebind.program.verify import relative_error
 
-RUNS = 25  # of each side when two are compared
+RUNS = 41  # of each side when two are compared
 PROBE_STAGES = 8  # of the chain on which the cost of a cut is measured
 
 
@@ -40,6 +40,11 @@ class Chain:
     graphs: tuple[Graph, ...]
     stages: tuple[StageFunction, ...]
     overhead: dict[int, float]
+
+    @property
+    def worst(self) -> float:
+        """The largest of `overhead`; 1 if the model is not cut."""
+        return max(self.overhead.values(), default=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,9 @@ class Tuner:
     def cut(self, candidate: Candidate, min_stage_seconds: float, max_overhead: float | None) -> Chain:
         """Return the model cut into stages worth `min_stage_seconds` on average on this backend; 0 keeps every cut.
 
-        `max_overhead` limits how much longer than the uncut model the chain may take (0.05: a twentieth) at batch 1
-        and at `max_batch`: the cost of one cut is measured on a chain of a few stages, and no more cuts are made than
-        fit. None sets no limit.
+        `max_overhead` limits how much longer than the uncut model the chain may take (0.04: 4 %) at batch 1
+        and at `max_batch`: the cost of one cut is measured on a chain of a few stages, no more cuts are made than fit,
+        and one less as long as the chain that results takes longer. None sets no limit.
         """
         points = cut_points(self.exported.graph)
         if min_stage_seconds <= 0:
@@ -88,13 +93,17 @@ class Tuner:
         points = good_points(self.exported.graph, points)
         pieces = self._piece_seconds(points)
         stages = max(1, int(candidate.seconds / min_stage_seconds))
-        if max_overhead is not None and stages > 1 and points:
-            probe = self._compile(candidate, join(points, pieces, min(stages, PROBE_STAGES)))
-            each = (max(probe.overhead.values(), default=1.0) - 1.0) / max(1, len(probe.stages) - 1)
-            stages = min(stages, 1 + int(max_overhead / each)) if each > 0 else stages
-            if stages >= len(probe.stages) and join(points, pieces, stages) == probe.cuts:
-                return probe
-        return self._compile(candidate, join(points, pieces, stages))
+        if max_overhead is None or stages == 1 or not points:
+            return self._compile(candidate, join(points, pieces, stages))
+        chain = self._compile(candidate, join(points, pieces, min(stages, PROBE_STAGES)))
+        each = (chain.worst - 1.0) / max(1, len(chain.stages) - 1)
+        stages = min(stages, 1 + int(max_overhead / each)) if each > 0 else stages
+        cuts = join(points, pieces, stages)
+        if cuts != chain.cuts:
+            chain = self._compile(candidate, cuts)
+        while chain.cuts and chain.worst > 1.0 + max_overhead:  # the estimate was too hopeful
+            chain = self._compile(candidate, join(points, pieces, len(chain.stages) - 1))
+        return chain
 
     def _piece_seconds(self, points: Sequence[int]) -> tuple[float, ...]:
         """Return what each piece between two points takes run eagerly: its share is about the same elsewhere."""

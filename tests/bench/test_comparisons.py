@@ -16,7 +16,7 @@ LABELS = RANDOM.integers(0, 5, 60)
 
 
 def test_without_learned_caches_both_servers_give_the_same_bits(models: Path) -> None:
-    report = exits.run(models, "chain", IMAGES, LABELS)
+    report = exits.run(models, "chain", IMAGES, LABELS, setting=exits.Setting())
     assert report.identical
     assert report.fidelity == 1.0
     assert report.accuracy_on == report.accuracy_off

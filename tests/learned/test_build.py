@@ -48,7 +48,8 @@ def test_easy_digits_leave_early_and_answers_stay_the_base_models(built: Built) 
 
 def test_the_report_tells_every_boundary_and_the_promise(built: Built) -> None:
     text = dict(built.report.rows())
-    assert sum(label.startswith("behind stage") for label in text) == len(built.report.tried)
+    assert "before the network" in text
+    assert sum(label.startswith("behind stage") for label in text) == len(built.report.tried) - 1
     assert "times less" in text["expected latency"]
     assert "target 0.9" in text["fidelity"]
     assert built.report.lower >= 0.9
@@ -112,7 +113,7 @@ def test_a_target_of_one_leaves_no_lookups(built: Built, tmp_path: Path) -> None
 def test_too_few_samples_give_no_exits_and_say_so(built: Built, tmp_path: Path) -> None:
     directory = copy_of(built.directory, tmp_path)
     few = built.calibrate.ordered(load_program(directory).spec.inputs).take(torch.arange(50))
-    with pytest.warns(UserWarning, match="30 held-out samples cannot show a fidelity of 0.97"):
+    with pytest.warns(UserWarning, match="35 held-out samples cannot show a fidelity of 0.97"):
         report = build_caches(directory, built.fit, few, fidelity=0.97)
     assert report.lookups == ()
     assert "give more samples" in dict(report.rows())["warning"]
@@ -150,6 +151,31 @@ def test_what_is_no_classifier_is_refused_with_the_reason(module: nn.Module, rea
         build_caches(directory, Samples((rows,)), Samples((rows,)))
 
 
+def test_a_cache_before_the_network_gives_it_an_empty_first_stage(built: Built) -> None:
+    program = load_program(built.directory)
+    assert program.entry
+    assert built.report.lookups[0].stage == 0
+    alone = program.without_entry()
+    assert alone.spec.stages == len(alone.stages) == program.spec.stages - 1
+    assert alone.costs.remaining(0, 4) == program.costs.remaining(0, 4)
+    rows = built.unseen[:4]
+    assert torch.equal(alone.run(rows)[0], program.run(rows)[0])
+    again = alone.with_entry()
+    assert again.activations == program.activations
+    assert again.costs.stages == program.costs.stages
+    assert torch.equal(again.run_through(0, rows), rows)
+
+
+def test_a_model_keeps_its_stages_where_no_cache_stands_before_the_network(built: Built, tmp_path: Path) -> None:
+    directory = build_caches(copy_of(built.directory, tmp_path), built.fit, built.calibrate, fidelity=1.0).directory
+    assert load_program(directory).entry  # as it was before
+    fresh = build_program(nn.Linear(4, 3), [torch.randn(8, 4)], directory=tmp_path / "m", name="m")
+    rows = Samples((torch.randn(400, 4),))
+    with pytest.warns(UserWarning, match="no lookup is small enough"):
+        after = build_caches(fresh.directory, rows, rows, fidelity=0.9).directory
+    assert not load_program(after).entry
+
+
 def test_an_altered_cache_is_refused(built: Built, tmp_path: Path) -> None:
     directory = copy_of(built.directory, tmp_path)
     name = weights_name(built.report.lookups[0].stage)
@@ -168,8 +194,9 @@ def test_a_cache_that_does_not_fit_its_stage_is_refused(built: Built, tmp_path: 
         load_lookups(directory.write_files({graph_name(stage): graph}), backend="eager")
 
 
-def test_candidates_are_spread_over_the_time_and_start_early() -> None:
-    assert spread([1.0] * 8, 3) == [0, 2, 5]
+def test_candidates_are_spread_over_the_time_and_start_at_the_first_boundary() -> None:
+    assert spread([1.0] * 8, 3) == [0, 2, 4]
+    assert spread([0.0, *[1.0] * 4], 3) == [0, 1, 3]
     assert spread([1.0] * 3, 5) == [0, 1]
     assert spread([5.0, 1.0, 1.0, 1.0], 2) == [0, 1]
     assert spread([1.0], 3) == []
@@ -192,6 +219,21 @@ def test_calibrating_again_moves_thresholds_and_trains_nothing(built: Built, tmp
     assert {name: after.read(name) for name in after.names(CACHES) if name.endswith(".safetensors")}.items() <= (
         before.items()
     )
+
+
+def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_them_up(
+    built: Built, tmp_path: Path
+) -> None:
+    directory = copy_of(built.directory, tmp_path)
+    none = recalibrate(directory, built.calibrate, fidelity=1.0)
+    caches = read_caches(none.directory)
+    assert caches is not None
+    assert caches.lookups == ()
+    assert caches.spare == tuple(one.stage for one in built.report.tried)
+    assert none.seconds_with == none.seconds_without
+    assert load_lookups(none.directory, backend="eager") == {}
+    again = recalibrate(none.directory, built.calibrate, fidelity=0.9, confidence=0.9)
+    assert [one.stage for one in again.lookups] == [one.stage for one in built.report.lookups]
 
 
 def test_a_model_without_learned_caches_cannot_be_calibrated_again(built: Built, tmp_path: Path) -> None:

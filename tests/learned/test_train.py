@@ -1,9 +1,9 @@
 """Training: it learns what can be learned, the same way each time."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from latebind.learned.networks import PLAIN, Predictor, Selector
+from latebind.learned.networks import PLAIN, Selector, make_predictor
 from latebind.learned.train import Lesson, PredictorTraining, batches_in, distillation_loss, predict, train_selector
 
 
@@ -14,10 +14,10 @@ def lesson(rows: int = 512) -> Lesson:
     return Lesson(activations.half(), answers, answers.argmax(dim=1))
 
 
-def learned(passes: int) -> Predictor:
+def learned(passes: int) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        predictor = Predictor((4, 6, 6), 4, kind=PLAIN)
+        predictor = make_predictor((4, 6, 6), 4, PLAIN)
     generator = torch.Generator().manual_seed(2)
     PredictorTraining(predictor, steps=passes * batches_in(512), generator=generator).learn(lesson(), passes=passes)
     return predictor

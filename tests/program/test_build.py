@@ -89,6 +89,20 @@ def test_stages_are_joined_where_they_are_not_worth_it(module: Branchy, tmp_path
     assert len(report.stages) == 1
 
 
+def test_no_cut_is_made_where_every_cut_costs_too_much(module: Branchy, tmp_path: Path) -> None:
+    report = build_program(
+        module,
+        (IMAGES,),
+        directory=tmp_path / "m",
+        name="m",
+        backends=("eager",),
+        min_stage_seconds=1e-6,
+        max_overhead=-0.9,  # faster than the uncut model: nothing can be
+    )
+    assert len(report.stages) == 1
+    assert report.overhead == {}
+
+
 def test_a_model_that_cannot_be_cut_runs_as_one_stage(tmp_path: Path) -> None:
     module = Uncuttable().eval()
     x = torch.randn(3, 6)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from examples.cifar10.model import resnet56
 from examples.cifar10.resnet18 import resnet18
 from latebind.domain.model import TensorSpec
-from latebind.program.cut import cut_points, good_points, split
+from latebind.program.cut import ENTRY, cut_points, good_points, has_entry, split
 from latebind.program.export import Exported, export, run_module
 from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.program.join import join
@@ -51,6 +51,22 @@ def test_the_pieces_of_a_module_compute_what_it_computes(
     for batch in (1, 5):
         rows = tuple(torch.randn(batch, *shape) for shape in shapes)
         assert relative_error(chain_of(exported, rows), run_module(module, rows)) <= 1e-5
+
+
+@pytest.mark.parametrize("module", [Branchy(), Uncuttable()])
+def test_an_empty_stage_may_come_before_the_network(module: nn.Module) -> None:
+    module.eval()
+    rows = torch.randn(3, *((3, 8, 8) if isinstance(module, Branchy) else (6,)))
+    exported = export(module, (rows,))
+    assert has_entry(exported.graph)
+    empty, *rest = split(exported.graph, (ENTRY, *cut_points(exported.graph)))
+    assert empty.nodes == ()
+    assert empty.inputs == empty.output_specs() == rest[0].inputs
+    assert tuple(rest) == split(exported.graph, cut_points(exported.graph))
+
+
+def test_a_network_with_two_inputs_has_no_entry() -> None:
+    assert not has_entry(export(TwoInputs().eval(), (torch.randn(2, 3, 8, 8), torch.randn(2, 4))).graph)
 
 
 def test_what_follows_from_the_batch_size_is_made_again_behind_a_cut() -> None:

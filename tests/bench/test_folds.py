@@ -1,0 +1,56 @@
+"""Folds: each row is answered by thresholds calibrated on the others, and the model itself stays as it was."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latebind.bench import exits
+from latebind.domain.errors import ConfigError
+from tests.learned.conftest import Built, built
+
+__all__ = ["built"]  # the fixture
+
+ROWS = 240
+
+
+def ask(repository: Path, given: Built, *, folds: int) -> exits.ExitsReport:
+    assert isinstance(given.calibrate.inputs, dict)
+    assert given.calibrate.labels is not None
+    return exits.run_folds(
+        repository,
+        "digits",
+        {"image": given.calibrate.inputs["image"][:ROWS].numpy()},
+        given.calibrate.labels[:ROWS].numpy(),
+        setting=exits.Setting(backend="eager"),
+        folds=folds,
+        fidelity=0.8,
+        progress=lambda text, share: None,
+    )
+
+
+@pytest.fixture(scope="module")
+def repository(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("folds")
+    shutil.copytree(built.directory.path, root / "digits" / "1")
+    return root
+
+
+def test_every_row_is_answered_once_and_the_model_stays(repository: Path, built: Built) -> None:
+    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+    report = ask(repository, built, folds=2)
+    assert report.requests == ROWS
+    assert sum(report.left_at.values()) == pytest.approx(1.0)
+    assert report.left_at[0] > 0.2  # before the network
+    assert report.fidelity >= 0.75
+    assert report.accuracy_off is not None
+    assert report.accuracy_off > 0.9  # labels go with their rows
+    assert np.all(report.seconds_on > 0)
+    assert before == {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("folds", [1, ROWS + 1])
+def test_a_number_of_folds_without_sense_is_refused(repository: Path, built: Built, folds: int) -> None:
+    with pytest.raises(ConfigError, match="folds"):
+        ask(repository, built, folds=folds)

@@ -20,7 +20,7 @@ from latebind.repository.listing import Repository
 
 TRAINED, CALIBRATED = 800, 1300  # images up to here train network and caches, calibrate, and the rest tests
 STAGE_SECONDS = 2.2e-4  # a small network: shorter stages than the default, so that there are places to leave
-LESSONS = 60_000
+LESSONS = 25_000
 VIEWS = 6  # how many shifted copies of each training image the caches learn from
 
 

@@ -99,5 +99,5 @@ def _ranges(
     if not watched.outputs:
         return {}
     with torch.inference_mode():
-        found = rebuild(watched, weights)(rows)
+        found = rebuild(watched, weights)(rows.contiguous())
     return {name: (float(t.min()), float(t.max())) for (name, _), t in zip(watched.outputs, found, strict=True)}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from latebind.learned.networks import RESIDUAL, make_predictor
+from latebind.learned.networks import DEEP, RESIDUAL, make_predictor
 from latebind.learned.quantise import PER_CHANNEL, PER_TENSOR, quantise
 from latebind.program.export import Exported, export
 from latebind.program.graph import Graph
@@ -52,6 +52,13 @@ def test_what_was_never_negative_gets_all_steps_above_zero(exported: Exported) -
     unsigned = [bounds for bounds in ranges.values() if bounds == (0, 255)]
     assert len(signed) == 1  # the input alone; all others come out of a ReLU
     assert len(unsigned) == len(ranges) - 1
+
+
+def test_rows_may_lie_in_memory_channels_last() -> None:
+    network = make_predictor((16, 8, 8), 10, DEEP).eval()  # it flattens its features
+    exported = export(network, (ROWS[:1],))
+    graph, _ = quantise(exported.graph, exported.weights, ROWS.to(memory_format=torch.channels_last))
+    assert calls(graph, PER_TENSOR) > 0
 
 
 def test_colours_and_networks_without_convolutions_stay_as_they_are() -> None:

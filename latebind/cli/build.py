@@ -8,7 +8,7 @@ import typer
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.sources import example_inputs, load_module, load_samples, options
 from latebind.domain.errors import ConfigError
-from latebind.learned.build import PRESENTATIONS, build_caches
+from latebind.learned.build import CACHE_BYTES, CANDIDATES, PRESENTATIONS, build_caches
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, build_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
@@ -37,6 +37,16 @@ def build(
     lessons: Annotated[
         int, typer.Option(help="Rows that each predictor sees; more make better exits.")
     ] = PRESENTATIONS,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Train this predictor wherever its time may pay: residual, deep, light, plain, fc(256), pool(256), "
+            "conv(3,1) with any numbers; may be repeated. Default: the most able of the first four."
+        ),
+    ] = None,
+    boundaries: Annotated[int, typer.Option(help="How many places for learned caches to try.")] = CANDIDATES,
+    memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES
+    / 1e6,
     fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97,
     confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95,
     min_stage_ms: Annotated[
@@ -89,6 +99,7 @@ def build(
                 progress=tell,
             )
         show(f"{title} version {version}", [{"": label, " ": text} for label, text in built.rows()])
+        learned = None
         if data:
             with progress("learning caches") as tell:
                 tell("loading data", 0.0)
@@ -100,6 +111,9 @@ def build(
                     fidelity=fidelity,
                     confidence=confidence,
                     presentations=lessons,
+                    kinds=kind or (),
+                    candidates=boundaries,
+                    cache_bytes=int(memory * 1e6),
                     threads=threads,
                     seed=seed,
                     progress=tell,
@@ -107,5 +121,14 @@ def build(
             show(
                 f"learned caches for fidelity {fidelity:g}", [{"": label, " ": text} for label, text in learned.rows()]
             )
+            if len(learned.trials) > 1:
+                show("what each rule of composition would have chosen, calibrated alike", learned.comparison())
         console.print(f"serve it with: latebind serve {repository}")
-        save(json_file, {"program": built.rows(), "caches": learned.rows() if data else None})
+        save(
+            json_file,
+            {
+                "program": built.rows(),
+                "caches": learned.rows() if learned else None,
+                "composition": learned.comparison() if learned else None,
+            },
+        )

@@ -7,7 +7,7 @@ import typer
 
 from latebind.cli.console import JsonFile, progress, reporting, save, show
 from latebind.cli.sources import load_samples, options
-from latebind.learned.build import recalibrate
+from latebind.learned.build import CACHE_BYTES, recalibrate
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 
@@ -24,6 +24,8 @@ def calibrate(
     confidence: Annotated[float, typer.Option(help="Confidence in that share.")] = 0.95,
     backend: Annotated[str | None, typer.Option(help="The backend that will serve, if not the one built for.")] = None,
     threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1,
+    memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES
+    / 1e6,
     seed: Annotated[int, typer.Option(help="Seed of the split into choosing and showing.")] = 0,
     json_file: JsonFile = None,
 ) -> None:
@@ -42,6 +44,7 @@ def calibrate(
             threads=threads,
             backend=backend,
             seed=seed,
+            cache_bytes=int(memory * 1e6),
             progress=tell,
         )
     show(f"learned caches for fidelity {fidelity:g}", [{"": label, " ": text} for label, text in report.rows()])

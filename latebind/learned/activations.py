@@ -47,23 +47,26 @@ def capture(program: Program, samples: Samples, stages: Sequence[int]) -> Captur
     return Captured(behind, answers, samples.labels)
 
 
-def observe(program: Program, samples: Samples, lookups: dict[int, LookupFunction]) -> Seen:
-    """Send `samples` through the network and, at each lookup, note how sure it was and whether right. Keeps no more."""
+def observe(program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]]) -> Seen:
+    """Send `samples` through the network and note how sure each lookup was and whether right. Keeps no more.
+
+    `lookups` are pairs of the stage that a lookup stands behind and its function.
+    """
     scores = np.empty((len(lookups), len(samples)))
     right = np.empty((len(lookups), len(samples)), dtype=np.bool_)
-    place = {stage: k for k, stage in enumerate(sorted(lookups))}
     for start, batch in batches(samples):
         said: dict[int, Tensor] = {}
         passed: tuple[Tensor, ...] = batch
         rows = slice(start, start + len(batch[0]))
-        for number, stage in enumerate(program.stages):
-            passed = stage(*passed)
-            if number in place:
-                answers, sure = lookups[number](passed[0])
-                said[number] = answers.argmax(dim=1)
-                scores[place[number], rows] = sure.numpy()
-        for number, answer in said.items():
-            right[place[number], rows] = (answer == passed[0].argmax(dim=1)).numpy()
+        for number, run in enumerate(program.stages):
+            passed = run(*passed)
+            for k, (stage, function) in enumerate(lookups):
+                if stage == number:
+                    answers, sure = function(passed[0])
+                    said[k] = answers.argmax(dim=1)
+                    scores[k, rows] = sure.numpy()
+        for k, answer in said.items():
+            right[k, rows] = (answer == passed[0].argmax(dim=1)).numpy()
     return Seen(scores, right)
 
 

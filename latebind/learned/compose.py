@@ -1,10 +1,10 @@
 """Which boundaries get a lookup and how sure each must be: the exact objective on held-out samples. Numbers only.
 
-GATI (section 4) scores each cache by itself and lets an ILP choose. Here expected latency is counted by sending every
-sample through stages and lookups, so that hits that go together are counted once. The ILP is not here yet.
+GATI (section 4) scores each cache by itself and lets an integer programme choose (`ilp`). Here expected latency is
+counted by sending every sample through stages and lookups, so that hits that go together are counted once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,12 +67,33 @@ def send(thresholds: Floats, seen: Seen, costs: Costs) -> Result:
     return Result(seconds, wrong, left_at)
 
 
-class Composer:
-    """Finds lookups and thresholds that minimise mean seconds + price x (share of answers that differ)."""
+Choice = tuple[int, ...]  # which lookups are there, ascending
 
-    def __init__(self, seen: Seen, costs: Costs) -> None:
-        self._seen = seen
-        self._costs = costs
+
+def every_choice(_choice: Choice) -> bool:
+    """Forbid nothing."""
+    return True
+
+
+class Composer:
+    """Finds lookups and thresholds that minimise mean seconds + price x (share of answers that differ).
+
+    `allows` says which lookups may be together. The search begins at the best of `starts`.
+    """
+
+    def __init__(
+        self,
+        seen: Seen,
+        costs: Costs,
+        *,
+        allows: Callable[[Choice], bool] = every_choice,
+        starts: Sequence[Choice] | None = None,
+    ) -> None:
+        self.seen = seen
+        self.costs = costs
+        self.allows = allows
+        every = tuple(range(len(costs.lookups)))
+        self._starts = [every] if starts is None else list(starts)
         self._order = np.argsort(-seen.scores, axis=1, kind="stable")
         ordered = np.take_along_axis(seen.scores, self._order, axis=1)
         self._ends = np.ones(ordered.shape, dtype=np.bool_)  # a threshold cannot part equal scores
@@ -80,12 +101,14 @@ class Composer:
 
     def choose(self, price: float) -> Floats:
         """Return the thresholds; lookups that do not pay have infinity. Local search over which lookups are there."""
-        every = tuple(range(len(self._costs.lookups)))
-        best, value = self.descend(price, every)
+        every = tuple(range(len(self.costs.lookups)))
+        best, value = min((self.descend(price, start) for start in self._starts), key=lambda found: found[1])
         improved = True
         while improved:
             improved = False
             for there in _neighbours(tuple(k for k in every if np.isfinite(best[k])), every):
+                if not self.allows(there):
+                    continue
                 found, at = self.descend(price, there)
                 if at < value - 1e-12:
                     best, value, improved = found, at, True
@@ -94,25 +117,25 @@ class Composer:
 
     def value(self, thresholds: Floats, price: float) -> float:
         """Return the objective."""
-        result = send(thresholds, self._seen, self._costs)
+        result = send(thresholds, self.seen, self.costs)
         return float(result.seconds.mean() + price * result.wrong.mean())
 
-    def descend(self, price: float, there: Sequence[int]) -> tuple[Floats, float]:
+    def descend(self, price: float, there: Choice) -> tuple[Floats, float]:
         """Return the best thresholds found for the lookups `there` alone, and the objective.
 
         Each step sets one threshold exactly, all others held: from the last lookup to the first, then again.
         """
-        lookups, n = self._seen.scores.shape
+        lookups, n = self.seen.scores.shape
         thresholds = np.full(lookups, np.inf)
         best, value = thresholds.copy(), self.value(thresholds, price)
         for _ in range(ROUNDS):
             before = thresholds.copy()
-            rest = np.full(n, self._costs.segments[-1])  # what each sample costs from here to its end
+            rest = np.full(n, self.costs.segments[-1])  # what each sample costs from here to its end
             for k in reversed(range(lookups)):
                 if k in there:
                     thresholds[k] = self._best_threshold(k, thresholds, rest, price)
                     rest = self._with_lookup(k, thresholds[k], rest, price)
-                rest = rest + self._costs.segments[k]
+                rest = rest + self.costs.segments[k]
             if rest.mean() < value - 1e-15:
                 best, value = thresholds.copy(), float(rest.mean())
             if np.array_equal(before, thresholds):
@@ -123,22 +146,22 @@ class Composer:
         """The threshold that gains most over running on; infinity if all of it is less than the lookup costs."""
         reach = np.ones(len(rest), dtype=np.bool_)
         for j in range(k):
-            reach &= self._seen.scores[j] < thresholds[j]
-        gain = np.where(reach, rest - price * ~self._seen.right[k], 0.0)[self._order[k]]
+            reach &= self.seen.scores[j] < thresholds[j]
+        gain = np.where(reach, rest - price * ~self.seen.right[k], 0.0)[self._order[k]]
         total = np.where(self._ends[k], np.cumsum(gain), -np.inf)
         place = int(total.argmax())
-        if total[place] <= self._costs.lookups[k] * reach.sum():
+        if total[place] <= self.costs.lookups[k] * reach.sum():
             return float("inf")
-        return float(self._seen.scores[k][self._order[k][place]])
+        return float(self.seen.scores[k][self._order[k][place]])
 
     def _with_lookup(self, k: int, threshold: float, rest: Floats, price: float) -> Floats:
         if not np.isfinite(threshold):
             return rest
-        hit = self._seen.scores[k] >= threshold
-        return np.where(hit, price * ~self._seen.right[k], rest) + self._costs.lookups[k]
+        hit = self.seen.scores[k] >= threshold
+        return np.where(hit, price * ~self.seen.right[k], rest) + self.costs.lookups[k]
 
 
-def _neighbours(there: tuple[int, ...], every: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _neighbours(there: Choice, every: Choice) -> Iterator[Choice]:
     """Yield the sets with one lookup less, one more, or one put elsewhere."""
     absent = tuple(k for k in every if k not in there)
     for k in there:
@@ -150,7 +173,7 @@ def _neighbours(there: tuple[int, ...], every: tuple[int, ...]) -> Iterator[tupl
             yield tuple(sorted((*(j for j in there if j != k), other)))
 
 
-def path(seen: Seen, costs: Costs, *, steps: int = 120) -> list[Floats]:
+def path(composer: Composer, *, steps: int = 120) -> list[Floats]:
     """Return thresholds from the strictest to the laxest: a falling price of a wrong answer, repetitions left out.
 
     The prices reach from 1,000 networks, where hardly a sample leaves, down to 2, where most do. The best thresholds
@@ -158,12 +181,17 @@ def path(seen: Seen, costs: Costs, *, steps: int = 120) -> list[Floats]:
     to its target than to the next candidate; so the way between two of them, and from no exit at all to the first, is
     walked in small steps.
     """
-    composer = Composer(seen, costs)
+    seen, costs = composer.seen, composer.costs
     found = [np.full(len(costs.lookups), np.inf)]
     for price in np.geomspace(1000.0, 2.0, steps) * costs.whole:
         thresholds = composer.choose(float(price))
-        if not np.array_equal(thresholds, found[-1]):
+        if np.array_equal(thresholds, found[-1]):
+            continue
+        on_the_way = np.flatnonzero(np.isfinite(thresholds) | np.isfinite(found[-1]))
+        if composer.allows(tuple(int(k) for k in on_the_way)):
             found.extend(_way(found[-1], thresholds, seen))
+        else:
+            found.append(thresholds)
     return found
 
 

@@ -63,33 +63,36 @@ class Explorer:
         Each predictor sees about `presentations` rows, repetitions counted; activations take at most `memory` bytes
         at a time. The last rows are kept for the selectors.
         """
-        stages = [one.stage for one in planned]
+        stages = sorted({one.stage for one in planned})
         room = max(FEWEST_ROWS, memory // bytes_a_row(self.program, stages))
         learn = len(fit) - max(1, round(SELECTOR_SHARE * len(fit)))
         parts = _parts(torch.randperm(learn, generator=_generator(self.seed, -1)), room)
         passes = max(1, min(MOST_PASSES, round(presentations / learn)))
         steps = sum(passes * batches_in(len(part)) for part in parts)
-        predictors = {one.stage: self._predictor(one) for one in planned}
-        training = {
-            stage: PredictorTraining(predictor, steps=steps, generator=_generator(self.seed, stage))
-            for stage, predictor in predictors.items()
-        }
+        predictors = [self._predictor(one) for one in planned]
+        training = [
+            PredictorTraining(predictor, steps=steps, generator=_generator(self.seed, one.stage))
+            for one, predictor in zip(planned, predictors, strict=True)
+        ]
         each = 0.75 / len(parts)
         for number, part in enumerate(parts):
             begun = 0.02 + each * number
             self.progress(f"running the base model, part {number + 1} of {len(parts)}", begun)
             captured = self._capture(fit.take(part), stages)
-            for place, stage in enumerate(stages):
+            for place, one in enumerate(planned):
 
-                def tell(done: float, place: int = place, stage: int = stage, begun: float = begun) -> None:
-                    share = begun + each * (0.2 + 0.8 * (place + done) / len(stages))
-                    self.progress(f"training the predictor behind stage {stage}", share)
+                def tell(done: float, place: int = place, one: Candidate = one, begun: float = begun) -> None:
+                    share = begun + each * (0.2 + 0.8 * (place + done) / len(planned))
+                    self.progress(f"training {one.kind} behind stage {one.stage}", share)
 
                 with all_cores(self.program.threads):
-                    training[stage].learn(_lesson(captured, stage), passes=passes, tell=tell)
+                    training[place].learn(_lesson(captured, one.stage), passes=passes, tell=tell)
         self.progress("training selectors", 0.78)
         unseen = self._capture(fit.take(torch.arange(learn, len(fit))[-room:]), stages)
-        return [self._finish(one, predictors[one.stage], unseen, first_row(fit)) for one in planned]
+        return [
+            self._finish(one, predictor, unseen, first_row(fit))
+            for one, predictor in zip(planned, predictors, strict=True)
+        ]
 
     def _capture(self, samples: Samples, stages: list[int]) -> Captured:
         with all_cores(self.program.threads):

@@ -1,10 +1,14 @@
 """The networks of a learned cache: a predictor that answers, a selector that says how sure; in the end one module."""
 
+import re
+from collections.abc import Sequence
 from math import prod
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from latebind.domain.errors import ConfigError
 
 GRID, PEAKS = 4, 2  # cells a side of the mean-pooled and the max-pooled features
 MAX_SIDE = 32  # larger activations are averaged down to this before convolutions
@@ -17,21 +21,47 @@ SOFTNESS = 2.0  # of the shares that selectors see: they tell 0.99 from 0.999 ap
 
 PLAIN, LIGHT, DEEP, RESIDUAL = "plain", "light", "deep", "residual"
 KINDS = (RESIDUAL, DEEP, LIGHT, PLAIN)  # the most able first
+TABLE = re.compile(r"(?P<name>fc|pool|conv)\((?P<first>[1-9]\d{0,4})(?:,(?P<second>[1-9]))?\)")
 
 
 def make_predictor(shape: tuple[int, ...], classes: int, kind: str) -> nn.Module:
     """Return a network from an activation `(B, *shape) float32` to answers `(B, classes) float32`, not trained yet.
 
-    It learns to give the base model's logits. `kind` is one of `KINDS`; only images have residual ones.
+    It learns to give the base model's logits. `kind` is one of `KINDS` or a network of GATI's table 3, with ReLU:
+    "fc(h)" and "pool(h)" with h hidden units, "conv(k,s)" with a kernel of k cells a side and a stride of s. Raises
+    `ConfigError` for any other.
     """
     if kind == RESIDUAL:
         return ResidualPredictor(shape, classes)
-    return PooledPredictor(shape, classes, kind=kind)
+    if kind in KINDS:
+        return PooledPredictor(shape, classes, kind=kind)
+    return _from_table(kind, shape, classes)
 
 
-def kinds_for(shape: tuple[int, ...]) -> tuple[str, ...]:
-    """Return the kinds that differ on activations of this shape, the most able first: only images have all."""
-    return KINDS if len(shape) == 3 else (PLAIN,)
+def _from_table(kind: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    found = TABLE.fullmatch(kind)
+    if found is None or (found["name"] == "conv") != (found["second"] is not None):
+        known = ", ".join(KINDS)
+        raise ConfigError(f"there is no predictor {kind!r}: take {known}, fc(h), pool(h) or conv(k,s), such as fc(256)")
+    first = int(found["first"])
+    if found["name"] == "conv":
+        channels, stride = shape[0], int(found["second"])
+        features: nn.Module = nn.Sequential(*_convolution(channels, channels, stride=stride, size=first), nn.Flatten())
+        return nn.Sequential(features, nn.Linear(_width(features, shape), classes))
+    features = Pooled() if found["name"] == "pool" else nn.Flatten()
+    hidden = [nn.Linear(_width(features, shape), first), nn.BatchNorm1d(first), nn.ReLU()]
+    return nn.Sequential(features, *hidden, nn.Linear(first, classes))
+
+
+def kinds_for(shape: tuple[int, ...], kinds: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return those of `kinds` (all of our own if none) that differ on activations of this shape, the most able first.
+
+    Only images have convolutions.
+    """
+    if len(shape) == 3:
+        return tuple(kinds) or KINDS
+    flat = {*KINDS[:-1]}
+    return tuple(kind for kind in kinds if kind not in flat and not kind.startswith("conv")) or (PLAIN,)
 
 
 class ResidualPredictor(nn.Module):

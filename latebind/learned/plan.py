@@ -1,17 +1,19 @@
 """Before any training: which boundaries are candidates for a lookup, and how large a network each can afford."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from latebind.learned.compiled import compile_lookup
-from latebind.learned.networks import DEEP, LIGHT, PLAIN, RESIDUAL, LookupNetwork, Selector, kinds_for, make_predictor
+from latebind.learned.networks import DEEP, LIGHT, RESIDUAL, LookupNetwork, Selector, kinds_for, make_predictor
 from latebind.program.program import Program
 
 # What a lookup may take of the time that a hit saves; whether the smallest pays is left to composition.
-AFFORDABLE = {RESIDUAL: 0.2, DEEP: 0.2, LIGHT: 0.2, PLAIN: 0.5}
+AFFORDABLE = {RESIDUAL: 0.2, DEEP: 0.2, LIGHT: 0.2}
+USUALLY_AFFORDABLE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +25,28 @@ class Candidate:
     seconds: float
 
 
-def plan(program: Program, stages: Sequence[float], activations: Mapping[int, Tensor], most: int) -> list[Candidate]:
-    """Return at most `most` candidates, spread evenly over the network's time.
+def plan(
+    program: Program,
+    stages: Sequence[float],
+    activations: Mapping[int, Tensor],
+    *,
+    most: int,
+    kinds: Sequence[str] = (),
+) -> list[Candidate]:
+    """Return candidates at up to `most` boundaries, spread evenly over the network's time.
 
     `stages` are seconds of each stage at batch 1, `activations` one row `(1, ...)` behind each stage but the last.
-    Early boundaries afford deeper networks: what a hit saves is longer there. The last boundaries may afford none.
+    At each boundary that is the most able network that its time affords, or all of `kinds` that it affords. Early
+    boundaries afford deeper networks: what a hit saves is longer there. The last may afford none.
     """
-    found = []
+    found: list[Candidate] = []
     for stage in spread(stages, most):
-        if activations[stage].dtype != torch.float32:
+        activation = activations[stage]
+        if activation.dtype != torch.float32:
             continue  # whole numbers, such as words: nothing was computed yet
-        best = _largest_affordable(program, stage, activations[stage], sum(stages[stage + 1 :]))
-        if best is not None:
-            found.append(best)
+        shape = tuple(activation.shape[1:])
+        affordable = _affordable(program, stage, activation, kinds_for(shape, kinds), saved=sum(stages[stage + 1 :]))
+        found += affordable if kinds else islice(affordable, 1)
     return found
 
 
@@ -55,13 +66,14 @@ def spread(stages: Sequence[float], most: int) -> list[int]:
     return sorted(chosen)
 
 
-def _largest_affordable(program: Program, stage: int, activation: Tensor, saved: float) -> Candidate | None:
-    """Try the kinds from the most able down and take the first whose time is worth it: each trial costs a second."""
-    for kind in kinds_for(tuple(activation.shape[1:])):
+def _affordable(
+    program: Program, stage: int, activation: Tensor, kinds: Sequence[str], *, saved: float
+) -> Iterator[Candidate]:
+    """Yield the candidates whose time is worth it, in the order of `kinds`: each trial costs a second."""
+    for kind in kinds:
         seconds = _seconds(program, activation, kind)
-        if seconds <= AFFORDABLE[kind] * saved:
-            return Candidate(stage, kind, seconds)
-    return None
+        if seconds <= AFFORDABLE.get(kind, USUALLY_AFFORDABLE) * saved:
+            yield Candidate(stage, kind, seconds)
 
 
 def _seconds(program: Program, activation: Tensor, kind: str) -> float:

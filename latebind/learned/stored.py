@@ -15,7 +15,7 @@ from latebind.program.stored import files_with_entry, read_model
 from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
 from latebind.repository.tensors import read_tensors, tensor_bytes
 
-FORMAT = 1
+FORMAT = 2
 LIST = f"{CACHES}/caches.json"
 ANSWERS, SCORE = "answers", "score"
 
@@ -24,11 +24,14 @@ ANSWERS, SCORE = "answers", "score"
 class StoredLookup:
     """One learned cache: it stands behind `stage` and answers where its score is at least `threshold`.
 
+    `kind` names its network.
+
     `hit_rate` is the share of all requests that leave here, `fidelity` the share of those answered as the base model
     would, both on held-out samples; `seconds` is its latency over batch sizes with the model's backend.
     """
 
     stage: int
+    kind: str
     threshold: float
     hit_rate: float
     fidelity: float
@@ -37,10 +40,18 @@ class StoredLookup:
 
 
 @dataclass(frozen=True, slots=True)
+class SpareLookup:
+    """A learned cache behind `stage` that is not in use."""
+
+    stage: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoredCaches:
     """All learned caches of a model and the promise that they were calibrated for.
 
-    `spare` are stages whose cache is there but not in use: another calibration may take it up.
+    `spare` are there but not in use: another calibration may take them up.
     """
 
     format: int
@@ -50,12 +61,20 @@ class StoredCaches:
     lower: float
     calibrated_on: int
     lookups: tuple[StoredLookup, ...]
-    spare: tuple[int, ...] = ()
+    spare: tuple[SpareLookup, ...] = ()
+
+    @property
+    def kinds(self) -> dict[int, str]:
+        """The kind of each cache, used or not, by stage."""
+        found = {lookup.stage: lookup.kind for lookup in self.lookups}
+        found |= {spare.stage: spare.kind for spare in self.spare}
+        return dict(sorted(found.items()))
 
     @property
     def stages(self) -> tuple[int, ...]:
         """The stages behind which a cache is, used or not."""
-        return tuple(sorted((*(lookup.stage for lookup in self.lookups), *self.spare)))
+        used, spare = (lookup.stage for lookup in self.lookups), (one.stage for one in self.spare)
+        return tuple(sorted((*used, *spare)))
 
 
 @dataclass(frozen=True, slots=True)

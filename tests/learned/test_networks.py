@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from latebind.domain.errors import ConfigError
 from latebind.learned.networks import (
     DEEP,
     KINDS,
@@ -27,6 +28,28 @@ def test_any_activation_gives_one_answer_a_row(shape: tuple[int, ...]) -> None:
 def test_only_images_have_kinds_with_convolutions() -> None:
     assert kinds_for((16, 32, 32)) == KINDS
     assert kinds_for((20, 12)) == kinds_for((50,)) == (PLAIN,)
+    wanted = ("conv(3,1)", "residual", "fc(8)", "plain")
+    assert kinds_for((16, 32, 32), wanted) == wanted
+    assert kinds_for((50,), wanted) == ("fc(8)", "plain")
+
+
+@pytest.mark.parametrize("kind", ["fc(16)", "pool(32)", "conv(3,1)", "conv(5,2)"])
+def test_the_networks_of_the_table_take_images(kind: str) -> None:
+    network = make_predictor((4, 9, 6), 5, kind).eval()
+    assert network(torch.randn(3, 4, 9, 6)).shape == (3, 5)
+
+
+def test_the_networks_of_the_table_have_the_size_that_they_name() -> None:
+    hidden = make_predictor((4, 8, 8), 5, "fc(16)").state_dict()
+    assert (16, 4 * 8 * 8) in {tuple(tensor.shape) for tensor in hidden.values()}
+    kernel = make_predictor((4, 8, 8), 5, "conv(5,2)").state_dict()
+    assert (4, 4, 5, 5) in {tuple(tensor.shape) for tensor in kernel.values()}
+
+
+@pytest.mark.parametrize("kind", ["fc", "fc(0)", "fc(3,1)", "conv(3)", "conv(0,1)", "huge", "pool(1e9)"])
+def test_a_network_that_is_not_known_is_refused_with_those_that_are(kind: str) -> None:
+    with pytest.raises(ConfigError, match=r"take residual, deep, light, plain, fc\(h\)"):
+        make_predictor((4, 8, 8), 5, kind)
 
 
 def test_kinds_go_from_the_largest_to_the_smallest() -> None:

@@ -1,0 +1,109 @@
+"""Which of the trained lookups to use: GATI's rules propose, a search on samples goes on from there.
+
+The integer programmes (`ilp`) look at figures of single lookups and so at all boundaries at once; the search
+(`compose`) counts hits that go together, but looks at few sets. What each rule alone would have given is told beside
+it, calibrated alike; only the search's choice is ever taken, for the best of several would not keep the promise.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from latebind.learned.calibrate import Calibrated, calibrate
+from latebind.learned.compose import Bools, Choice, Composer, Costs, Floats, Seen, path
+from latebind.learned.ilp import Problem, Variant, expected, full, hit_greedy, latency_greedy, relaxed
+
+ALPHAS = tuple(np.linspace(0.0, 1.0, 11).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one rule chose: places in the list of lookups, and what calibration made of them (None: nothing holds)."""
+
+    rule: str
+    choice: Choice
+    calibrated: Calibrated | None
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """The lookups of all, by stages ascending; `stages` are seconds, `memory` the most bytes for those in use."""
+
+    variants: tuple[Variant, ...]
+    costs: Costs
+    stages: tuple[float, ...]
+    fidelity: float
+    confidence: float
+    memory: int
+
+    def allows(self, choice: Choice) -> bool:
+        """Tell whether these lookups may be used together: one for a boundary, within the memory."""
+        chosen = [self.variants[k] for k in choice]
+        single = len({variant.stage for variant in chosen}) == len(chosen)
+        return single and sum(variant.bytes for variant in chosen) <= self.memory
+
+    def choose(self, seen: Seen, worlds: Sequence[Seen]) -> Trial:
+        """Return the choice to take; `seen` chooses, `worlds` show the bound."""
+        starts = list(dict.fromkeys(self.proposals(seen).values()))
+        return self._trial("search on samples", seen, worlds, starts, self.allows)
+
+    def others(self, seen: Seen, worlds: Sequence[Seen]) -> list[Trial]:
+        """Return what each of the paper's rules and each kind of network alone would have given."""
+        trials = []
+        for rule, choice in self.proposals(seen).items():
+            trials.append(self._trial(rule, seen, worlds, [choice], set(choice).issuperset))
+        kinds = sorted({variant.kind for variant in self.variants})
+        if len(kinds) > 1:
+            trials += [self._trial(f"only {kind}", seen, worlds, [()], self._only(kind)) for kind in kinds]
+        return trials
+
+    def proposals(self, seen: Seen) -> dict[str, Choice]:
+        """Return what each of the paper's rules chooses by figures of single lookups."""
+        problem = self.problem(seen)
+        places = {variant: k for k, variant in enumerate(problem.variants)}
+
+        def choice(variants: Sequence[Variant]) -> Choice:
+            return tuple(sorted(places[variant] for variant in variants))
+
+        swept = min((relaxed(problem, alpha) for alpha in ALPHAS), key=lambda c: expected(problem, c).seconds)
+        return {
+            "full programme": choice(full(problem)),
+            "relaxed programme": choice(swept),
+            "latency greedy": choice(latency_greedy(problem)),
+            "hit-rate greedy": choice(hit_greedy(problem)),
+        }
+
+    def problem(self, seen: Seen) -> Problem:
+        """Return what the paper's rules know: hit rate and accuracy of each lookup alone, as lax as the target lets."""
+        variants = []
+        for variant, scores, right in zip(self.variants, seen.scores, seen.right, strict=True):
+            hits, wrong = _alone(scores, right, 1.0 - self.fidelity)
+            variants.append(Variant(variant.stage, variant.kind, hits, 1.0 - wrong, variant.seconds, variant.bytes))
+        return Problem(tuple(variants), self.stages, accuracy=self.fidelity, memory=self.memory, aside=False)
+
+    def _only(self, kind: str) -> Callable[[Choice], bool]:
+        return lambda choice: self.allows(choice) and all(self.variants[k].kind == kind for k in choice)
+
+    def _trial(
+        self,
+        rule: str,
+        seen: Seen,
+        worlds: Sequence[Seen],
+        starts: Sequence[Choice],
+        allows: Callable[[Choice], bool],
+    ) -> Trial:
+        composer = Composer(seen, self.costs, allows=allows, starts=starts)
+        found = calibrate(path(composer), worlds, self.costs, fidelity=self.fidelity, confidence=self.confidence)
+        used = () if found is None else tuple(int(k) for k in np.flatnonzero(np.isfinite(found.thresholds)))
+        return Trial(rule, used, found)
+
+
+def _alone(scores: Floats, right: Bools, most: float) -> tuple[float, float]:
+    """Return hit rate and share of wrong answers at the laxest threshold that lets through at most `most` of those."""
+    order = np.argsort(-scores, kind="stable")
+    ordered = scores[order]
+    wrong = np.cumsum(~right[order]) / len(scores)
+    last = np.append(ordered[:-1] > ordered[1:], True)  # a threshold cannot part equal scores
+    good = np.flatnonzero(last & (wrong <= most))
+    return (float(good[-1] + 1) / len(scores), float(wrong[good[-1]])) if len(good) else (0.0, 0.0)

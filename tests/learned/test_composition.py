@@ -1,0 +1,77 @@
+"""Composition: what may be together, what the paper's rules know, and that the search is no worse than they."""
+
+import numpy as np
+import pytest
+
+from latebind.learned.compose import Costs, Seen
+from latebind.learned.composition import Composition
+from latebind.learned.ilp import Variant
+
+STAGES = (0.0, 1.0, 1.0, 1.0, 1.0)
+VARIANTS = (
+    Variant(0, "large", 0.0, 1.0, 0.3, 400),
+    Variant(0, "small", 0.0, 1.0, 0.05, 50),
+    Variant(1, "small", 0.0, 1.0, 0.05, 50),
+    Variant(2, "large", 0.0, 1.0, 0.3, 400),
+    Variant(2, "small", 0.0, 1.0, 0.05, 50),
+)
+
+
+def observed(seed: int, samples: int = 1_200) -> Seen:
+    """Hardness decides who is right: large networks and deep ones bear more of it; scores know it with some noise."""
+    random = np.random.default_rng(seed)
+    hardness = random.random(samples)
+    able = np.array([0.85, 0.6, 0.7, 0.95, 0.8])[:, None]
+    margin = able - hardness + random.normal(0.0, 0.08, (len(VARIANTS), samples))
+    return Seen(margin + random.normal(0.0, 0.05, margin.shape), margin > 0.0)
+
+
+def composition(*, memory: int = 10_000) -> Composition:
+    segments = (0.0, 0.0, 1.0, 1.0, 0.0, 2.0)  # between lookups of one boundary there is nothing
+    costs = Costs(segments, tuple(variant.seconds for variant in VARIANTS))
+    return Composition(VARIANTS, costs, STAGES, fidelity=0.95, confidence=0.9, memory=memory)
+
+
+def test_one_lookup_for_a_boundary_and_all_within_memory() -> None:
+    free = composition()
+    assert free.allows(())
+    assert free.allows((0, 2, 4))
+    assert not free.allows((0, 1))
+    assert not free.allows((2, 3, 4))
+    tight = composition(memory=450)
+    assert tight.allows((0, 2))
+    assert not tight.allows((0, 3))
+
+
+def test_the_papers_rules_know_each_lookup_alone() -> None:
+    seen = observed(0)
+    problem = composition().problem(seen)
+    for variant, scores, right in zip(problem.variants, seen.scores, seen.right, strict=True):
+        assert variant.accuracy >= 0.95
+        threshold = np.sort(scores)[::-1][round(variant.hit_rate * len(scores)) - 1]
+        hits = scores >= threshold
+        assert hits.mean() == pytest.approx(variant.hit_rate)
+        assert 1.0 - (hits & ~right).mean() == pytest.approx(variant.accuracy)
+    assert problem.variants[0].hit_rate > problem.variants[1].hit_rate  # large before small
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("memory", [10_000, 450, 100])
+def test_the_search_is_no_worse_than_any_rule_and_keeps_its_bounds(seed: int, memory: int) -> None:
+    given = composition(memory=memory)
+    choosing, showing = observed(2 * seed), observed(2 * seed + 1, samples=4_000)
+    taken, others = given.choose(choosing, [showing]), given.others(choosing, [showing])
+    assert taken.calibrated is not None
+    assert taken.calibrated.lower >= 0.95
+    assert given.allows(taken.choice)
+    rules = {trial.rule for trial in others}
+    assert {"full programme", "relaxed programme", "latency greedy", "hit-rate greedy", "only small"} <= rules
+    for trial in others:
+        assert given.allows(trial.choice)
+        seconds = trial.calibrated.seconds if trial.calibrated else given.costs.whole
+        assert taken.calibrated.seconds <= seconds * 1.02  # chosen on other samples than those that are timed
+
+
+def test_without_memory_nothing_is_chosen() -> None:
+    taken = composition(memory=10).choose(observed(0), [observed(1)])
+    assert taken.choice == ()

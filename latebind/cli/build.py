@@ -8,7 +8,8 @@ import typer
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.sources import example_inputs, load_module, load_samples, options
 from latebind.domain.errors import ConfigError
-from latebind.learned.build import CACHE_BYTES, CANDIDATES, PRESENTATIONS, build_caches
+from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches
+from latebind.learned.promise import CACHE_BYTES
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, build_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository

@@ -7,7 +7,8 @@ import typer
 
 from latebind.cli.console import JsonFile, progress, reporting, save, show
 from latebind.cli.sources import load_samples, options
-from latebind.learned.build import CACHE_BYTES, recalibrate
+from latebind.learned.build import recalibrate
+from latebind.learned.promise import CACHE_BYTES
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 

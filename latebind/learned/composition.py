@@ -13,6 +13,7 @@ import numpy as np
 from latebind.learned.calibrate import Calibrated, calibrate
 from latebind.learned.compose import Bools, Choice, Composer, Costs, Floats, Seen, path
 from latebind.learned.ilp import Problem, Variant, expected, full, hit_greedy, latency_greedy, relaxed
+from latebind.learned.promise import Promise
 
 ALPHAS = tuple(np.linspace(0.0, 1.0, 11).tolist())
 
@@ -28,20 +29,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """The lookups of all, by stages ascending; `stages` are seconds, `memory` the most bytes for those in use."""
+    """The lookups of all, by stages ascending; `stages` are seconds."""
 
     variants: tuple[Variant, ...]
     costs: Costs
     stages: tuple[float, ...]
-    fidelity: float
-    confidence: float
-    memory: int
+    promise: Promise
 
     def allows(self, choice: Choice) -> bool:
         """Tell whether these lookups may be used together: one for a boundary, within the memory."""
         chosen = [self.variants[k] for k in choice]
         single = len({variant.stage for variant in chosen}) == len(chosen)
-        return single and sum(variant.bytes for variant in chosen) <= self.memory
+        return single and sum(variant.bytes for variant in chosen) <= self.promise.cache_bytes
 
     def choose(self, seen: Seen, worlds: Sequence[Seen]) -> Trial:
         """Return the choice to take; `seen` chooses, `worlds` show the bound."""
@@ -78,9 +77,11 @@ class Composition:
         """Return what the paper's rules know: hit rate and accuracy of each lookup alone, as lax as the target lets."""
         variants = []
         for variant, scores, right in zip(self.variants, seen.scores, seen.right, strict=True):
-            hits, wrong = _alone(scores, right, 1.0 - self.fidelity)
+            hits, wrong = _alone(scores, right, 1.0 - self.promise.fidelity)
             variants.append(Variant(variant.stage, variant.kind, hits, 1.0 - wrong, variant.seconds, variant.bytes))
-        return Problem(tuple(variants), self.stages, accuracy=self.fidelity, memory=self.memory, aside=False)
+        return Problem(
+            tuple(variants), self.stages, accuracy=self.promise.fidelity, memory=self.promise.cache_bytes, aside=False
+        )
 
     def _only(self, kind: str) -> Callable[[Choice], bool]:
         return lambda choice: self.allows(choice) and all(self.variants[k].kind == kind for k in choice)
@@ -94,7 +95,9 @@ class Composition:
         allows: Callable[[Choice], bool],
     ) -> Trial:
         composer = Composer(seen, self.costs, allows=allows, starts=starts)
-        found = calibrate(path(composer), worlds, self.costs, fidelity=self.fidelity, confidence=self.confidence)
+        found = calibrate(
+            path(composer), worlds, self.costs, fidelity=self.promise.fidelity, confidence=self.promise.confidence
+        )
         used = () if found is None else tuple(int(k) for k in np.flatnonzero(np.isfinite(found.thresholds)))
         return Trial(rule, used, found)
 

@@ -3,11 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
-from latebind.domain.model import TensorSpec
+from latebind.domain.model import ModelSpec, TensorSpec
+
+CHOOSE_SHARE = 0.3  # of the rows to calibrate; the bound is taken on the others
+
+RowNumbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +68,45 @@ class Samples:
             wanted = ", ".join(spec.name for spec in specs)
             raise ConfigError(f"the model takes the inputs {wanted}; the samples have {', '.join(self.inputs)}")
         return tuple(self.inputs[spec.name] for spec in specs)
+
+
+def check_classifier(spec: ModelSpec) -> None:
+    """Raise `ConfigError` for a model that learned caches cannot answer for: one output `(B, classes) float32`."""
+    name, outputs = spec.name, spec.outputs
+    if len(outputs) != 1:
+        raise ConfigError(f"{name} has {len(outputs)} outputs: learned caches answer for classifiers with one output")
+    if outputs[0].dtype != "float32" or len(outputs[0].shape) != 1 or outputs[0].shape[0] < 2:
+        raise ConfigError(
+            f"{name} yields {outputs[0].dtype} of shape {outputs[0].shape} a row: learned caches answer for "
+            "classifiers, which yield one float32 for each of 2 or more classes"
+        )
+
+
+def checked(samples: Samples, spec: ModelSpec) -> Samples:
+    """Return the samples in the model's order; raises `ConfigError` for none and for labels that are no classes."""
+    ordered = samples.ordered(spec.inputs)
+    classes = spec.outputs[0].shape[0]
+    if len(ordered) == 0:
+        raise ConfigError("there are no samples: give rows to fit and to calibrate")
+    labels = ordered.labels
+    if labels is not None and (labels.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes):
+        raise ConfigError(
+            f"labels must be whole numbers from 0 to {classes - 1}: learned caches answer for classifiers"
+        )
+    return ordered
+
+
+def split_worlds(samples: Samples, *, seed: int) -> tuple[list[RowNumbers], list[RowNumbers]]:
+    """Return row numbers for choosing and for verifying, each by world.
+
+    Worlds of the same size are parted alike, so that what is seen in several worlds, in the same order, stays whole.
+    """
+    worlds = samples.worlds.numpy() if samples.worlds is not None else np.zeros(len(samples), dtype=np.int64)
+    choose, verify = [], []
+    for world in np.unique(worlds):
+        rows = np.flatnonzero(worlds == world)
+        order = rows[np.random.default_rng(seed).permutation(len(rows))]
+        cut = round(CHOOSE_SHARE * len(rows))
+        choose.append(np.sort(order[:cut]))
+        verify.append(np.sort(order[cut:]))
+    return choose, verify

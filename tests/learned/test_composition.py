@@ -6,6 +6,7 @@ import pytest
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.composition import Composition
 from latebind.learned.ilp import Variant
+from latebind.learned.promise import Promise
 
 STAGES = (0.0, 1.0, 1.0, 1.0, 1.0)
 VARIANTS = (
@@ -29,7 +30,7 @@ def observed(seed: int, samples: int = 1_200) -> Seen:
 def composition(*, memory: int = 10_000) -> Composition:
     segments = (0.0, 0.0, 1.0, 1.0, 0.0, 2.0)  # between lookups of one boundary there is nothing
     costs = Costs(segments, tuple(variant.seconds for variant in VARIANTS))
-    return Composition(VARIANTS, costs, STAGES, fidelity=0.95, confidence=0.9, memory=memory)
+    return Composition(VARIANTS, costs, STAGES, Promise(0.95, 0.9, memory))
 
 
 def test_one_lookup_for_a_boundary_and_all_within_memory() -> None:

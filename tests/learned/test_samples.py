@@ -5,8 +5,7 @@ import torch
 
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import TensorSpec
-from latebind.learned.build import split_worlds
-from latebind.learned.samples import Samples
+from latebind.learned.samples import Samples, split_worlds
 
 LEFT, RIGHT = TensorSpec("left", "float32", (2,)), TensorSpec("right", "int64", ())
 

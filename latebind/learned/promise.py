@@ -1,0 +1,49 @@
+"""What learned caches are to keep: a fidelity, with what confidence it is shown, and within how much memory."""
+
+from dataclasses import dataclass
+
+from latebind.domain.errors import ConfigError
+from latebind.learned.calibrate import samples_needed
+
+CACHE_BYTES = 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """`fidelity` is the share of answers that equal the base model's; 1.0 means no lookups at all.
+
+    `confidence` is that of the bound on it, `cache_bytes` the most that the weights of lookups in use may take. Raises
+    `ConfigError` for what makes no sense.
+    """
+
+    fidelity: float = 0.97
+    confidence: float = 0.95
+    cache_bytes: int = CACHE_BYTES
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.fidelity <= 1.0:
+            raise ConfigError(
+                f"fidelity {self.fidelity} is not above 0 and at most 1: give the share of equal answers, as 0.97"
+            )
+        if not 0.0 < self.confidence < 1.0:
+            raise ConfigError(f"confidence {self.confidence} is not between 0 and 1: give a share, as 0.95")
+        if self.cache_bytes < 0:
+            raise ConfigError(f"{self.cache_bytes} bytes for learned caches: give 0 or more")
+
+    @property
+    def exact(self) -> bool:
+        """Whether every answer must be the base model's."""
+        return self.fidelity >= 1.0
+
+    def can_show(self, rows: int) -> bool:
+        """Tell whether so many held-out samples, without one wrong answer, would show the fidelity."""
+        return rows >= samples_needed(self.fidelity, self.confidence)
+
+    def not_shown(self, rows: int) -> str:
+        """Say that so many held-out samples do not show it."""
+        needed = samples_needed(self.fidelity, self.confidence)
+        return (
+            f"{rows} held-out samples cannot show a fidelity of {self.fidelity:g} with {self.confidence:.0%} "
+            f"confidence for any exit (without one wrong answer it takes {needed}): there are no exits; give more "
+            "samples to calibrate"
+        )

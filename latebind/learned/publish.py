@@ -1,0 +1,124 @@
+"""What came of building, into the model directory: lookups in use and spare ones, and the report of all tried."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from latebind.learned.calibrate import Calibrated
+from latebind.learned.compose import Costs, Seen, send
+from latebind.learned.composition import Trial
+from latebind.learned.explore import Trained
+from latebind.learned.promise import Promise
+from latebind.learned.report import CacheReport, ToldTrial, Tried
+from latebind.learned.stored import FORMAT, SpareLookup, StoredCaches, StoredLookup, write_caches
+from latebind.repository.directory import ModelDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was trained, seen and chosen. `entry` says that stage 0 is empty, `stages` are seconds.
+
+    `worlds` are what the lookups, in the order of `trained`, made of the samples that show the bound; of `trials` the
+    first is taken. Without trials nothing is used.
+    """
+
+    promise: Promise
+    entry: bool
+    stages: tuple[float, ...]
+    trained: tuple[Trained, ...]
+    costs: Costs
+    worlds: tuple[Seen, ...] = ()
+    trials: tuple[Trial, ...] = ()
+
+    @property
+    def calibrated(self) -> Calibrated | None:
+        """The thresholds to use, if any hold."""
+        return self.trials[0].calibrated if self.trials else None
+
+    def where(self, stage: int) -> str:
+        """Name the place behind a stage."""
+        return "before the network" if self.entry and stage == 0 else f"behind stage {stage}"
+
+
+def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = False, reason: str = "") -> CacheReport:
+    """Write the lookups and return the report. `new_entry`: the directory does not have the empty stage yet."""
+    found, promise = outcome.calibrated, outcome.promise
+    lookups = _in_use(outcome, found) if found else ()
+    if found and not lookups:
+        found, reason = None, "no lookup pays at this target: the network runs to its end"
+    kept = _kept(outcome, lookups)
+    used = {lookup.stage for lookup in lookups}
+    caches = StoredCaches(
+        format=FORMAT,
+        target=promise.fidelity,
+        confidence=promise.confidence,
+        fidelity=found.fidelity if found else 1.0,
+        lower=found.lower if found else 1.0,
+        calibrated_on=sum(seen.right.shape[1] for seen in outcome.worlds),
+        lookups=lookups,
+        spare=tuple(SpareLookup(stage, one.plan.kind) for stage, one in kept.items() if stage not in used),
+    )
+    files = {stage: one.files for stage, one in kept.items()}
+    after = write_caches(directory, caches, files, new_entry=new_entry and bool(kept))
+    whole = sum(outcome.stages)
+    return CacheReport(
+        directory=after,
+        target=promise.fidelity,
+        confidence=promise.confidence,
+        tried=tuple(_tried(outcome, k) for k in range(len(outcome.trained))) if outcome.worlds else (),
+        lookups=lookups,
+        fidelity=caches.fidelity,
+        lower=caches.lower,
+        calibrated_on=caches.calibrated_on,
+        seconds_without=whole,
+        seconds_with=found.seconds if found else whole,
+        warning=reason,
+        trials=tuple(_told(outcome, trial) for trial in outcome.trials),
+    )
+
+
+def _in_use(outcome: Outcome, found: Calibrated) -> tuple[StoredLookup, ...]:
+    results = [send(found.thresholds, seen, outcome.costs) for seen in outcome.worlds]
+    left_at = np.concatenate([result.left_at for result in results])
+    wrong = np.concatenate([result.wrong for result in results])
+    stored = []
+    for k, one in enumerate(outcome.trained):
+        hits = left_at == k
+        if np.isfinite(found.thresholds[k]) and hits.any():
+            stored.append(
+                StoredLookup(
+                    stage=one.plan.stage,
+                    kind=one.plan.kind,
+                    threshold=float(found.thresholds[k]),
+                    hit_rate=float(hits.mean()),
+                    fidelity=1.0 - float(wrong[hits].mean()),
+                    bytes=one.bytes,
+                    seconds=one.curve,
+                )
+            )
+    return tuple(stored)
+
+
+def _kept(outcome: Outcome, lookups: tuple[StoredLookup, ...]) -> dict[int, Trained]:
+    """Return by stage the lookup in use, else the one that is right most often: another calibration may use it."""
+    kinds = {(lookup.stage, lookup.kind) for lookup in lookups}
+
+    def worth(k: int) -> tuple[bool, float]:
+        plan = outcome.trained[k].plan
+        return (plan.stage, plan.kind) in kinds, sum(float(seen.right[k].mean()) for seen in outcome.worlds)
+
+    best = {outcome.trained[k].plan.stage: outcome.trained[k] for k in sorted(range(len(outcome.trained)), key=worth)}
+    return dict(sorted(best.items()))
+
+
+def _tried(outcome: Outcome, k: int) -> Tried:
+    one = outcome.trained[k]
+    fidelity = min(float(seen.right[k].mean()) for seen in outcome.worlds)
+    where = outcome.where(one.plan.stage)
+    return Tried(where, one.plan.stage, one.plan.kind, fidelity, one.curve.at(1), one.bytes)
+
+
+def _told(outcome: Outcome, trial: Trial) -> ToldTrial:
+    plans = [outcome.trained[k].plan for k in trial.choice]
+    names = tuple(f"{outcome.where(plan.stage)}: {plan.kind}" for plan in plans)
+    return ToldTrial(trial.rule, names, trial.calibrated.seconds if trial.calibrated else sum(outcome.stages))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench import calibration as calibration_bench
 from latebind.bench import exits as exits_bench
 from latebind.bench import flood as flood_bench
 from latebind.bench import load as load_bench
@@ -13,6 +14,7 @@ from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
 from latebind.cli.sources import load_rows, options
+from latebind.learned.promise import Promise
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 
 app = typer.Typer(
@@ -92,6 +94,48 @@ def exits(
         json_file,
         {**asdict(report), "seconds_on": report.seconds_on.tolist(), "seconds_off": report.seconds_off.tolist()},
     )
+
+
+@app.command()
+def calibration(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    fidelity: Annotated[float, typer.Option(help="The target to calibrate for.")] = 0.98,
+    confidence: Annotated[float, typer.Option(help="Confidence in it.")] = 0.95,
+    splits: Annotated[int, typer.Option(help="How many random halves to calibrate on.")] = 20,
+    backend: Annotated[str | None, typer.Option(help="The backend. Default: as built.")] = None,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Whether fidelity is kept: calibrate on random halves of the rows, judge each on the half it has not seen.
+
+    Example: `latebind bench calibration models --model resnet56 --data examples.cifar10.data:unseen
+    --data-option data=cifar10/ --fidelity 0.98`
+    """
+    with reporting():
+        inputs, _ = load_rows(data, options(data_option or []))
+        promise = Promise(fidelity, confidence)
+        report = calibration_bench.run(
+            repository, model, inputs, promise=promise, splits=splits, backend=backend, seed=seed
+        )
+    show(
+        f"{model}: {splits} calibrations on halves of {report.rows} rows, target {fidelity:g}, seed {seed}",
+        [
+            {
+                "split": number,
+                "shown": f"{split.shown:.4f}",
+                "at least": f"{split.lower:.4f}",
+                "realised": f"{split.realised:.4f}",
+                "left early": percent(split.left_early),
+                "times less": f"{split.gain:.2f}",
+            }
+            for number, split in enumerate(report.splits)
+        ],
+    )
+    console.print(f"under the target     {report.broken} of {splits}")
+    save(json_file, report)
 
 
 @app.command()

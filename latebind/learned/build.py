@@ -100,6 +100,36 @@ def recalibrate(
     `build_caches`; a model without learned caches raises `ConfigError`.
     """
     promise = Promise(fidelity, confidence, cache_bytes)
+    builder, trained, rows = _stored_caches(directory, held_out, promise, threads, backend, seed, progress)
+    return builder.calibrate(directory, trained, rows)
+
+
+def observe_caches(
+    directory: ModelDirectory,
+    held_out: Samples,
+    promise: Promise,
+    *,
+    threads: int = 1,
+    backend: str | None = None,
+) -> tuple[Seen, Composition]:
+    """Return what all learned caches of a model directory make of `held_out`, and what can be composed of them.
+
+    To try calibrations on parts of the samples; nothing is written. Errors are those of `recalibrate`.
+    """
+    builder, trained, rows = _stored_caches(directory, held_out, promise, threads, backend, 0, None)
+    return builder.observe(trained, rows), builder.composition(trained)
+
+
+def _stored_caches(
+    directory: ModelDirectory,
+    held_out: Samples,
+    promise: Promise,
+    threads: int,
+    backend: str | None,
+    seed: int,
+    progress: Progress | None,
+) -> "tuple[_Builder, list[Trained], Samples]":
+    """Load what was trained before and measure it here."""
     torch.set_num_threads(threads)
     caches = read_caches(directory)
     if caches is None or not caches.stages:
@@ -112,10 +142,9 @@ def recalibrate(
     trained = []
     for stage, function in load_functions(directory, caches.stages, backend=program.backend, threads=threads).items():
         curve = latency_in_place(program, first_row(rows), stage, function)
-        trained.append(
-            Trained(Candidate(stage, caches.kinds[stage], curve.at(1)), read_lookup(directory, stage), function, curve)
-        )
-    return builder.calibrate(directory, trained, rows)
+        candidate = Candidate(stage, caches.kinds[stage], curve.at(1))
+        trained.append(Trained(candidate, read_lookup(directory, stage), function, curve))
+    return builder, trained, rows
 
 
 @dataclass(slots=True)
@@ -164,29 +193,31 @@ class _Builder:
         if self.promise.exact:
             return publish(directory, self._outcome(trained), new_entry=self.new_entry)
         self.progress("calibrating", 0.85)
-        with all_cores(self.program.threads):
-            seen = observe(self.wide, held_out, [(one.plan.stage, one.function) for one in trained])
+        seen = self.observe(trained, held_out)
         choose, verify = split_worlds(held_out, seed=self.seed)
         choosing, worlds = seen.take(np.concatenate(choose)), [seen.take(rows) for rows in verify]
-        costs = self._costs(trained)
-        composition = Composition(tuple(map(_variant, trained)), costs, self.stages, self.promise)
+        composition = self.composition(trained)
         taken = composition.choose(choosing, worlds)
         self.progress("comparing", 0.95)
         others = composition.others(choosing, worlds) if len(trained) > 1 else []
-        outcome = self._outcome(trained, costs, tuple(worlds), (taken, *others))
+        outcome = self._outcome(trained, tuple(worlds), (taken, *others))
         reason = "" if taken.calibrated else self.promise.not_shown(min(map(len, verify)))
         return publish(directory, outcome, new_entry=self.new_entry, reason=reason)
 
+    def observe(self, trained: Sequence[Trained], held_out: Samples) -> Seen:
+        """Return what the lookups make of the samples."""
+        with all_cores(self.program.threads):
+            return observe(self.wide, held_out, [(one.plan.stage, one.function) for one in trained])
+
+    def composition(self, trained: Sequence[Trained]) -> Composition:
+        """Return what can be composed of the lookups."""
+        return Composition(tuple(map(_variant, trained)), self._costs(trained), self.stages, self.promise)
+
     def _outcome(
-        self,
-        trained: Sequence[Trained],
-        costs: Costs | None = None,
-        worlds: tuple[Seen, ...] = (),
-        trials: tuple[Trial, ...] = (),
+        self, trained: Sequence[Trained], worlds: tuple[Seen, ...] = (), trials: tuple[Trial, ...] = ()
     ) -> Outcome:
-        return Outcome(
-            self.promise, self.program.entry, self.stages, tuple(trained), costs or self._costs([]), worlds, trials
-        )
+        entry, costs = self.program.entry, self._costs(trained)
+        return Outcome(self.promise, entry, self.stages, tuple(trained), costs, worlds, trials)
 
     def stage_seconds(self, samples: Samples) -> tuple[float, ...]:
         """Measured here and now, so that stages and lookups are measured alike."""

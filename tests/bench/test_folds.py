@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latebind.bench import exits
+from latebind.bench import calibration, exits
 from latebind.domain.errors import ConfigError
+from latebind.learned.promise import Promise
 from tests.learned.conftest import Built, built
 
 __all__ = ["built"]  # the fixture
@@ -48,6 +49,17 @@ def test_every_row_is_answered_once_and_the_model_stays(repository: Path, built:
     assert report.accuracy_off > 0.9  # labels go with their rows
     assert np.all(report.seconds_on > 0)
     assert before == {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+
+
+def test_calibrations_on_halves_are_judged_on_the_other_halves(repository: Path, built: Built) -> None:
+    assert isinstance(built.calibrate.inputs, dict)
+    rows = {"image": built.calibrate.inputs["image"].numpy()}
+    report = calibration.run(repository, "digits", rows, promise=Promise(0.9, 0.9), splits=4, backend="eager", seed=3)
+    assert len(report.splits) == 4
+    assert report.rows == len(rows["image"])
+    assert report.broken == sum(split.realised < 0.9 for split in report.splits) <= 1
+    assert all(split.lower >= 0.9 and split.left_early > 0.2 and split.gain > 1.0 for split in report.splits)
+    assert len({split.realised for split in report.splits}) > 1
 
 
 @pytest.mark.parametrize("folds", [1, ROWS + 1])

@@ -15,7 +15,17 @@ from latebind.bench.client import Caller, encode
 from latebind.bench.server import serving
 from latebind.cli.main import app
 
-COMMANDS = ["build", "serve", "simulate", "models", "replay", "bench scheduler", "bench exits", "bench load"]
+COMMANDS = [
+    "build",
+    "serve",
+    "simulate",
+    "models",
+    "replay",
+    "bench scheduler",
+    "bench exits",
+    "bench load",
+    "bench calibration",
+]
 
 
 def run(*words: str) -> tuple[int, str]:

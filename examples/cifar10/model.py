@@ -30,9 +30,13 @@ class BasicBlock(nn.Module):
         """Map `(B, C_in, H, W) float32` to `(B, C_out, H / stride, W / stride) float32`."""
         out = functional.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
-        if self.padding:
-            x = functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.padding, self.padding))
-        return functional.relu(out + x)
+        return functional.relu(out + self.shortcut(x))
+
+    def shortcut(self, x: Tensor) -> Tensor:
+        """Return what is added to the convolutions' result."""
+        if not self.padding:
+            return x
+        return functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.padding, self.padding))
 
 
 class CifarResNet(nn.Module):

@@ -3,25 +3,22 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
+from examples.cifar10.model import BasicBlock
 
-class Block(nn.Module):
+
+class Block(BasicBlock):
     """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outside)
-        self.shortcut: nn.Module = nn.Identity()
+        super().__init__(inside, outside, stride)
+        self.projection: nn.Module = nn.Identity()
         if stride != 1 or inside != outside:
-            self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+            self.projection = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C_in, H, W) float32` to `(B, C_out, H / stride, W / stride) float32`."""
-        out = functional.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        return functional.relu(out + self.shortcut(x))
+    def shortcut(self, x: Tensor) -> Tensor:
+        """Return what is added to the convolutions' result."""
+        added: Tensor = self.projection(x)
+        return added
 
 
 class ResNet18(nn.Module):

@@ -44,6 +44,13 @@ def test_pure_modules_import_without_torch_asyncio_and_threads() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_composition_works_on_numbers_alone() -> None:
+    names = modules(*(f"learned/{name}.py" for name in ("ilp", "compose", "calibrate", "promise", "composition")))
+    assert len(names) == 5
+    done = import_without(", ".join(names), "torch", "openvino", "asyncio")
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_block_bites() -> None:
     done = import_without("latebind.engine.driver", "torch", "asyncio", "threading")
     assert "is blocked here" in done.stderr

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.networks import DEEP, LIGHT, RESIDUAL, LookupNetwork, Selector, kinds_for, make_predictor
+from latebind.program.measure import median_seconds
 from latebind.program.program import Program
 
 # What a lookup may take of the time that a hit saves; whether the smallest pays is left to composition.
 AFFORDABLE = {RESIDUAL: 0.2, DEEP: 0.2, LIGHT: 0.2}
 USUALLY_AFFORDABLE = 0.5
+HOPELESS = 6.0  # times: no backend makes a network that much faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +71,18 @@ def spread(stages: Sequence[float], most: int) -> list[int]:
 def _affordable(
     program: Program, stage: int, activation: Tensor, kinds: Sequence[str], *, saved: float
 ) -> Iterator[Candidate]:
-    """Yield the candidates whose time is worth it, in the order of `kinds`: each trial costs a second."""
-    for kind in kinds:
-        seconds = _seconds(program, activation, kind)
-        if seconds <= AFFORDABLE.get(kind, USUALLY_AFFORDABLE) * saved:
-            yield Candidate(stage, kind, seconds)
+    """Yield the candidates whose time is worth it, in the order of `kinds`.
 
-
-def _seconds(program: Program, activation: Tensor, kind: str) -> float:
+    Compiling takes a second, so what is far too slow when run eagerly is not compiled.
+    """
     classes = program.spec.outputs[0].shape[0]
-    network = LookupNetwork(make_predictor(tuple(activation.shape[1:]), classes, kind), Selector(classes))
-    return compile_lookup(network, activation, program).seconds
+    for kind in kinds:
+        most = AFFORDABLE.get(kind, USUALLY_AFFORDABLE) * saved
+        network = LookupNetwork(make_predictor(tuple(activation.shape[1:]), classes, kind), Selector(classes)).eval()
+        with torch.inference_mode():
+            eager = median_seconds(lambda network=network: network(activation))  # type: ignore[misc]
+        if eager > HOPELESS * most:
+            continue
+        seconds = compile_lookup(network, activation, program).seconds
+        if seconds <= most:
+            yield Candidate(stage, kind, seconds)

@@ -1,6 +1,8 @@
 """A small real classifier of handwritten digits as a model directory, and its images."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,15 +84,15 @@ def trained(images: Tensor, labels: Tensor) -> nn.Module:
     return module.eval()
 
 
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def build_digits(folder: Path, *, candidates: int, kinds: Sequence[str] = ()) -> Built:
+    """Train, build and calibrate in `folder`; takes seconds, more for more candidates."""
     torch.set_num_threads(1)
     images, labels = digits()
     module = trained(images[:FIT], labels[:FIT])
     directory = build_program(
         module,
         {"image": images[:8]},
-        directory=tmp_path_factory.mktemp("digits") / "1",
+        directory=folder / "1",
         name="digits",
         backends=["eager"],
         min_stage_seconds=0.0,
@@ -99,5 +101,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     ).directory
     fit = Samples({"image": images[:FIT]}, labels[:FIT])
     calibrate = Samples({"image": images[FIT : FIT + CALIBRATE]}, labels[FIT : FIT + CALIBRATE])
-    report = build_caches(directory, fit, calibrate, fidelity=0.9, confidence=0.9, candidates=2, presentations=12_000)
+    report = build_caches(
+        directory,
+        fit,
+        calibrate,
+        fidelity=0.9,
+        confidence=0.9,
+        candidates=candidates,
+        kinds=kinds,
+        presentations=12_000,
+    )
     return Built(report.directory, report, fit, calibrate, images[FIT + CALIBRATE :])
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build_digits(tmp_path_factory.mktemp("digits"), candidates=2)

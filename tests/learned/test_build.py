@@ -244,7 +244,7 @@ def test_several_kinds_at_a_boundary_are_composed_within_the_memory(built: Built
         built.calibrate,
         fidelity=0.9,
         confidence=0.9,
-        candidates=2,
+        candidates=1,
         kinds=("plain", "fc(16)"),
         presentations=6_000,
         cache_bytes=50_000,

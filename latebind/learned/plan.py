@@ -15,7 +15,7 @@ from latebind.program.program import Program
 # What a lookup may take of the time that a hit saves; whether the smallest pays is left to composition.
 AFFORDABLE = {RESIDUAL: 0.2, DEEP: 0.2, LIGHT: 0.2}
 USUALLY_AFFORDABLE = 0.5
-HOPELESS = 6.0  # times: no backend makes a network that much faster
+HOPELESS = 10.0  # times: eight were seen between eager and eight-bit OpenVINO
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,7 @@ def test_a_cache_before_the_network_gives_it_an_empty_first_stage(built: Built) 
 def test_a_model_keeps_its_stages_where_no_cache_stands_before_the_network(built: Built, tmp_path: Path) -> None:
     directory = build_caches(copy_of(built.directory, tmp_path), built.fit, built.calibrate, fidelity=1.0).directory
     assert load_program(directory).entry  # as it was before
-    fresh = build_program(nn.Linear(4, 3), [torch.randn(8, 4)], directory=tmp_path / "m", name="m")
+    fresh = build_program(nn.Linear(4, 3), [torch.randn(8, 4)], directory=tmp_path / "m", name="m", backends=["eager"])
     rows = Samples((torch.randn(400, 4),))
     with pytest.warns(UserWarning, match="no lookup is small enough"):
         after = build_caches(fresh.directory, rows, rows, fidelity=0.9).directory

@@ -56,11 +56,11 @@ def test_the_papers_rules_know_each_lookup_alone() -> None:
     assert problem.variants[0].hit_rate > problem.variants[1].hit_rate  # large before small
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("memory", [10_000, 450])
 def test_the_search_is_no_worse_than_any_rule_and_keeps_its_bounds(seed: int, memory: int) -> None:
     given = composition(memory=memory)
-    choosing, showing = observed(2 * seed), observed(2 * seed + 1, samples=4_000)
+    choosing, showing = observed(2 * seed), observed(2 * seed + 1, samples=2_000)
     taken, others = given.choose(choosing, [showing]), given.others(choosing, [showing])
     assert taken.calibrated is not None
     assert taken.calibrated.lower >= 0.95

@@ -1,9 +1,10 @@
 """Training: it learns what can be learned, the same way each time."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.learned.networks import PLAIN, Selector, make_predictor
+from latebind.learned.networks import LIGHT, PLAIN, Selector, make_predictor
 from latebind.learned.train import Lesson, PredictorTraining, batches_in, distillation_loss, predict, train_selector
 
 
@@ -30,6 +31,22 @@ def agreement(predicted: Tensor, wanted: Tensor) -> float:
 def test_a_predictor_learns_the_base_models_answers() -> None:
     given = lesson()
     assert agreement(predict(learned(30), given.activations), given.answers) > 0.9
+
+
+def test_kernels_of_convolutions_move_and_keep_their_norm() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        predictor = make_predictor((4, 6, 6), 4, LIGHT)
+    before = {name: weight.detach().clone() for name, weight in predictor.named_parameters() if weight.dim() == 4}
+    training = PredictorTraining(predictor, steps=batches_in(512), generator=torch.Generator().manual_seed(2))
+    training.learn(lesson(), passes=1)
+    assert before
+    for name, weight in predictor.named_parameters():
+        if name in before:
+            start = before[name] / before[name].norm()
+            end = weight.detach() / weight.detach().norm()
+            assert float((end - start).norm()) > 0.02  # turned, not only scaled
+            assert float(weight.detach().norm()) / len(weight) ** 0.5 == pytest.approx(1.0, abs=0.05)
 
 
 def test_the_same_seed_trains_the_same_weights() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 READ_BYTES = 1 << 16
+DURATION = re.compile(r"dur=([\d.]+)")
 HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES = {
     "bool": "BOOL", "uint8": "UINT8", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
@@ -35,12 +37,16 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One answer: HTTP status, seconds since it was meant to be sent, outputs by name, the stage that row 0 left at."""
+    """One answer: HTTP status, seconds since it was meant to be sent, outputs by name, the stage that row 0 left at.
+
+    `engine_seconds` are those between the engine's hearing of the request and its answer, as the reply tells them.
+    """
 
     status: int
     seconds: float
     outputs: dict[str, Array]
     left_at: int
+    engine_seconds: float = 0.0
 
 
 def encode(inputs: Mapping[str, Array], *, timeout: float | None = None) -> Body:
@@ -63,8 +69,10 @@ def encode(inputs: Mapping[str, Array], *, timeout: float | None = None) -> Body
     return Body({HEADER_LENGTH: str(len(header)), "Content-Type": "application/octet-stream"}, data)
 
 
-def decode(status: int, header_length: str | None, data: bytes, seconds: float) -> Answered:
-    """Read a reply; one that is no answer has no outputs."""
+def decode(
+    status: int, header_length: str | None, data: bytes, seconds: float, *, timing: str | None = None
+) -> Answered:
+    """Read a reply; one that is no answer has no outputs. `timing` is its Server-Timing header."""
     if status != 200 or header_length is None:
         return Answered(status, seconds, {}, -1)
     start = int(header_length)
@@ -76,7 +84,8 @@ def decode(status: int, header_length: str | None, data: bytes, seconds: float) 
         outputs[tensor["name"]] = array.reshape(tensor["shape"])
         start += size
     left_at = header.get("parameters", {}).get("left_at", -1)
-    return Answered(status, seconds, outputs, left_at[0] if isinstance(left_at, list) else left_at)
+    first = left_at[0] if isinstance(left_at, list) else left_at
+    return Answered(status, seconds, outputs, first, sum(map(float, DURATION.findall(timing or ""))) / 1e3)
 
 
 class Caller:
@@ -105,7 +114,8 @@ class Caller:
                 raise ConnectionError("the server closed the connection before it had answered")
             reply.feed(received)
         seconds = time.perf_counter() - begun
-        return decode(reply.status, reply.headers.get(HEADER_LENGTH.lower()), bytes(reply.data), seconds)
+        length, timing = (reply.headers.get(name) for name in (HEADER_LENGTH.lower(), "server-timing"))
+        return decode(reply.status, length, bytes(reply.data), seconds, timing=timing)
 
     def _written(self, body: Body) -> bytes:
         headers = {"Host": self._host, "Content-Length": str(len(body.data)), **body.headers}

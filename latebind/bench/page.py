@@ -1,5 +1,6 @@
 """A self-contained page of a load run: latency distribution and the accuracy-latency picture. Opens offline."""
 
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import plotly.io as pio
 from plotly.offline import get_plotlyjs
 
 from latebind.bench.load import LoadReport, Side
+from latebind.bench.locality import LocalityReport
 
+STEP = 500  # requests of each point along a stream
 COLOURS = {"off": "#7f7f7f", "on": "#1f77b4"}
 STYLE = """
 body { font-family: system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -20,8 +23,21 @@ th { border-bottom: 2px solid #222 } td { border-bottom: 1px solid #ccc } p { li
 
 
 def write_page(report: LoadReport, file: Path, *, title: str) -> None:
-    """Write the page; plotly's script is inside it, so nothing is fetched."""
-    figures = (latency_figure(report), accuracy_figure(report))
+    """Write the page of a load run; plotly's script is inside it, so nothing is fetched."""
+    text = (
+        f"{len(report.off.answers)} requests a side at {report.rate:.0f} a second (Poisson, seed {report.seed}), "
+        "through HTTP, the same arrivals with exits off and on."
+    )
+    _write(file, title, text, _table(report.rows()), (latency_figure(report), accuracy_figure(report)))
+
+
+def write_locality_page(report: LocalityReport, file: Path, *, title: str) -> None:
+    """Write the page of a run of `bench.locality`."""
+    text = f"{len(report.calls['off'])} requests a side, one after another, paired (seed {report.seed})."
+    _write(file, title, text, _table(report.rows()), locality_figures(report))
+
+
+def _write(file: Path, title: str, text: str, table: str, figures: Sequence[go.Figure]) -> None:
     plots = "".join(
         f'<div class="plot">{pio.to_html(figure, full_html=False, include_plotlyjs=False)}</div>' for figure in figures
     )
@@ -30,10 +46,25 @@ def write_page(report: LoadReport, file: Path, *, title: str) -> None:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{STYLE}</style><script>{get_plotlyjs()}</script></head><body><h1>{escape(title)}</h1>"
-        f"<p>{len(report.off.answers)} requests a side at {report.rate:.0f} a second (Poisson, seed {report.seed}), "
-        f"through HTTP, the same arrivals with exits off and on.</p>"
-        f'<div class="wide">{_table(report)}</div>{plots}</body></html>'
+        f'<p>{text}</p><div class="wide">{table}</div>{plots}</body></html>'
     )
+
+
+def locality_figures(report: LocalityReport) -> tuple[go.Figure, go.Figure]:
+    """Draw mean latency and fidelity of each side along the stream, over 500 requests each (GATI, figure 10)."""
+    latency, fidelity = go.Figure(), go.Figure()
+    steps = range(0, len(report.calls["off"]) - STEP + 1, STEP)
+    places = [start + STEP / 2 for start in steps]
+    for side in report.calls:
+        seconds, same = report.engine[side], report.classes[side] == report.classes["off"]
+        latency.add_scatter(x=places, y=[seconds[i : i + STEP].mean() * 1e3 for i in steps], name=side)
+        if side != "off":
+            fidelity.add_scatter(x=places, y=[same[i : i + STEP].mean() for i in steps], name=side)
+    latency.update_layout(title="Mean latency in the engine, ms", template="plotly_white", height=380)
+    fidelity.update_layout(title="Answers equal to the base model's", template="plotly_white", height=380)
+    for figure in (latency, fidelity):
+        figure.update_xaxes(title="request")
+    return latency, fidelity
 
 
 def latency_figure(report: LoadReport) -> go.Figure:
@@ -86,8 +117,7 @@ def _mean(side: Side) -> float:
     return float(side.seconds.mean() * 1e3)
 
 
-def _table(report: LoadReport) -> str:
-    rows = report.rows()
+def _table(rows: Sequence[Mapping[str, object]]) -> str:
     head = "".join(f"<th>{escape(key)}</th>" for key in rows[0])
     body = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row.values()) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

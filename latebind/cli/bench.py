@@ -10,6 +10,7 @@ from latebind.bench import calibration as calibration_bench
 from latebind.bench import exits as exits_bench
 from latebind.bench import flood as flood_bench
 from latebind.bench import load as load_bench
+from latebind.bench import locality as locality_bench
 from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
@@ -94,6 +95,64 @@ def exits(
         json_file,
         {**asdict(report), "seconds_on": report.seconds_on.tolist(), "seconds_off": report.seconds_off.tolist()},
     )
+
+
+@app.command()
+def locality(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Classes follow Zipf's law with this exponent. Default: rows as they lie.")
+    ] = None,
+    phases: Annotated[int, typer.Option(help="How often another class dominates.")] = 2,
+    length: Annotated[int, typer.Option(help="Requests of each phase.")] = 10_000,
+    jitter: Annotated[int, typer.Option(help="Shift images by up to so many cells, and mirror them, at random.")] = 2,
+    fidelity: Annotated[float, typer.Option(help="The target.")] = 0.97,
+    sample: Annotated[float, typer.Option(help="Share of requests that the service runs to the end.")] = 0.2,
+    retrain_s: Annotated[float, typer.Option(help="Seconds until caches are retrained anyway.")] = 900.0,
+    backend: Annotated[str | None, typer.Option(help="Serve all sides with it. Default: as built.")] = None,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    seed: Seed = 0,
+    log: Annotated[Path | None, typer.Option(help="Keep what the servers log.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """What following the traffic is worth: exits off, as built, and adapting; one request after another, paired.
+
+    With `--alpha`, thresholds are calibrated on two fifths of the rows and the stream is made of the others.
+
+    Example: `latebind bench locality models --model resnet56 --data examples.cifar10.data:unseen
+    --data-option data=cifar10/ --alpha 1.5`
+    """
+    setting = exits_bench.Setting(backend, (door_core,), engine_core, seed, log)
+    traffic = locality_bench.Traffic(alpha, phases, length, jitter)
+    with reporting(), progress("asking three servers") as tell:
+        inputs, labels = load_rows(data, options(data_option or []))
+        report = locality_bench.run(
+            repository,
+            model,
+            inputs,
+            labels,
+            traffic,
+            setting=setting,
+            fidelity=fidelity,
+            options=("--sample", str(sample), "--retrain-s", str(retrain_s)),
+            progress=tell,
+        )
+    kind = f"Zipf {alpha:g}, {phases} phases of {length}" if alpha is not None else "rows as they lie"
+    show(
+        f"{model}: {len(report.calls['off'])} requests a side, {kind}, target {fidelity:g}, seed {seed}", report.rows()
+    )
+    console.print(f"first version from request {report.begun} on; the service counted {report.told}")
+    if page is not None:
+        from latebind.bench.page import write_locality_page  # noqa: PLC0415  (plotly is optional)
+
+        write_locality_page(report, page, title=f"latebind: {model}, {kind}")
+        console.print(f"page written to {page}")
+    save(json_file, {"rows": report.rows(), "begun": report.begun, "told": report.told})
 
 
 @app.command()

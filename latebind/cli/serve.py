@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,8 @@ import typer
 import uvloop
 from msgspec.structs import replace
 
+from latebind.adaptation.client import AdaptationClient
+from latebind.adaptation.messages import AdaptationOrder
 from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.domain.config import ServeConfig
@@ -29,7 +32,9 @@ app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, a
 def serve(
     repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
     model: Annotated[list[str] | None, typer.Option(help="Serve this model; may be repeated. Default: all.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML with [server], [engine], [policy]; options win.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML: [server], [engine], [policy], [adaptation]; options win.")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
@@ -43,6 +48,12 @@ def serve(
     cores: Annotated[str | None, typer.Option(help="Cores for the engine, as 1 or 2,3. Default: any.")] = None,
     slots: Annotated[int | None, typer.Option(help="Requests of a model that may be under way at once. 256.")] = None,
     backend: Annotated[str | None, typer.Option(help="Run stages on this backend, not on the one built for.")] = None,
+    adapt: Annotated[
+        bool | None, typer.Option(help="Whether learned caches follow the traffic, with a watch over their fidelity.")
+    ] = None,
+    sample: Annotated[float | None, typer.Option(help="Share of requests to run to the end for that. 0.2.")] = None,
+    retrain_s: Annotated[float | None, typer.Option(help="Seconds until caches are retrained anyway. 900.")] = None,
+    adapted: Annotated[Path | None, typer.Option(help="Folder for their versions. Default: beside each model.")] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,
 ) -> None:
     """Serve models over the Open Inference Protocol v2 (HTTP) until interrupted.
@@ -54,6 +65,7 @@ def serve(
     * `latebind serve models`
     * `latebind serve models --model resnet56 --port 0 --cores 1 --policy graph --max-batch 8`
     * `latebind serve models --config latebind.toml --no-exits`
+    * `latebind serve models --adapt --sample 0.1`
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s door %(levelname)s %(message)s")
     with reporting():
@@ -73,6 +85,12 @@ def serve(
                 "slots": slots,
                 "backend": backend,
             },
+            adaptation={
+                "on": adapt,
+                "sample": sample,
+                "interval": retrain_s,
+                "folder": None if adapted is None else str(adapted),
+            },
             policy={
                 "name": policy,
                 "max_batch": max_batch,
@@ -90,17 +108,36 @@ async def _serve(settings: ServeConfig, models: list[Path], event_log: Path | No
         engine=settings.engine,
         policy=settings.policy,
         event_log=str(event_log) if event_log else None,
+        adapted=settings.adaptation.folder,
     )
-    engine = await EngineClient.start(order)
-    try:
-        async with Door(engine, settings.server) as door:
+    async with AsyncExitStack() as stack:
+        engine = await EngineClient.start(order)
+        stack.push_async_callback(engine.close)
+        observer = await _adaptation(settings, models, engine)
+        if observer is not None:
+            stack.push_async_callback(observer.close)
+        async with Door(engine, settings.server, observer=observer) as door:
             door.close_on_signals()
             for spec in engine.models.values():
                 logging.getLogger(__name__).info("serving %s version %s", spec.name, spec.version)
             print(f"{READY}http://{_printable(settings.server.host)}:{door.port}", flush=True)
             await asyncio.wait({asyncio.create_task(door.closed())})
-    finally:
-        await engine.close()
+
+
+async def _adaptation(settings: ServeConfig, models: list[Path], engine: EngineClient) -> AdaptationClient | None:
+    """Start the service for the models that have learned caches in use, if it is wanted."""
+    specs = list(engine.models.values())
+    adapted = [number for number, spec in enumerate(specs) if spec.lookups]
+    if not settings.adaptation.on or not settings.engine.exits or not adapted:
+        return None
+    order = AdaptationOrder(
+        directories=tuple(str(models[number]) for number in adapted),
+        config=settings.adaptation,
+        threads=settings.engine.threads,
+        backend=settings.engine.backend,
+        cores=settings.engine.cores,
+    )
+    return await AdaptationClient.start(order, [specs[number] for number in adapted], engine.adopt)
 
 
 def _settings(file: Path | None, **options: dict[str, Any]) -> ServeConfig:

@@ -70,6 +70,31 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"engine.{name} is {value}: give 1 or more")
 
 
+class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether learned caches follow the traffic, and how. Seconds, and shares of 1.
+
+    A share `sample` of answered requests is run to the end of the network, and `rows` of those, none older than
+    `window`, are kept; one client may fill `client_share` of them where others need the room. Caches are retrained when
+    the traffic changes and every `interval` at the latest. `folder` is where versions lie; empty: beside each model.
+    """
+
+    on: bool = False
+    sample: float = 0.2
+    rows: int = 6000
+    window: float = 3600.0
+    client_share: float = 0.5
+    interval: float = 900.0
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in (("sample", self.sample), ("client_share", self.client_share)):
+            if not 0.0 < value <= 1.0:
+                raise ConfigError(f"adaptation.{name} is {value}: give a share above 0 and at most 1")
+        for name, value in (("window", self.window), ("interval", self.interval), ("rows", self.rows)):
+            if not value > 0:
+                raise ConfigError(f"adaptation.{name} is {value}: give more than 0")
+
+
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the door listens and what it tells. `deadline` (seconds) is for requests that name none."""
 
@@ -91,3 +116,4 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: DoorConfig = DoorConfig()
     engine: EngineConfig = EngineConfig()
     policy: PolicyConfig = PolicyConfig()
+    adaptation: AdaptationConfig = AdaptationConfig()

@@ -17,7 +17,7 @@ from latebind.domain.actions import Outcome
 from latebind.domain.errors import ConfigError, Expired, Failed, LatebindError, Refused, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.engine.messages import Ended, EndedReader, pack_arrived, pack_cancelled
-from latebind.engine.order import EngineOrder, EngineStarted
+from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.slots import ModelSlots, Rows, SlotMemory, create_file
 from latebind.server.gateway import Answer, Snapshot
 
@@ -138,6 +138,16 @@ class EngineClient:
             self._control_writer.write(b"\n")
             snapshot: Snapshot = msgspec.json.decode(await self._line())
             return snapshot
+
+    async def adopt(self, model: str, version: str) -> None:
+        """Have the engine use a version of a model's learned caches from its next batch on; raises `ConfigError`."""
+        if not self._alive:
+            raise Unavailable("the engine has ended: restart the server")
+        async with self._control_lock:
+            self._control_writer.write(msgspec.json.encode(Adopt(model, version)) + b"\n")
+            adopted = msgspec.json.decode(await self._line(), type=Adopted)
+        if adopted.error is not None:
+            raise ConfigError(adopted.error)
 
     async def close(self, grace: float = STOP_SECONDS) -> None:
         """Wait up to `grace` seconds for what is in flight, then end the process."""

@@ -14,6 +14,7 @@ class EngineOrder:
     engine: EngineConfig
     policy: PolicyConfig
     event_log: str | None = None
+    adapted: str = ""  # the folder of versions of learned caches; empty: beside each model
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,4 +22,22 @@ class EngineStarted:
     """What is served: the specifications fix the layout of the slots. `error` says why nothing is, if so."""
 
     models: tuple[ModelSpec, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """A later line: use this version of a model's learned caches (`adaptation.versions`) from the next batch on.
+
+    An empty line asks for the metrics instead.
+    """
+
+    model: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The answer to `Adopt`; with an error nothing has changed."""
+
     error: str | None = None

@@ -16,15 +16,17 @@ from pathlib import Path
 import msgspec
 import torch
 
+from latebind.adaptation.versions import BUILT, FULL_DEPTH, Versions, versions_folder
 from latebind.domain.config import EngineConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.driver import Driver
 from latebind.engine.messages import EventReader
-from latebind.engine.order import EngineOrder, EngineStarted
+from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.slots import SlotMemory, file_bytes
 from latebind.engine.worker import Worker, load_model
+from latebind.learned.head import Head
 
 READ_BYTES = 1 << 16
 
@@ -69,10 +71,17 @@ class Engine:
         if order.event_log:
             file = self._exit.enter_context(Path(order.event_log).open("wb"))
             log = EventLog(file, config)
+        self._versions = {
+            model.spec.name: Versions(versions_folder(model.directory.path, order.adapted), model.directory)
+            for model in workers[0]
+            if model.lookups
+        }
+        self._crew = [Worker({model.spec.name: model for model in models}, memory) for models in workers]
+        self._lines = b""
         self._reader = EventReader([spec.name for spec in self._specs])
         self._driver = Driver(
             config,
-            [Worker({model.spec.name: model for model in models}, memory) for models in workers],
+            self._crew,
             listen=self._listen,
             wake=self._wake,
             send=self._send,
@@ -95,10 +104,25 @@ class Engine:
                 return None
             if sock is self._messages:
                 events.extend(self._reader.feed(data))
-            elif sock is self._control:  # every line asks for the metrics
-                for _ in range(data.count(b"\n")):
-                    _tell(self._control, self._driver.snapshot())
+            elif sock is self._control:
+                *lines, self._lines = (self._lines + data).split(b"\n")
+                for line in lines:
+                    _tell(self._control, self._adopt(line) if line else self._driver.snapshot())
         return events
+
+    def _adopt(self, line: bytes) -> Adopted:
+        """Have all workers use a version of a model's learned caches; whatever is wrong with it, serving goes on."""
+        try:
+            wanted = msgspec.json.decode(line, type=Adopt)
+            heads: dict[int, tuple[Head, float]] | None = None
+            if wanted.version != BUILT:
+                versions = self._versions[wanted.model]
+                heads = {} if wanted.version == FULL_DEPTH else versions.lookups(wanted.version)
+            for worker in self._crew:
+                worker.adopt(wanted.model, heads)
+        except (LatebindError, msgspec.MsgspecError, KeyError, OSError) as error:
+            return Adopted(str(error))
+        return Adopted()
 
     def _send(self, data: bytes) -> None:
         try:

@@ -13,6 +13,7 @@ from latebind.domain.costs import ModelCosts
 from latebind.domain.events import StageDone
 from latebind.domain.model import ModelSpec
 from latebind.engine.slots import SlotMemory
+from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup, load_lookups
 from latebind.learned.stored import read_caches, with_caches
 from latebind.program.load import load_program
@@ -28,6 +29,7 @@ class LoadedModel:
     costs: ModelCosts
     program: Program
     lookups: Mapping[int, Lookup]
+    directory: ModelDirectory
 
 
 def load_model(path: Path, config: EngineConfig) -> LoadedModel:
@@ -40,7 +42,7 @@ def load_model(path: Path, config: EngineConfig) -> LoadedModel:
         program = profile_program(program)
     spec, costs = with_caches(program.spec, program.costs, read_caches(directory) if config.exits else None)
     lookups = load_lookups(directory, backend=program.backend, threads=config.threads) if config.exits else {}
-    return LoadedModel(spec, costs, program, lookups)
+    return LoadedModel(spec, costs, program, lookups, directory)
 
 
 class Worker:
@@ -55,8 +57,16 @@ class Worker:
             )
             for name, slots in zip(models, memory.models, strict=True)
         }
+        self._lookups = {name: model.lookups for name, model in models.items()}
         self._requests: tuple[int, ...] = ()
         self._activation: Tensor | None = None
+
+    def adopt(self, model: str, heads: Mapping[int, tuple[Head, float]] | None) -> None:
+        """Use these heads and thresholds by stage from the next stage on; None: those of `build`. From any thread."""
+        built = self._models[model].lookups
+        self._lookups[model] = (
+            built if heads is None else {k: built[k].with_head(*heads[k]) for k in heads if k in built}
+        )
 
     def run(self, action: Run) -> StageDone:
         """Run one stage; a member that the learned cache behind it answers has its outputs in its slot and exits."""
@@ -73,7 +83,9 @@ class Worker:
                 _scatter(rows, action.slots, result)
             return StageDone(action.worker)
         self._requests, self._activation = action.requests, results[0]
-        return StageDone(action.worker, self._look_up(model.lookups.get(action.stage), action, results[0]))
+        return StageDone(
+            action.worker, self._look_up(self._lookups[action.model].get(action.stage), action, results[0])
+        )
 
     def _kept(self, requests: tuple[int, ...]) -> Tensor:
         """Return the activations of `requests`, of those that the last stage left here: the batch is compacted."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from latebind.learned.compose import Seen
+from latebind.learned.head import Head
 from latebind.learned.lookup import LookupFunction
 from latebind.learned.samples import Samples
 from latebind.program.program import Program
@@ -47,27 +48,44 @@ def capture(program: Program, samples: Samples, stages: Sequence[int]) -> Captur
     return Captured(behind, answers, samples.labels)
 
 
-def observe(program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]]) -> Seen:
-    """Send `samples` through the network and note how sure each lookup was and whether right. Keeps no more.
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What lookups made of samples, and what they made it from: features `(N, width)` of each, base answers."""
+
+    seen: Seen
+    features: tuple[Tensor, ...]
+    answers: Tensor
+
+
+def observe(program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]]) -> Observed:
+    """Send `samples` through the network and note how sure each lookup was and whether right.
 
     `lookups` are pairs of the stage that a lookup stands behind and its function.
     """
-    scores = np.empty((len(lookups), len(samples)))
-    right = np.empty((len(lookups), len(samples)), dtype=np.bool_)
-    for start, batch in batches(samples):
-        said: dict[int, Tensor] = {}
+    features: list[list[Tensor]] = [[] for _ in lookups]
+    answers: list[Tensor] = []
+    for _, batch in batches(samples):
         passed: tuple[Tensor, ...] = batch
-        rows = slice(start, start + len(batch[0]))
         for number, run in enumerate(program.stages):
             passed = run(*passed)
             for k, (stage, function) in enumerate(lookups):
                 if stage == number:
-                    answers, sure = function(passed[0])
-                    said[k] = answers.argmax(dim=1)
-                    scores[k, rows] = sure.numpy()
-        for k, answer in said.items():
-            right[k, rows] = (answer == passed[0].argmax(dim=1)).numpy()
-    return Seen(scores, right)
+                    features[k].append(function.features(passed[0])[0].clone())
+        answers.append(passed[0].clone())
+    heads = [function.head for _, function in lookups]
+    return observed(heads, [torch.cat(rows) for rows in features], torch.cat(answers))
+
+
+def observed(heads: Sequence[Head], features: Sequence[Tensor], answers: Tensor) -> Observed:
+    """Return what `heads` make of features, each of its own, where the base model gave `answers`."""
+    classes = answers.argmax(dim=1)
+    scores = np.empty((len(heads), len(answers)))
+    right = np.empty((len(heads), len(answers)), dtype=np.bool_)
+    for k, (head, rows) in enumerate(zip(heads, features, strict=True)):
+        said, sure = head(rows)
+        scores[k] = sure.numpy()
+        right[k] = (said.argmax(dim=1) == classes).numpy()
+    return Observed(Seen(scores, right), tuple(features), answers)
 
 
 def batches(samples: Samples) -> Iterator[tuple[int, tuple[Tensor, ...]]]:

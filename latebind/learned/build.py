@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
-from latebind.learned.activations import observe
+from latebind.learned.activations import Observed, observe
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.composition import Composition, Trial
 from latebind.learned.explore import FEWEST_ROWS, Explorer, Progress, Trained, all_cores, first_row, on_all_cores
@@ -117,7 +117,7 @@ def observe_caches(
     To try calibrations on parts of the samples; nothing is written. Errors are those of `recalibrate`.
     """
     builder, trained, rows = _stored_caches(directory, held_out, promise, threads, backend, 0, None)
-    return builder.observe(trained, rows), builder.composition(trained)
+    return builder.observe(trained, rows).seen, builder.composition(trained)
 
 
 def _stored_caches(
@@ -193,18 +193,19 @@ class _Builder:
         if self.promise.exact:
             return publish(directory, self._outcome(trained), new_entry=self.new_entry)
         self.progress("calibrating", 0.85)
-        seen = self.observe(trained, held_out)
+        observed = self.observe(trained, held_out)
+        seen = observed.seen
         choose, verify = split_worlds(held_out, seed=self.seed)
         choosing, worlds = seen.take(np.concatenate(choose)), [seen.take(rows) for rows in verify]
         composition = self.composition(trained)
         taken = composition.choose(choosing, worlds)
         self.progress("comparing", 0.95)
         others = composition.others(choosing, worlds) if len(trained) > 1 else []
-        outcome = self._outcome(trained, tuple(worlds), (taken, *others))
+        outcome = self._outcome(trained, tuple(worlds), (taken, *others), observed)
         reason = "" if taken.calibrated else self.promise.not_shown(min(map(len, verify)))
         return publish(directory, outcome, new_entry=self.new_entry, reason=reason)
 
-    def observe(self, trained: Sequence[Trained], held_out: Samples) -> Seen:
+    def observe(self, trained: Sequence[Trained], held_out: Samples) -> Observed:
         """Return what the lookups make of the samples."""
         with all_cores(self.program.threads):
             return observe(self.wide, held_out, [(one.plan.stage, one.function) for one in trained])
@@ -214,10 +215,14 @@ class _Builder:
         return Composition(tuple(map(_variant, trained)), self._costs(trained), self.stages, self.promise)
 
     def _outcome(
-        self, trained: Sequence[Trained], worlds: tuple[Seen, ...] = (), trials: tuple[Trial, ...] = ()
+        self,
+        trained: Sequence[Trained],
+        worlds: tuple[Seen, ...] = (),
+        trials: tuple[Trial, ...] = (),
+        observed: Observed | None = None,
     ) -> Outcome:
         entry, costs = self.program.entry, self._costs(trained)
-        return Outcome(self.promise, entry, self.stages, tuple(trained), costs, worlds, trials)
+        return Outcome(self.promise, entry, self.stages, tuple(trained), costs, worlds, trials, observed)
 
     def stage_seconds(self, samples: Samples) -> tuple[float, ...]:
         """Measured here and now, so that stages and lookups are measured alike."""

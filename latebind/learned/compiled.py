@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from statistics import median
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from latebind.learned.lookup import LookupFunction, lookup_backend
+from latebind.learned.head import Head, Selector
+from latebind.learned.lookup import LookupFunction, compile_lookup_files
+from latebind.learned.networks import Predictor
 from latebind.learned.quantise import has_bytes, quantise
-from latebind.learned.stored import ANSWERS, SCORE, LookupFiles
+from latebind.learned.stored import FEATURES, LookupFiles
 from latebind.program.export import export
-from latebind.program.load import compile_graph
 from latebind.program.measure import interleaved_seconds
 from latebind.program.program import Program
 
@@ -25,17 +26,17 @@ class Compiled:
     seconds: float
 
 
-def compile_lookup(network: nn.Module, rows: Tensor, program: Program) -> Compiled:
-    """Return `network`, from activations to answers and score, in its fastest form for the backend of `program`.
+def compile_lookup(predictor: Predictor, selector: Selector, rows: Tensor, program: Program) -> Compiled:
+    """Return a trained lookup in its fastest form for the backend of `program`.
 
     `rows` `(N, ...) float32` are activations that it will see: they set the ranges of numbers in eight bits.
     """
     one = rows[:1].contiguous()
-    exported = export(network.eval(), (one,), output_names=(ANSWERS, SCORE))
-    plain = LookupFiles(exported.graph, exported.weights)
+    exported = export(predictor.features.eval(), (one,), output_names=(FEATURES,))
+    plain = LookupFiles(exported.graph, exported.weights, Head.of(predictor.answer, selector))
     forms = {"plain": (plain, _compile(plain, program))}
     if program.backend.startswith("openvino") and has_bytes():
-        quantised = LookupFiles(*quantise(plain.graph, plain.weights, rows))
+        quantised = LookupFiles(*quantise(plain.graph, plain.weights, rows), plain.head)
         if quantised.graph != plain.graph:
             forms["bytes"] = (quantised, _compile(quantised, program))
     times = interleaved_seconds({name: lambda f=form[1]: f(one) for name, form in forms.items()}, RUNS)  # type: ignore[misc]
@@ -45,6 +46,4 @@ def compile_lookup(network: nn.Module, rows: Tensor, program: Program) -> Compil
 
 
 def _compile(files: LookupFiles, program: Program) -> LookupFunction:
-    return compile_graph(
-        files.graph, dict(files.weights), backend=lookup_backend(program.backend), threads=program.threads
-    )
+    return compile_lookup_files(files, backend=program.backend, threads=program.threads)

@@ -9,14 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from latebind.domain.costs import Curve
 from latebind.learned.activations import Captured, bytes_a_row, capture
 from latebind.learned.compiled import compile_lookup
+from latebind.learned.head import Selector
 from latebind.learned.latency import latency_in_place
 from latebind.learned.lookup import LookupFunction
-from latebind.learned.networks import LookupNetwork, Selector, make_predictor
+from latebind.learned.networks import Predictor, make_predictor
 from latebind.learned.plan import Candidate
 from latebind.learned.samples import Samples
 from latebind.learned.stored import LookupFiles
@@ -45,7 +46,7 @@ class Trained:
     @property
     def bytes(self) -> int:
         """The size of the weights."""
-        return sum(tensor.nbytes for tensor in self.files.weights.values())
+        return self.files.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,12 @@ class Explorer:
         with all_cores(self.program.threads):
             return capture(self.wide, samples, stages)
 
-    def _predictor(self, one: Candidate) -> nn.Module:
+    def _predictor(self, one: Candidate) -> Predictor:
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             return make_predictor(self.program.activations[one.stage], self._classes, one.kind)
 
-    def _finish(self, one: Candidate, predictor: nn.Module, unseen: Captured, inputs: tuple[Tensor, ...]) -> Trained:
+    def _finish(self, one: Candidate, predictor: Predictor, unseen: Captured, inputs: tuple[Tensor, ...]) -> Trained:
         activations = unseen.behind[one.stage]
         predicted = predict(predictor, activations)
         with torch.random.fork_rng():
@@ -111,7 +112,7 @@ class Explorer:
             selector = Selector(self._classes)
         same = predicted.argmax(dim=1) == unseen.answers.argmax(dim=1)
         train_selector(selector, predicted, same, generator=_generator(self.seed, one.stage))
-        compiled = compile_lookup(LookupNetwork(predictor, selector), activations[:RANGE_ROWS].float(), self.program)
+        compiled = compile_lookup(predictor, selector, activations[:RANGE_ROWS].float(), self.program)
         curve = latency_in_place(self.program, inputs, one.stage, compiled.function)
         return Trained(one, compiled.files, compiled.function, curve)
 

@@ -1,19 +1,31 @@
-"""A learned cache at work: one compiled call behind a stage. Loaded from data, never from code."""
+"""A learned cache at work: one compiled call behind a stage, and its head. Loaded from data, never from code."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
-from latebind.learned.stored import read_caches, read_lookup
+from latebind.learned.head import Head
+from latebind.learned.stored import LookupFiles, read_caches, read_lookup
+from latebind.program.backends import StageFunction
 from latebind.program.load import compile_graph
 from latebind.program.stored import read_model, read_stages
 from latebind.repository.directory import ModelDirectory
 
-# `lookup(activation) -> (answers (B, classes), scores (B,))`
-LookupFunction = Callable[..., tuple[Tensor, ...]]
+
+@dataclass(frozen=True, slots=True)
+class LookupFunction:
+    """`lookup(activation) -> (answers (B, classes), scores (B,))`. Not for two threads at a time."""
+
+    features: StageFunction
+    head: Head
+
+    def __call__(self, activation: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the base model would answer, and how sure that is."""
+        (features,) = self.features(activation)
+        return self.head(features)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +40,10 @@ class Lookup:
         """Return answers `(B, classes) float32` like the model's output, and for which rows they hold, `(B,) bool`."""
         answers, scores = self.function(activation)
         return answers, scores >= self.threshold
+
+    def with_head(self, head: Head, threshold: float) -> "Lookup":
+        """Return the same lookup with another head."""
+        return Lookup(self.stage, threshold, LookupFunction(self.function.features, head))
 
 
 def lookup_backend(backend: str) -> str:
@@ -72,10 +88,16 @@ def load_functions(
                 f"{directory.path}: the learned cache behind stage {stage} takes another activation than the "
                 "stage yields: build the caches again"
             )
-        if files.graph.output_specs()[0].shape != model.outputs[0].shape:
+        if (files.head.classes,) != model.outputs[0].shape:
             raise RepositoryError(
                 f"{directory.path}: the learned cache behind stage {stage} answers in another shape than the "
                 "model: build the caches again"
             )
-        found[stage] = compile_graph(files.graph, dict(files.weights), backend=lookup_backend(backend), threads=threads)
+        found[stage] = compile_lookup_files(files, backend=backend, threads=threads)
     return found
+
+
+def compile_lookup_files(files: LookupFiles, *, backend: str, threads: int) -> LookupFunction:
+    """Return a lookup ready to run beside a model on `backend`."""
+    features = compile_graph(files.graph, dict(files.weights), backend=lookup_backend(backend), threads=threads)
+    return LookupFunction(features, files.head)

@@ -1,4 +1,4 @@
-"""The networks of a learned cache: a predictor that answers, a selector that says how sure; in the end one module."""
+"""The predictors of learned caches: from an activation to features, and from those by one layer to answers."""
 
 import re
 from collections.abc import Sequence
@@ -16,29 +16,41 @@ MAX_CHANNELS = 128
 HIDDEN = 64
 NARROW, MIDDLE, WIDE = 32, 64, 128  # channels of a residual predictor
 FEW = 8  # channels of an image that are colours rather than features
-SELECTOR_HIDDEN = 64
-SOFTNESS = 2.0  # of the shares that selectors see: they tell 0.99 from 0.999 apart
 
 PLAIN, LIGHT, DEEP, RESIDUAL = "plain", "light", "deep", "residual"
 KINDS = (RESIDUAL, DEEP, LIGHT, PLAIN)  # the most able first
 TABLE = re.compile(r"(?P<name>fc|pool|conv)\((?P<first>[1-9]\d{0,4})(?:,(?P<second>[1-9]))?\)")
 
 
-def make_predictor(shape: tuple[int, ...], classes: int, kind: str) -> nn.Module:
+class Predictor(nn.Module):
+    """Features of an activation `(B, *shape) float32` and a layer from those to answers `(B, classes)`."""
+
+    def __init__(self, features: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.features = features
+        self.answer = nn.Linear(_width(features, shape), classes)
+
+    def forward(self, activation: Tensor) -> Tensor:
+        """Return the answers."""
+        answers: Tensor = self.answer(self.features(activation))
+        return answers
+
+
+def make_predictor(shape: tuple[int, ...], classes: int, kind: str) -> Predictor:
     """Return a network from an activation `(B, *shape) float32` to answers `(B, classes) float32`, not trained yet.
 
     It learns to give the base model's logits. `kind` is one of `KINDS` or a network of GATI's table 3, with ReLU:
     "fc(h)" and "pool(h)" with h hidden units, "conv(k,s)" with a kernel of k cells a side and a stride of s. Raises
     `ConfigError` for any other.
     """
+    return Predictor(_features(shape, kind), shape, classes)
+
+
+def _features(shape: tuple[int, ...], kind: str) -> nn.Module:
     if kind == RESIDUAL:
-        return ResidualPredictor(shape, classes)
+        return ResidualFeatures(shape)
     if kind in KINDS:
-        return PooledPredictor(shape, classes, kind=kind)
-    return _from_table(kind, shape, classes)
-
-
-def _from_table(kind: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+        return PooledFeatures(shape, kind=kind)
     found = TABLE.fullmatch(kind)
     if found is None or (found["name"] == "conv") != (found["second"] is not None):
         known = ", ".join(KINDS)
@@ -46,11 +58,9 @@ def _from_table(kind: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     first = int(found["first"])
     if found["name"] == "conv":
         channels, stride = shape[0], int(found["second"])
-        features: nn.Module = nn.Sequential(*_convolution(channels, channels, stride=stride, size=first), nn.Flatten())
-        return nn.Sequential(features, nn.Linear(_width(features, shape), classes))
+        return nn.Sequential(*_convolution(channels, channels, stride=stride, size=first), nn.Flatten())
     features = Pooled() if found["name"] == "pool" else nn.Flatten()
-    hidden = [nn.Linear(_width(features, shape), first), nn.BatchNorm1d(first), nn.ReLU()]
-    return nn.Sequential(features, *hidden, nn.Linear(first, classes))
+    return nn.Sequential(features, nn.Linear(_width(features, shape), first), nn.BatchNorm1d(first), nn.ReLU())
 
 
 def kinds_for(shape: tuple[int, ...], kinds: Sequence[str] = ()) -> tuple[str, ...]:
@@ -64,13 +74,13 @@ def kinds_for(shape: tuple[int, ...], kinds: Sequence[str] = ()) -> tuple[str, .
     return tuple(kind for kind in kinds if kind not in flat and not kind.startswith("conv")) or (PLAIN,)
 
 
-class ResidualPredictor(nn.Module):
+class ResidualFeatures(nn.Module):
     """A small residual network (He et al. 2016) of its own, able enough to stand before the network or early in it.
 
     Half of its work is done on 8 cells a side, where wide convolutions run at the full speed of a processor.
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+    def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         channels, height, width = shape
         layers, side = _shrink(max(height, width))
@@ -80,12 +90,11 @@ class ResidualPredictor(nn.Module):
         side = -(-side // 2) if side > 8 else side
         layers += [Residual(MIDDLE), *_convolution(MIDDLE, WIDE, stride=2 if side > 4 else 1), Residual(WIDE)]
         self.layers = nn.Sequential(*layers)
-        self.answer = nn.Linear(WIDE, classes)
 
     def forward(self, activation: Tensor) -> Tensor:
-        """Return the answers."""
-        answers: Tensor = self.answer(self.layers(activation).mean(dim=(2, 3)))
-        return answers
+        """Return `(B, 128)`."""
+        means: Tensor = self.layers(activation).mean(dim=(2, 3))
+        return means
 
 
 class Residual(nn.Module):
@@ -101,13 +110,13 @@ class Residual(nn.Module):
         return functional.relu(activation + self.layers(activation))
 
 
-class PooledPredictor(nn.Module):
+class PooledFeatures(nn.Module):
     """Pooled features (GATI, Table 3, Pool) and convolutional ones (Conv) side by side; neither alone was as good.
 
     `kind`: "plain" has pooled features only, "light" a convolution for each halving of the image, "deep" two.
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int, *, kind: str = DEEP) -> None:
+    def __init__(self, shape: tuple[int, ...], *, kind: str = DEEP) -> None:
         super().__init__()
         self.pool = Pooled()
         self.convolutions = convolutions(shape, kind) if len(shape) == 3 and kind != PLAIN else None
@@ -117,16 +126,13 @@ class PooledPredictor(nn.Module):
         self.before = nn.BatchNorm1d(features)
         self.hidden = nn.Linear(features, HIDDEN)
         self.after = nn.BatchNorm1d(HIDDEN)
-        self.answer = nn.Linear(HIDDEN, classes)
 
     def forward(self, activation: Tensor) -> Tensor:
-        """Return the answers."""
+        """Return `(B, 64)`."""
         parts = [self.pool(activation)]
         if self.convolutions is not None:
             parts.append(self.convolutions(activation))
-        features = self.before(torch.cat(parts, dim=1))
-        answers: Tensor = self.answer(functional.relu(self.after(self.hidden(features))))
-        return answers
+        return functional.relu(self.after(self.hidden(self.before(torch.cat(parts, dim=1)))))
 
 
 class Pooled(nn.Module):
@@ -156,40 +162,6 @@ def convolutions(shape: tuple[int, ...], kind: str) -> nn.Sequential:
             layers += _convolution(wide, wide, stride=1)
         channels, wide = wide, min(MAX_CHANNELS, 2 * wide)
     return nn.Sequential(*layers, nn.Flatten())
-
-
-class Selector(nn.Module):
-    """From answers `(B, classes)` to `(B,)`: the log-odds that the base model answers the same (GATI, section 3.1).
-
-    It sees what the predictor says and nothing else; fed with the predictor's features it learned its training rows.
-    Few operators, for each costs microseconds whatever its size.
-    """
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(2 * classes, SELECTOR_HIDDEN)
-        self.score = nn.Linear(SELECTOR_HIDDEN, 1)
-
-    def forward(self, answers: Tensor) -> Tensor:
-        """Return the score of each row."""
-        logs = functional.log_softmax(answers, dim=1)
-        seen = torch.cat([logs.exp(), logs], dim=1)
-        scores: Tensor = self.score(functional.relu(self.hidden(seen)))
-        return scores[:, 0]
-
-
-class LookupNetwork(nn.Module):
-    """Predictor and selector as one module, so that a lookup is one compiled call."""
-
-    def __init__(self, predictor: nn.Module, selector: Selector) -> None:
-        super().__init__()
-        self.predictor = predictor
-        self.selector = selector
-
-    def forward(self, activation: Tensor) -> tuple[Tensor, Tensor]:
-        """Return answers `(B, classes) float32` and scores `(B,) float32`."""
-        answers = self.predictor(activation)
-        return answers, self.selector(answers)
 
 
 def _shrink(side: int) -> tuple[list[nn.Module], int]:

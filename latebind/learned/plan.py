@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from latebind.learned.compiled import compile_lookup
-from latebind.learned.networks import DEEP, LIGHT, RESIDUAL, LookupNetwork, Selector, kinds_for, make_predictor
+from latebind.learned.head import Selector
+from latebind.learned.networks import DEEP, LIGHT, RESIDUAL, kinds_for, make_predictor
 from latebind.program.measure import median_seconds
 from latebind.program.program import Program
 
@@ -78,11 +79,11 @@ def _affordable(
     classes = program.spec.outputs[0].shape[0]
     for kind in kinds:
         most = AFFORDABLE.get(kind, USUALLY_AFFORDABLE) * saved
-        network = LookupNetwork(make_predictor(tuple(activation.shape[1:]), classes, kind), Selector(classes)).eval()
+        predictor = make_predictor(tuple(activation.shape[1:]), classes, kind).eval()
         with torch.inference_mode():
-            eager = median_seconds(lambda network=network: network(activation))  # type: ignore[misc]
+            eager = median_seconds(lambda predictor=predictor: predictor(activation))  # type: ignore[misc]
         if eager > HOPELESS * most:
             continue
-        seconds = compile_lookup(network, activation, program).seconds
+        seconds = compile_lookup(predictor, Selector(classes), activation, program).seconds
         if seconds <= most:
             yield Candidate(stage, kind, seconds)

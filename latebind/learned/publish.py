@@ -1,17 +1,22 @@
 """What came of building, into the model directory: lookups in use and spare ones, and the report of all tried."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from latebind.learned.activations import Observed
 from latebind.learned.calibrate import Calibrated
 from latebind.learned.compose import Costs, Seen, send
 from latebind.learned.composition import Trial
 from latebind.learned.explore import Trained
 from latebind.learned.promise import Promise
 from latebind.learned.report import CacheReport, ToldTrial, Tried
-from latebind.learned.stored import FORMAT, SpareLookup, StoredCaches, StoredLookup, write_caches
+from latebind.learned.stored import FORMAT, HeldOut, SpareLookup, StoredCaches, StoredLookup, write_caches
 from latebind.repository.directory import ModelDirectory
+
+HELD_OUT_ROWS = 10_000
+WIDEST = 1_024  # features of a lookup that can be adapted
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class Outcome:
     """What was trained, seen and chosen. `entry` says that stage 0 is empty, `stages` are seconds.
 
     `worlds` are what the lookups, in the order of `trained`, made of the samples that show the bound; of `trials` the
-    first is taken. Without trials nothing is used.
+    first is taken. Without trials nothing is used. `observed` is what all held-out rows looked like to them.
     """
 
     promise: Promise
@@ -29,6 +34,7 @@ class Outcome:
     costs: Costs
     worlds: tuple[Seen, ...] = ()
     trials: tuple[Trial, ...] = ()
+    observed: Observed | None = None
 
     @property
     def calibrated(self) -> Calibrated | None:
@@ -59,7 +65,8 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
         spare=tuple(SpareLookup(stage, one.plan.kind) for stage, one in kept.items() if stage not in used),
     )
     files = {stage: one.files for stage, one in kept.items()}
-    after = write_caches(directory, caches, files, new_entry=new_entry and bool(kept))
+    held_out = _held_out(outcome, kept)
+    after = write_caches(directory, caches, files, held_out=held_out, new_entry=new_entry and bool(kept))
     whole = sum(outcome.stages)
     return CacheReport(
         directory=after,
@@ -109,6 +116,20 @@ def _kept(outcome: Outcome, lookups: tuple[StoredLookup, ...]) -> dict[int, Trai
 
     best = {outcome.trained[k].plan.stage: outcome.trained[k] for k in sorted(range(len(outcome.trained)), key=worth)}
     return dict(sorted(best.items()))
+
+
+def _held_out(outcome: Outcome, kept: Mapping[int, Trained]) -> HeldOut | None:
+    """Return held-out rows for adaptation, as the lookups that are kept see them."""
+    if outcome.observed is None:
+        return None
+    rows = slice(0, HELD_OUT_ROWS)
+    answers = outcome.observed.answers[rows]
+    features = {
+        one.plan.stage: seen[rows].bfloat16()
+        for one, seen in zip(outcome.trained, outcome.observed.features, strict=True)
+        if kept.get(one.plan.stage) is one and seen.shape[1] <= WIDEST
+    }
+    return HeldOut(features, answers.bfloat16(), answers.argmax(dim=1))
 
 
 def _tried(outcome: Outcome, k: int) -> Tried:

@@ -1,4 +1,4 @@
-"""How learned caches lie in a model directory: `caches/caches.json`, and for each a graph and its weights."""
+"""How learned caches lie in a model directory: `caches/caches.json`, and for each a graph, its weights and a head."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,15 +9,17 @@ from torch import Tensor
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ModelSpec
+from latebind.learned.head import Head
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.stored import files_with_entry, read_model
 from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
 from latebind.repository.tensors import read_tensors, tensor_bytes
 
-FORMAT = 2
+FORMAT = 3
 LIST = f"{CACHES}/caches.json"
-ANSWERS, SCORE = "answers", "score"
+FEATURES = "features"
+HELD_OUT = f"{CACHES}/held-out.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +81,59 @@ class StoredCaches:
 
 @dataclass(frozen=True, slots=True)
 class LookupFiles:
-    """A lookup as data: what `graph` computes with `weights`."""
+    """A lookup as data: the features that `graph` computes with `weights`, and what `head` makes of them."""
 
     graph: Graph
     weights: Mapping[str, Tensor]
+    head: Head
+
+    @property
+    def bytes(self) -> int:
+        """The size of all weights."""
+        return sum(tensor.nbytes for tensor in (*self.weights.values(), *self.head.tensors().values()))
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Rows that no predictor was fitted to, as the lookups see them; heads are trained and shown on them later.
+
+    `features[stage]` `(N, width) bfloat16` of the lookup behind that stage, `answers` `(N, classes) bfloat16` of the
+    base model and its `classes` `(N,) int64`.
+    """
+
+    features: Mapping[int, Tensor]
+    answers: Tensor
+    classes: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything by name, to be written."""
+        behind = {f"{FEATURES}-{stage}": rows for stage, rows in self.features.items()}
+        return {**behind, "answers": self.answers, "classes": self.classes}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "HeldOut":
+        """Return what `tensors` wrote; raises `KeyError` or `ValueError` for anything else."""
+        behind = {
+            int(name.removeprefix(f"{FEATURES}-")): rows for name, rows in tensors.items() if name.startswith(FEATURES)
+        }
+        found = cls(behind, tensors["answers"], tensors["classes"])
+        if len({len(rows) for rows in tensors.values()}) > 1:
+            raise ValueError("the parts have different numbers of rows")
+        return found
 
 
 def write_caches(
-    directory: ModelDirectory, caches: StoredCaches, files: Mapping[int, LookupFiles], *, new_entry: bool = False
+    directory: ModelDirectory,
+    caches: StoredCaches,
+    files: Mapping[int, LookupFiles],
+    *,
+    held_out: HeldOut | None = None,
+    new_entry: bool = False,
 ) -> ModelDirectory:
     """Put the caches into the model directory in place of the ones there; the manifest is renewed last.
 
-    `new_entry` gives the model an empty first stage, because a cache stands before the network.
+    `held_out` is for adaptation. `new_entry` gives the model an empty first stage, because a cache stands before the
+    network.
     """
     made = {LIST: json_bytes(caches)}
     if new_entry:
@@ -98,6 +141,9 @@ def write_caches(
     for stage, lookup in files.items():
         made[graph_name(stage)] = graph_to_json(lookup.graph)
         made[weights_name(stage)] = tensor_bytes(lookup.weights)
+        made[head_name(stage)] = tensor_bytes(lookup.head.tensors())
+    if held_out is not None:
+        made[HELD_OUT] = tensor_bytes(held_out.tensors())
     return directory.write_files(made, remove=_obsolete(directory, made))
 
 
@@ -121,9 +167,30 @@ def read_caches(directory: ModelDirectory) -> StoredCaches | None:
 def read_lookup(directory: ModelDirectory, stage: int) -> LookupFiles:
     """Return graph and weights of the learned cache behind `stage`."""
     graph = graph_from_json(directory.read(graph_name(stage)))
-    if len(graph.inputs) != 1 or [name for name, _ in graph.outputs] != [ANSWERS, SCORE]:
+    if len(graph.inputs) != 1 or [name for name, _ in graph.outputs] != [FEATURES]:
         raise RepositoryError(f"{directory.path / graph_name(stage)} is no learned cache: build the caches again")
-    return LookupFiles(graph, read_tensors(directory, weights_name(stage)))
+    head = read_head(directory, head_name(stage))
+    if graph.output_specs()[0].shape != (head.width,):
+        raise RepositoryError(f"{directory.path / head_name(stage)} takes other features: build the caches again")
+    return LookupFiles(graph, read_tensors(directory, weights_name(stage)), head)
+
+
+def read_head(directory: ModelDirectory, name: str) -> Head:
+    """Return the head in this file; raises `RepositoryError` if it is none."""
+    try:
+        return Head.from_tensors(read_tensors(directory, name))
+    except ValueError as error:
+        raise RepositoryError(f"{directory.path / name} is no head of a lookup ({error}): build it again") from None
+
+
+def read_held_out(directory: ModelDirectory) -> HeldOut | None:
+    """Return the held-out rows of a model with learned caches, or None if it has none."""
+    if HELD_OUT not in directory.files:
+        return None
+    try:
+        return HeldOut.from_tensors(read_tensors(directory, HELD_OUT))
+    except (KeyError, ValueError) as error:
+        raise RepositoryError(f"{directory.path / HELD_OUT} has no held-out rows ({error}): calibrate again") from None
 
 
 def with_caches(spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None) -> tuple[ModelSpec, ModelCosts]:
@@ -143,6 +210,11 @@ def graph_name(stage: int) -> str:
 def weights_name(stage: int) -> str:
     """Return the name of a lookup's weights file."""
     return f"{CACHES}/stage-{stage}.safetensors"
+
+
+def head_name(stage: int) -> str:
+    """Return the name of the file of a lookup's head."""
+    return f"{CACHES}/stage-{stage}.head.safetensors"
 
 
 def _obsolete(directory: ModelDirectory, kept: Iterable[str]) -> tuple[str, ...]:

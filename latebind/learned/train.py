@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from latebind.learned.head import Selector
 from latebind.learned.lookup import has_bfloat16
-from latebind.learned.networks import Selector
 
 BATCH = 128
 LEARNING_RATE = 1e-2
@@ -20,7 +20,7 @@ DISTILLATION = 0.5  # the share of the loss that comes from the base model's dis
 
 SELECTOR_STEPS = 1_500
 SELECTOR_BATCH = 256
-SELECTOR_RATE = 3e-3
+SELECTOR_RATE = 1e-3
 FALSE_HIT_PENALTY = 3.0
 
 
@@ -121,19 +121,21 @@ def distillation_loss(predicted: Tensor, answers: Tensor, labels: Tensor | None)
     return DISTILLATION * TEMPERATURE**2 * soft + (1.0 - DISTILLATION) * hard
 
 
-def train_selector(selector: Selector, predicted: Tensor, same: Tensor, *, generator: torch.Generator) -> None:
+def train_selector(
+    selector: Selector, predicted: Tensor, same: Tensor, *, generator: torch.Generator, steps: int = SELECTOR_STEPS
+) -> None:
     """Teach the selector when `predicted` `(N, classes)` is the base model's answer: `same` `(N,) bool`.
 
     The rows must be new to the predictor. A false hit costs more than a miss (GATI, section 3.1).
     """
-    optimizer = torch.optim.AdamW(selector.parameters(), lr=SELECTOR_RATE, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(selector.parameters(), lr=SELECTOR_RATE, weight_decay=WEIGHT_DECAY, fused=True)
     wanted = same.float()
     weights = torch.where(same, 1.0, FALSE_HIT_PENALTY)
-    left = SELECTOR_STEPS
+    left = steps
     while left > 0:
         for rows in _batches(len(same), SELECTOR_BATCH, generator):
             for group in optimizer.param_groups:
-                group["lr"] = SELECTOR_RATE * max(0.0, left / SELECTOR_STEPS)
+                group["lr"] = SELECTOR_RATE * max(0.0, left / steps)
             scores = selector(predicted[rows])
             loss = functional.binary_cross_entropy_with_logits(scores, wanted[rows], weights[rows])
             optimizer.zero_grad()

@@ -57,7 +57,7 @@ class ModelDirectory:
         try:
             staging.chmod(0o755)
             entries = {name: _write(staging, name, data) for name, data in files.items()}
-            _write_bytes(staging / MANIFEST, manifest_bytes(entries))
+            write_bytes(staging / MANIFEST, manifest_bytes(entries))
             _swap(staging, path)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -95,7 +95,7 @@ class ModelDirectory:
         _check_names(self.path, files)
         entries = {name: entry for name, entry in self.files.items() if name not in set(remove)}
         entries |= {name: _write(self.path, name, data) for name, data in files.items()}
-        _write_bytes(self.path / MANIFEST, manifest_bytes(entries))
+        write_bytes(self.path / MANIFEST, manifest_bytes(entries))
         for name in set(self.files) - set(entries):
             (self.path / name).unlink(missing_ok=True)
         return ModelDirectory(self.path, dict(sorted(entries.items())))
@@ -125,11 +125,12 @@ def _check_names(path: Path, names: Iterable[str]) -> None:
 def _write(directory: Path, name: str, data: bytes) -> FileEntry:
     path = directory / name
     path.parent.mkdir(exist_ok=True)
-    _write_bytes(path, data)
+    write_bytes(path, data)
     return entry_of(data)
 
 
-def _write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file in one rename, so that a crash leaves the old one or the new one."""
     beside = path.with_name(f".{path.name}.new")
     with beside.open("wb") as file:
         file.write(data)

@@ -14,7 +14,7 @@ import uvicorn
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.bounded import BoundedProtocol
-from latebind.server.gateway import Gateway
+from latebind.server.gateway import Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest import RestApp
 from latebind.server.service import Service
@@ -28,7 +28,8 @@ class Door:
             print(door.port)
             await door.closed()
 
-    Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds.
+    Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
+    `observer` hears of every answer.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Door:
         *,
         limits: Limits | None = None,
         deadlines: Mapping[str, float] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self._config = config or DoorConfig()
         self._limits = limits or Limits()
@@ -47,6 +49,7 @@ class Door:
             deadlines=deadlines,
             longest=self._limits.deadline,
             show_exit=self._config.show_exit,
+            observer=observer,
         )
         self._server = _Server(_uvicorn_config(RestApp(self._service, self._limits), self._limits))
         self._socket: socket.socket | None = None

@@ -91,3 +91,32 @@ class Gateway(Protocol):
     async def metrics(self) -> Mapping[str, Any]:
         """Return the figures since the start, of the form of `Snapshot`."""
         ...
+
+
+class AdaptationFigures(TypedDict):
+    """What is known of a model's learned caches as they follow the traffic.
+
+    `fidelity` is the share of the last samples that were answered as the base model does, None before there are any;
+    `lower` and `upper` bound it with 95 % confidence.
+    """
+
+    version: str
+    sampled: int
+    retrained: int
+    refused: int
+    alarms: int
+    fidelity: float | None
+    lower: float
+    upper: float
+
+
+class Observer(Protocol):
+    """Whoever wants to know what was answered; `latebind.adaptation` has the real one."""
+
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Array], answer: Answer, client: str) -> None:
+        """Take note of one call, soon after its answer; must not wait. `client` is the address that it came from."""
+        ...
+
+    def figures(self) -> Mapping[str, AdaptationFigures]:
+        """Return what is known, by model."""
+        ...

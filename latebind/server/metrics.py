@@ -8,12 +8,13 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
+    InfoMetricFamily,
     Metric,
     UnknownMetricFamily,
 )
 from prometheus_client.registry import Collector
 
-from latebind.server.gateway import Distribution, ModelMetrics, Snapshot
+from latebind.server.gateway import AdaptationFigures, Distribution, ModelMetrics, Snapshot
 
 MICROSECONDS = 1e6
 MODEL = ("model", "version")
@@ -25,21 +26,34 @@ FAILURES = {
 }
 
 
-def prometheus_text(snapshot: Snapshot, *, versions: Mapping[str, str], replies: Mapping[int, int]) -> bytes:
-    """Return the exposition of `snapshot` and of `replies`, the number of HTTP replies by status.
+def prometheus_text(
+    snapshot: Snapshot,
+    *,
+    versions: Mapping[str, str],
+    replies: Mapping[int, int],
+    adaptation: Mapping[str, AdaptationFigures] | None = None,
+) -> bytes:
+    """Return the exposition of `snapshot`, of `replies`, the number of HTTP replies by status, and of `adaptation`.
 
     Labels come from `versions`, the models that are served, never from what a client wrote.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(snapshot, versions, replies))
+    registry.register(_Snapshot(snapshot, versions, replies, adaptation or {}))
     return generate_latest(registry)
 
 
 class _Snapshot(Collector):
-    def __init__(self, snapshot: Snapshot, versions: Mapping[str, str], replies: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        versions: Mapping[str, str],
+        replies: Mapping[int, int],
+        adaptation: Mapping[str, AdaptationFigures],
+    ) -> None:
         models = snapshot["models"]
         self._models = [((name, versions[name]), models[name]) for name in sorted(models) if name in versions]
         self._replies = replies
+        self._adaptation = [((name, versions[name]), adaptation[name]) for name in adaptation if name in versions]
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -47,6 +61,7 @@ class _Snapshot(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._latebind_counters()
         yield from self._latebind_histograms()
+        yield from self._learned_caches()
         yield from self._triton()
 
     def _latebind_counters(self) -> Iterator[Metric]:
@@ -78,6 +93,25 @@ class _Snapshot(Collector):
             latency.add_metric(labels, _buckets(model["latency_seconds"]), model["latency_seconds"]["sum"])
             queue.add_metric(labels, _buckets(model["queue_seconds"]), model["queue_seconds"]["sum"])
         yield from (latency, queue)
+
+    def _learned_caches(self) -> Iterator[Metric]:
+        fidelity = GaugeMetricFamily(
+            "latebind_fidelity", "Share of the last samples answered as the base model does", labels=[*MODEL, "bound"]
+        )
+        samples = CounterMetricFamily("latebind_fidelity_samples", "Requests run to the end beside", labels=MODEL)
+        alarms = CounterMetricFamily("latebind_fidelity_alarms", "Times fidelity fell under its target", labels=MODEL)
+        retrained = CounterMetricFamily("latebind_retrainings", "Retrainings by outcome", labels=[*MODEL, "outcome"])
+        version = InfoMetricFamily("latebind_learned_caches", "The version in use", labels=MODEL)
+        for labels, found in self._adaptation:
+            if found["fidelity"] is not None:
+                for bound, value in (("", found["fidelity"]), ("lower", found["lower"]), ("upper", found["upper"])):
+                    fidelity.add_metric([*labels, bound], value)
+            samples.add_metric(labels, found["sampled"])
+            alarms.add_metric(labels, found["alarms"])
+            retrained.add_metric([*labels, "published"], found["retrained"] - found["refused"])
+            retrained.add_metric([*labels, "nothing_shown"], found["refused"])
+            version.add_metric(labels, {"number": found["version"]})
+        yield from (fidelity, samples, alarms, retrained, version)
 
     def _triton(self) -> Iterator[Metric]:
         """Mirror Triton's names. Untyped, because a counter's name would be made to end in `_total`."""

@@ -45,6 +45,7 @@ BINARY: Headers = ((b"content-type", b"application/octet-stream"),)
 TEXT: Headers = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
 RETRY: Headers = ((b"retry-after", b"1"),)
 JSON_LENGTH = b"inference-header-content-length"
+TIMING = b"server-timing"  # W3C Server Timing: how long the request waited and ran in the engine
 NUMBER = re.compile(rb"[0-9]{1,18}")
 # Errors whose message was written for clients; of all others only a request id leaves the house.
 FOR_CLIENTS = (UserError, Refused, Expired, Unavailable)
@@ -63,6 +64,12 @@ class Request(msgspec.Struct, frozen=True):
         """The headers, names in lower case."""
         headers: list[tuple[bytes, bytes]] = self.scope["headers"]
         return headers
+
+    @property
+    def client(self) -> str:
+        """The address that the call came from."""
+        address: tuple[str, int] | None = self.scope.get("client")
+        return address[0] if address else ""
 
     @property
     def connection(self) -> Connection | None:
@@ -104,11 +111,13 @@ class Verbs:
         codec = self._codec(spec)
         json_bytes = self._json_bytes(request)
         call = codec.decode(await self._body(request), json_bytes)
-        answer = await while_connected(self._service.infer(spec, call.rows, timeout=call.timeout), request.connection)
+        work = self._service.infer(spec, call.rows, timeout=call.timeout, client=request.client)
+        answer = await while_connected(work, request.connection)
         encoded = codec.encode(answer, call, self._service.told(spec, answer))
+        timing = (TIMING, b"queue;dur=%.3f, compute;dur=%.3f" % self._service.milliseconds(answer))
         if encoded.json_bytes is None:
-            return Reply(encoded.body, JSON)
-        return Reply(encoded.body, (*BINARY, (JSON_LENGTH, b"%d" % encoded.json_bytes)))
+            return Reply(encoded.body, (*JSON, timing))
+        return Reply(encoded.body, (*BINARY, timing, (JSON_LENGTH, b"%d" % encoded.json_bytes)))
 
     async def server_metadata(self, request: Request) -> Reply:
         """`GET /v2`."""
@@ -148,7 +157,8 @@ class Verbs:
     async def metrics(self, request: Request) -> Reply:
         """`GET /metrics`, for Prometheus."""
         snapshot = await self._service.metrics()
-        return Reply(prometheus_text(snapshot, versions=self._service.versions(), replies=self.replies), TEXT)
+        versions, adaptation = self._service.versions(), self._service.adaptation()
+        return Reply(prometheus_text(snapshot, versions=versions, replies=self.replies, adaptation=adaptation), TEXT)
 
     def _codec(self, spec: ModelSpec) -> Codec:
         codec = self._codecs.get(spec.name)

@@ -1,5 +1,6 @@
 """The verbs of the door, the same for every transport: who lives, what there is, infer. It knows no bytes."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import cast
@@ -7,7 +8,7 @@ from typing import cast
 from latebind import __version__
 from latebind.domain.errors import NotFound, Unavailable
 from latebind.domain.model import ModelSpec
-from latebind.server.gateway import Answer, Array, Gateway, Snapshot
+from latebind.server.gateway import AdaptationFigures, Answer, Array, Gateway, Observer, Snapshot
 
 EXTENSIONS = ("binary_tensor_data", "parameters")  # only what works
 MICROSECOND = 1e-6
@@ -28,12 +29,14 @@ class Service:
         deadlines: Mapping[str, float] | None = None,
         longest: float = 3600.0,
         show_exit: bool = True,
+        observer: Observer | None = None,
     ) -> None:
         self._gateway = gateway
         self._deadline = deadline
         self._deadlines = dict(deadlines or {})
         self._longest = longest
         self._show_exit = show_exit
+        self._observer = observer
         self._draining = False
 
     def drain(self) -> None:
@@ -73,12 +76,15 @@ class Service:
             raise NotFound(f"model {name!r} has no version {version!r:.40}: it has {spec.version}")
         return spec
 
-    async def infer(self, spec: ModelSpec, rows: Mapping[str, Array], *, timeout: int = 0) -> Answer:
+    async def infer(self, spec: ModelSpec, rows: Mapping[str, Array], *, timeout: int = 0, client: str = "") -> Answer:
         """Answer the N rows within `timeout` microseconds, 0 for the default; raises as `Gateway.infer` does."""
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
         deadline = time.monotonic() + self._seconds(spec, timeout)
-        return await self._gateway.infer(spec.name, rows, deadline=deadline)
+        answer = await self._gateway.infer(spec.name, rows, deadline=deadline)
+        if self._observer is not None:  # after the reply is on its way
+            asyncio.get_running_loop().call_soon(self._observer.answered, spec, rows, answer, client)
+        return answer
 
     def told(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
         """Return the parameters of the reply: where each row left, unless the operator hides it."""
@@ -87,9 +93,17 @@ class Service:
         left_at = answer.left_at
         return {"left_at": left_at[0] if len(left_at) == 1 else left_at, "stages": spec.stages}
 
+    def milliseconds(self, answer: Answer) -> tuple[float, float]:
+        """Return how long the slowest row waited and ran; both 0 where the operator hides what answers tell."""
+        return (answer.queue_seconds * 1e3, answer.compute_seconds * 1e3) if self._show_exit else (0.0, 0.0)
+
     async def metrics(self) -> Snapshot:
         """Return the engine's figures."""
         return cast(Snapshot, await self._gateway.metrics())
+
+    def adaptation(self) -> Mapping[str, AdaptationFigures]:
+        """Return what is known of learned caches that follow the traffic, by model."""
+        return {} if self._observer is None else self._observer.figures()
 
     def versions(self) -> dict[str, str]:
         """Return every model's version, by name."""

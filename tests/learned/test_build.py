@@ -12,7 +12,7 @@ from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.lookup import load_lookups
 from latebind.learned.plan import spread
 from latebind.learned.samples import Samples
-from latebind.learned.stored import graph_name, read_caches, weights_name, with_caches
+from latebind.learned.stored import HELD_OUT, graph_name, head_name, read_caches, weights_name, with_caches
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.repository.directory import CACHES, ModelDirectory
@@ -61,7 +61,8 @@ def test_the_directory_verifies_and_says_what_it_holds(built: Built) -> None:
     assert caches is not None
     assert caches.lookups == built.report.lookups
     stages = caches.stages
-    names = {f"{CACHES}/caches.json", *map(graph_name, stages), *map(weights_name, stages)}
+    names = {f"{CACHES}/caches.json", HELD_OUT, *map(graph_name, stages)}
+    names |= {*map(weights_name, stages), *map(head_name, stages)}
     assert set(again.names(CACHES)) == names
     assert all(lookup.bytes < 4_000_000 for lookup in caches.lookups)
     assert sum(lookup.hit_rate for lookup in caches.lookups) <= 1.0
@@ -189,7 +190,7 @@ def test_an_altered_cache_is_refused(built: Built, tmp_path: Path) -> None:
 def test_a_cache_that_does_not_fit_its_stage_is_refused(built: Built, tmp_path: Path) -> None:
     directory = copy_of(built.directory, tmp_path)
     stage = built.report.lookups[0].stage
-    graph = directory.read(graph_name(stage)).replace(b'"answers"', b'"other"')
+    graph = directory.read(graph_name(stage)).replace(b'"features"', b'"other"')
     with pytest.raises(RepositoryError, match="no learned cache"):
         load_lookups(directory.write_files({graph_name(stage): graph}), backend="eager")
 

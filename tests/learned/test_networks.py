@@ -4,12 +4,11 @@ import pytest
 import torch
 
 from latebind.domain.errors import ConfigError
+from latebind.learned.head import Head, Selector
 from latebind.learned.networks import (
     DEEP,
     KINDS,
     PLAIN,
-    LookupNetwork,
-    Selector,
     convolutions,
     kinds_for,
     make_predictor,
@@ -19,8 +18,9 @@ from latebind.learned.networks import (
 @pytest.mark.parametrize("shape", [(16, 32, 32), (3, 5, 7), (8, 100, 60), (4, 1, 1), (20, 12), (50,)])
 def test_any_activation_gives_one_answer_a_row(shape: tuple[int, ...]) -> None:
     for kind in kinds_for(shape):
-        network = LookupNetwork(make_predictor(shape, 7, kind), Selector(7)).eval()
-        answers, scores = network(torch.randn(3, *shape))
+        predictor = make_predictor(shape, 7, kind).eval()
+        head = Head.of(predictor.answer, Selector(7))
+        answers, scores = head(predictor.features(torch.randn(3, *shape)))
         assert answers.shape == (3, 7)
         assert scores.shape == (3,)
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.learned.networks import LIGHT, PLAIN, Selector, make_predictor
+from latebind.learned.head import Selector
+from latebind.learned.networks import LIGHT, PLAIN, make_predictor
 from latebind.learned.train import Lesson, PredictorTraining, batches_in, distillation_loss, predict, train_selector
 
 

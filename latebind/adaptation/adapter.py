@@ -1,0 +1,181 @@
+"""The learned caches of one model as they follow its traffic: what was seen, what is decided, what is made."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from latebind.adaptation.controller import Controller, Version
+from latebind.adaptation.retrain import Adapted, by_class, material, retrain
+from latebind.adaptation.versions import BUILT, FORMAT, FULL_DEPTH, About, Versions, versions_folder
+from latebind.adaptation.window import Sample, Window
+from latebind.domain.config import AdaptationConfig
+from latebind.domain.costs import Curve
+from latebind.domain.errors import ConfigError
+from latebind.domain.model import ModelSpec
+from latebind.learned.activations import observe, observed
+from latebind.learned.compose import Costs
+from latebind.learned.lookup import load_lookups
+from latebind.learned.promise import Promise
+from latebind.learned.samples import Samples
+from latebind.learned.stored import HeldOut, read_caches, read_held_out
+from latebind.program.load import load_program
+from latebind.repository.directory import ModelDirectory
+
+WINDOW = "window.safetensors"
+CONFIDENCE = 0.99  # at least: between two changes of the traffic several versions are made, and each may be wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A request to run to its end: its input as bytes, the class it was answered with, and whose it is."""
+
+    row: bytes
+    answer: int
+    client: int
+
+
+class Adapter:
+    """Owns window, versions and controller of one model. `see` and `learn` take long; no method is for two threads."""
+
+    def __init__(
+        self, directory: ModelDirectory, config: AdaptationConfig, *, threads: int, backend: str | None
+    ) -> None:
+        self._program = load_program(directory, threads=threads, backend=backend)
+        self.spec: ModelSpec = self._program.spec
+        lookups = load_lookups(directory, backend=self._program.backend, threads=threads)
+        caches, held_out = read_caches(directory), read_held_out(directory)
+        if caches is None or held_out is None or not lookups:
+            raise ConfigError(f"{self.spec.name} has no learned caches in use: build or calibrate it with data first")
+        self._lookups = {stage: lookup for stage, lookup in sorted(lookups.items()) if stage in held_out.features}
+        if len(self._lookups) < len(lookups):
+            raise ConfigError(f"{self.spec.name} has lookups with too many features to adapt: build it with others")
+        behind = {stage: rows for stage, rows in held_out.features.items() if stage in self._lookups}
+        self._held_out = HeldOut(behind, held_out.answers, held_out.classes)
+        self._trusted = True  # whether what `build` kept looks like the traffic
+        self._promise = Promise(caches.target, max(caches.confidence, CONFIDENCE))
+        self._costs = _costs(self._program.costs.stages, {s.stage: s.seconds.at(1) for s in caches.lookups})
+        self.folder = versions_folder(directory.path, config.folder)
+        self.versions = Versions(self.folder, directory)
+        self.window = Window(config.rows, config.window, config.client_share)
+        self.restored = self.window.load(self.folder / WINDOW, stages=tuple(self._lookups))
+        self._lessons = 0
+        self.controller = self._control()
+
+    def see(self, sampled: Sequence[Sampled]) -> list[bool]:
+        """Run sampled requests to the end of the network, keep what is seen, tell which had its answer."""
+        inputs = self._inputs(sampled)
+        with torch.inference_mode():
+            found = observe(self._program, Samples(inputs), [(k, one.function) for k, one in self._lookups.items()])
+        now = time.time()
+        for place, one in enumerate(sampled):
+            features = {
+                stage: rows[place].bfloat16() for stage, rows in zip(self._lookups, found.features, strict=True)
+            }
+            self.window.add(Sample(now, one.client, features, found.answers[place].bfloat16()))
+        classes = found.answers.argmax(dim=1).tolist()
+        return [one.answer == base for one, base in zip(sampled, classes, strict=True)]
+
+    def rehearse(self) -> None:
+        """Retrain once for nothing: the first time takes three times as long, with all that torch loads for it."""
+        classes, counts = self._held_out.classes.unique(return_counts=True)
+        mix = dict(zip(classes.tolist(), (counts / counts.sum()).tolist(), strict=True))
+        heads = {stage: lookup.function.head for stage, lookup in self._lookups.items()}
+        retrain(heads, material(self._held_out, None), mix, self._costs, promise=self._promise, seed=0)
+
+    def begin_afresh(self, last: int) -> None:
+        """Of what was sampled keep the `last` samples only; what `build` kept shows nothing from now on."""
+        self._trusted = False
+        recent = self.window.recent()
+        if recent is not None and len(recent.times) > last:
+            self.window.forget_before(float(recent.times[-last]))
+
+    def learn(self, mix: dict[int, float], reason: str) -> Version | None:
+        """Make a version for these shares of classes and publish it; None if none can be shown."""
+        recent = self.window.recent()
+        self._lessons += 1
+        given = material(self._held_out, recent, trusted=self._trusted)
+        heads = {stage: lookup.function.head for stage, lookup in self._lookups.items()}
+        made = retrain(heads, given, mix, self._costs, promise=self._promise, seed=self._lessons)
+        if made is None:
+            return None
+        return self._publish(made, mix, reason)
+
+    def version(self, name: str) -> Version | None:
+        """Return what a version does; None for full depth."""
+        if name == BUILT:
+            return self._built()
+        if name == FULL_DEPTH:
+            return None
+        about = self.versions.about(name)
+        return Version(name, about.wrong, about.seconds, about.mix)
+
+    def save(self) -> None:
+        """Write the window to disk."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.window.save(self.folder / WINDOW)
+
+    def _publish(self, made: Adapted, mix: dict[int, float], reason: str) -> Version:
+        about = About(
+            format=FORMAT,
+            made=time.time(),
+            base=self.versions.base,
+            reason=reason,
+            thresholds=made.thresholds,
+            fidelity=made.found.fidelity,
+            lower=made.found.lower,
+            confidence=self._promise.confidence,
+            rows=made.rows,
+            wrong=made.wrong,
+            seconds=made.seconds,
+            mix=mix,
+        )
+        name = self.versions.publish(about, made.heads)
+        return Version(name, about.wrong, about.seconds, about.mix)
+
+    def _control(self) -> Controller:
+        name = self.versions.current()
+        classes = self.spec.outputs[0].shape[0]
+        full = Version(FULL_DEPTH, (0.0,) * classes, (self._costs.whole,) * classes)
+        version = self.version(name)
+        self._trusted = version is not None
+        known = {} if version is None else {BUILT: self._built(), name: version}
+        return Controller(self._promise.fidelity, full, known, name)
+
+    def _built(self) -> Version:
+        heads = [lookup.function.head for lookup in self._lookups.values()]
+        features = [self._held_out.features[stage].float() for stage in self._lookups]
+        with torch.inference_mode():
+            answers = torch.nn.functional.one_hot(self._held_out.classes, heads[0].classes)
+            seen = observed(heads, features, answers).seen
+        thresholds = np.array([lookup.threshold for lookup in self._lookups.values()])
+        return Version(BUILT, *by_class(thresholds, seen, self._held_out.classes, self._costs, heads=heads))
+
+    def _inputs(self, sampled: Sequence[Sampled]) -> tuple[Tensor, ...]:
+        columns: list[Tensor] = []
+        start = 0
+        for tensor in self.spec.inputs:
+            end = start + tensor.row_bytes
+            data = bytearray(b"".join(one.row[start:end] for one in sampled))
+            dtype: torch.dtype = getattr(torch, tensor.dtype)
+            rows = torch.frombuffer(data, dtype=dtype, count=len(sampled) * prod(tensor.shape))
+            columns.append(rows.view(len(sampled), *tensor.shape))
+            start = end
+        return tuple(columns)
+
+
+def _costs(stages: Sequence[Curve], lookups: dict[int, float]) -> Costs:
+    seconds = [stage.at(1) for stage in stages]
+    ends = [stage + 1 for stage in sorted(lookups)]
+    segments = tuple(sum(seconds[a:b]) for a, b in zip([0, *ends], [*ends, len(seconds)], strict=True))
+    return Costs(segments, tuple(lookups[stage] for stage in sorted(lookups)))
+
+
+def open_adapter(path: Path, config: AdaptationConfig, *, threads: int, backend: str | None) -> Adapter:
+    """Return the adapter of a model directory; raises `ConfigError` or `RepositoryError` where it cannot be."""
+    return Adapter(ModelDirectory.open(path), config, threads=threads, backend=backend)

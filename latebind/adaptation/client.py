@@ -1,0 +1,159 @@
+"""The door's end of the adaptation service: starts it, tells it of answers, has the engine take what it makes."""
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import Random
+from typing import Self
+from zlib import crc32
+
+import msgspec
+import numpy as np
+
+from latebind.adaptation.messages import (
+    AdaptationOrder,
+    Answered,
+    FromService,
+    Started,
+    Status,
+    UseVersion,
+    pack_answered,
+)
+from latebind.domain.errors import ConfigError, LatebindError
+from latebind.domain.model import ModelSpec
+from latebind.server.gateway import AdaptationFigures, Answer, Array
+
+logger = logging.getLogger(__name__)
+
+STOP_SECONDS = 20.0
+MOST_WAITING = 1 << 22  # bytes that the service has not read; above it nothing is sampled
+GATHER_SECONDS = 0.01  # that answers are gathered before they are sent, so that the service wakes less often
+
+Adopt = Callable[[str, str], Awaitable[None]]  # model, version
+
+
+class AdaptationClient:
+    """Watches what the door answers. Make one with `start`, end it with `close`."""
+
+    def __init__(
+        self, models: Sequence[ModelSpec], share: float, process: subprocess.Popen[bytes], adopt: Adopt
+    ) -> None:
+        self.statuses: dict[str, Status] = {}
+        self.dropped = 0  # samples for which there was no room
+        self._models = {spec.name: (number, spec) for number, spec in enumerate(models)}
+        self._share = share
+        self._process = process
+        self._adopt = adopt
+        self._random = Random(0)
+        self._gathered: list[bytes] = []
+        self._messages: asyncio.StreamWriter | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, order: AdaptationOrder, models: Sequence[ModelSpec], adopt: Adopt) -> Self:
+        """Start the service for `models`, in the order of the directories; raises `ConfigError` if it cannot."""
+        messages, their_messages = socket.socketpair()
+        control, their_control = socket.socketpair()
+        inherited = (their_messages.fileno(), their_control.fileno())
+        process = subprocess.Popen(
+            [sys.executable, "-m", "latebind.adaptation.process", *map(str, inherited)],
+            pass_fds=inherited,
+            stdin=subprocess.DEVNULL,
+        )
+        their_messages.close()
+        their_control.close()
+        client = cls(models, order.config.sample, process, adopt)
+        reader, writer = await asyncio.open_connection(sock=control)
+        writer.write(msgspec.json.encode(order) + b"\n")
+        _, client._messages = await asyncio.open_connection(sock=messages)
+        try:
+            started = await _next(reader)
+            if not isinstance(started, Started) or started.error:
+                reason = started.error if isinstance(started, Started) else "the adaptation service did not start"
+                raise ConfigError(reason)
+        except BaseException:
+            await client.close()
+            raise
+        client._listening = asyncio.create_task(client._listen(reader, writer))
+        return client
+
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Array], answer: Answer, client: str) -> None:
+        """Tell of the N rows of one call; a share of them goes along as samples. Never waits."""
+        known = self._models.get(spec.name)
+        if known is None or self._messages is None or self._messages.is_closing():
+            return
+        number, spec = known
+        (output,) = answer.outputs.values()
+        room = self._messages.transport.get_write_buffer_size() < MOST_WAITING
+        for place, (left_at, row) in enumerate(zip(answer.left_at, output, strict=True)):
+            data = b""
+            if self._random.random() < self._share:
+                if room:
+                    data = b"".join(np.ascontiguousarray(rows[tensor.name][place]).tobytes() for tensor in spec.inputs)
+                else:
+                    self.dropped += 1
+            told = Answered(number, int(row.argmax()), crc32(client.encode()), left_at, data)
+            self._gathered.append(pack_answered(told))
+        if len(self._gathered) == len(answer.left_at):  # the first since they were last sent
+            asyncio.get_running_loop().call_later(GATHER_SECONDS, self._send)
+
+    def figures(self) -> Mapping[str, AdaptationFigures]:
+        """Return what the service last told, by model."""
+        return {
+            name: AdaptationFigures(
+                version=told.version,
+                sampled=told.sampled,
+                retrained=told.retrained,
+                refused=told.refused,
+                alarms=told.alarms,
+                fidelity=told.fidelity,
+                lower=told.lower,
+                upper=told.upper,
+            )
+            for name, told in self.statuses.items()
+        }
+
+    async def close(self) -> None:
+        """Have the service save what it saw, and end it."""
+        if self._messages is not None:
+            self._send()
+            self._messages.close()
+        if self._listening is not None:
+            await asyncio.wait({self._listening}, timeout=STOP_SECONDS)
+            self._listening.cancel()
+        try:
+            await asyncio.to_thread(self._process.wait, STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.error("the adaptation service did not end within %g s: it is killed", STOP_SECONDS)
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self) -> None:
+        if self._messages is not None and not self._messages.is_closing():
+            self._messages.write(b"".join(self._gathered))
+        self._gathered.clear()
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry out what the service wants until it ends; without it, serving goes on as it is."""
+        while (message := await _next(reader)) is not None:
+            if isinstance(message, Status):
+                self.statuses[message.model] = message
+            elif isinstance(message, UseVersion):
+                await self._use(message)
+        writer.close()
+
+    async def _use(self, message: UseVersion) -> None:
+        try:
+            await self._adopt(message.model, message.version)
+        except LatebindError as error:
+            logger.error("%s cannot take version %s: %s", message.model, message.version, error)
+            return
+        logger.info("%s: learned caches %s (%s)", message.model, message.version, message.reason)
+
+
+async def _next(reader: asyncio.StreamReader) -> FromService | None:
+    line = await reader.readline()
+    return msgspec.json.decode(line, type=FromService) if line else None

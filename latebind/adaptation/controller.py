@@ -1,0 +1,155 @@
+"""Which version of a model's learned caches is in use, and when a new one is to be made. Pure: decides, does nothing.
+
+A version is shown for the mix of classes that it was made for. What it gets wrong is known by class, so what it would
+get wrong on the classes that come now is known as soon as they come; a version for which that is too much is left.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from latebind.adaptation.mix import Mix
+from latebind.adaptation.watch import FidelityWatch
+
+LOOK_EVERY = 10  # answers
+CAUTION = 0.9  # of the errors allowed, that a version must be expected to stay below before it is taken up again
+REMEMBERED = 20  # versions
+MOVED = 0.25  # of all answers, by which the share of one class must change to call for another version
+FIRST_LESSON, GROWTH = 100, 2  # answers after a change until the first retraining, then times as many each
+FULL_DEPTH = "none"  # the version without lookups
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What one version does to each class of the base model's answers.
+
+    `wrong[c]` is the share answered differently, `seconds[c]` the mean at batch 1; `mix` are the shares of classes that
+    it was made for.
+    """
+
+    name: str
+    wrong: tuple[float, ...]
+    seconds: tuple[float, ...]
+    mix: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Have the engine use this version from now on."""
+
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retrain:
+    """Make a new version for the traffic of now; `afresh`: what was sampled before is of no use for showing it."""
+
+    reason: str
+    afresh: bool = False
+
+
+Decision = Use | Retrain
+
+
+class Controller:
+    """Decides for one model. Feed it every answer and every comparison, carry out what it returns, in order."""
+
+    def __init__(self, target: float, full_depth: Version, versions: Mapping[str, Version], used: str) -> None:
+        self.mix = Mix()
+        self.watch = FidelityWatch(target)
+        self.used = used
+        self._allowed = 1.0 - target
+        self._versions = {full_depth.name: full_depth, **versions}
+        self._answers = 0  # since the traffic changed
+        self._next_lesson = FIRST_LESSON
+        self._learning = False
+        self._lesson_mix: Mapping[int, float] = {}
+        self._last_lesson: float | None = None
+
+    def answered(self, answer: int) -> list[Decision]:
+        """Take in the class of one answer."""
+        self.mix.add(answer)
+        self._answers += 1
+        decisions: list[Decision] = []
+        if self._answers % LOOK_EVERY == 0 and len(self.mix) >= LOOK_EVERY:
+            decisions += self._look()
+        if self._answers >= self._next_lesson and not self._learning:
+            self._next_lesson *= GROWTH
+            decisions.append(self._learn("there is more to learn from"))
+        return decisions
+
+    def compared(self, same: bool) -> list[Decision]:
+        """Take in whether a sampled answer was the base model's; versions that made an alarm are not used again."""
+        if not self.watch.add(same) or self.used == FULL_DEPTH:
+            return []
+        self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH]}
+        self._changed()
+        use = self._use(FULL_DEPTH, "fidelity fell under its target: exits are stopped until a new version is shown")
+        return [use, self._learn("fidelity fell under its target", afresh=True)]
+
+    def waited(self, now: float, interval: float) -> list[Decision]:
+        """Tell that it is `now` (seconds); a retraining is due when `interval` has passed since the last."""
+        if self._last_lesson is None or self._learning or not self._answers:
+            self._last_lesson = now
+        if now - self._last_lesson < interval:
+            return []
+        self._last_lesson = now
+        return [self._learn("its interval has passed")]
+
+    def learned(self, version: Version | None, now: float) -> list[Decision]:
+        """A retraining has ended; with a version if one could be shown. It is shown on the newest samples: it is used.
+
+        To keep the one before where that looks faster would be to choose the one whose errors were counted too low.
+        """
+        self._learning = False
+        self._last_lesson = now
+        if version is None:
+            return []
+        self._versions[version.name] = version
+        for old in [name for name in self._versions if name not in {FULL_DEPTH, self.used}][:-REMEMBERED]:
+            del self._versions[old]
+        return [self._use(version.name, "it was shown on the newest samples")]
+
+    def chosen(self, name: str, version: Version | None) -> list[Decision]:
+        """An operator wants this version in use (`version`: what it does, if it is not known here)."""
+        if version is not None:
+            self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH], version.name: version}
+        return [self._use(name, "it was asked for")]
+
+    def known(self) -> tuple[str, ...]:
+        """Return the names of all versions that may be used."""
+        return tuple(self._versions)
+
+    def _look(self) -> list[Decision]:
+        """Stay with a version while it is good for the classes that come, else go back to the newest that is.
+
+        Not to the fastest, for the reason that `learned` has.
+        """
+        decisions: list[Decision] = []
+        newest = next(one for one in reversed(self._versions.values()) if self._good(one))
+        if newest.name != self.used:
+            decisions.append(self._use(newest.name, "it is the newest that is good for the classes that come"))
+        if not self._learning and self._lesson_mix and self.mix.distance(self._lesson_mix) > MOVED:
+            self._changed()
+            self._next_lesson = FIRST_LESSON * GROWTH
+            decisions.append(self._learn("the mix of classes has changed"))
+        return decisions
+
+    def _good(self, version: Version) -> bool:
+        """Tell whether a version errs seldom enough; to come back it must do better than to stay."""
+        most = self._allowed if version.name == self.used else CAUTION * self._allowed
+        return self.mix.expect(version.wrong) <= most
+
+    def _use(self, name: str, reason: str) -> Use:
+        self.used = name
+        self.watch.restart()
+        return Use(name, reason)
+
+    def _learn(self, reason: str, *, afresh: bool = False) -> Retrain:
+        self._learning = True
+        self._lesson_mix = self.mix.shares()
+        return Retrain(reason, afresh)
+
+    def _changed(self) -> None:
+        self._answers = 0
+        self._next_lesson = FIRST_LESSON

@@ -1,0 +1,258 @@
+"""The adaptation service: `python -m latebind.adaptation.process`. Started by `client`, never by hand.
+
+One thread listens and decides; another runs sampled requests to their end and retrains. Both give way to serving.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Condition, Thread
+
+import msgspec
+import torch
+
+from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
+from latebind.adaptation.controller import Decision, Retrain, Use
+from latebind.adaptation.messages import (
+    AdaptationOrder,
+    AnsweredReader,
+    FromService,
+    Started,
+    Status,
+    UseVersion,
+)
+from latebind.domain.errors import LatebindError, NotFound, RepositoryError
+from latebind.learned.calibrate import upper_bound
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 1 << 18
+LOWEST_PRIORITY = 19
+WAITING = 512  # sampled requests that may wait; newer ones are not taken
+AT_ONCE = 8  # of them run as one batch
+LOOK_SECONDS = 0.5
+SAVE_SECONDS = 60.0
+SINCE_ALARM = 40  # samples that are kept when fidelity fell: the newest show what came
+CONFIDENCE = 0.975  # of each bound of the fidelity that is told
+
+
+class Lane:
+    """One model: its adapter, what waits for it and what was counted."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter = adapter
+        self.name = adapter.spec.name
+        self.waiting: deque[Sampled] = deque()
+        self.lesson: Retrain | None = None
+        self.told = Status(self.name)
+        self.current = adapter.controller.used
+        self.sampled = self.retrained = self.refused = 0
+
+    def status(self) -> Status:
+        """Return the figures of now."""
+        watch = self.adapter.controller.watch
+        last, fidelity, lower, upper = list(watch.last), None, 0.0, 1.0
+        if last:
+            same = sum(last)
+            fidelity = same / len(last)
+            lower = 1.0 - upper_bound(len(last) - same, len(last), CONFIDENCE)
+            upper = upper_bound(same, len(last), CONFIDENCE)
+        return Status(
+            self.name,
+            self.current,
+            self.sampled,
+            self.retrained,
+            self.refused,
+            watch.alarms,
+            fidelity,
+            lower,
+            upper,
+        )
+
+
+class AdaptationService:
+    """Passes answers to the controllers and carries out what they decide."""
+
+    def __init__(self, order: AdaptationOrder, messages: socket.socket, control: socket.socket) -> None:
+        self._messages, self._control = messages, control
+        self._config = order.config
+        self._lanes = [
+            Lane(open_adapter(Path(path), order.config, threads=order.threads, backend=order.backend))
+            for path in order.directories
+        ]
+        self._reader = AnsweredReader([lane.adapter.spec for lane in self._lanes])
+        self._work = Condition()  # guards the lanes
+        self._closed = False
+        self._looked = self._saved = time.monotonic()
+
+    def run(self) -> None:
+        """Listen until the door closes its end, then save what was seen."""
+        self._tell(Started())
+        for lane in self._lanes:
+            self._use(lane, Use(lane.current, "it was in use before" if lane.current != "built" else "as built"))
+        learner = Thread(target=self._learn_on, name="learning")
+        learner.start()
+        self._messages.settimeout(LOOK_SECONDS)
+        while self._listen():
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                self._look()
+        with self._work:
+            self._closed = True
+            self._work.notify()
+        learner.join()
+        self._save()
+
+    def _listen(self) -> bool:
+        """Take in what the door sends; False once it has closed."""
+        try:
+            data = self._messages.recv(READ_BYTES)
+        except TimeoutError:
+            return True
+        if not data:
+            return False
+        with self._work:
+            for answered in self._reader.feed(data):
+                lane = self._lanes[answered.model]
+                self._carry_out(lane, lane.adapter.controller.answered(answered.answer))
+                if answered.row and len(lane.waiting) < WAITING:
+                    lane.waiting.append(Sampled(answered.row, answered.answer, answered.client))
+                    self._work.notify()
+        return True
+
+    def _look(self) -> None:
+        """Now and then: is a retraining due, has an operator chosen a version, what is there to tell."""
+        self._looked = time.monotonic()
+        with self._work:
+            for lane in self._lanes:
+                controller = lane.adapter.controller
+                self._carry_out(lane, controller.waited(self._looked, self._config.interval))
+                chosen = lane.adapter.versions.current()
+                if chosen != lane.current:
+                    self._choose(lane, chosen)
+                status = lane.status()
+                if status != lane.told:
+                    lane.told = status
+                    self._tell(status)
+
+    def _choose(self, lane: Lane, name: str) -> None:
+        try:
+            version = lane.adapter.version(name)
+        except (NotFound, RepositoryError) as error:
+            logger.warning("%s cannot use version %s: %s", lane.name, name, error)
+            lane.adapter.versions.make_current(lane.current)
+            return
+        self._carry_out(lane, lane.adapter.controller.chosen(name, version))
+
+    def _carry_out(self, lane: Lane, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Use):
+                self._use(lane, decision)
+            else:
+                lane.lesson = decision
+                self._work.notify()
+
+    def _use(self, lane: Lane, use: Use) -> None:
+        lane.current = use.version
+        lane.adapter.versions.make_current(use.version)
+        self._tell(UseVersion(lane.name, use.version, use.reason))
+
+    def _learn_on(self) -> None:
+        """Root of the learning thread: what waits is run first, for lessons are made of it."""
+        for lane in self._lanes:
+            lane.adapter.rehearse()
+        while True:
+            with self._work:
+                while not (self._closed or any(lane.waiting or lane.lesson for lane in self._lanes)):
+                    self._work.wait()
+                if self._closed:
+                    return
+                lane = max(self._lanes, key=lambda lane: (lane.lesson is not None, len(lane.waiting)))
+                lesson = lane.lesson
+                batch = [lane.waiting.popleft() for _ in range(min(AT_ONCE, len(lane.waiting)))]
+            try:
+                if batch:
+                    self._see(lane, batch)
+                if lesson is not None:
+                    self._teach(lane, lesson)
+            except Exception:
+                logger.exception("adapting %s failed", lane.name)
+                with self._work:
+                    lane.lesson = None
+                    lane.adapter.controller.learned(None, time.monotonic())
+
+    def _see(self, lane: Lane, batch: Sequence[Sampled]) -> None:
+        same = lane.adapter.see(batch)
+        with self._work:
+            lane.sampled += len(batch)
+            for one in same:
+                self._carry_out(lane, lane.adapter.controller.compared(one))
+
+    def _teach(self, lane: Lane, lesson: Retrain) -> None:
+        with self._work:
+            lane.lesson = None
+            mix = lane.adapter.controller.mix.shares()
+        if lesson.afresh:
+            lane.adapter.begin_afresh(SINCE_ALARM)
+        begun = time.thread_time()
+        version = lane.adapter.learn(mix, lesson.reason)
+        logger.info(
+            "%s: retrained (%s) in %.2f s of a core: %s",
+            lane.name,
+            lesson.reason,
+            time.thread_time() - begun,
+            f"version {version.name}" if version else "nothing could be shown",
+        )
+        with self._work:
+            lane.retrained += 1
+            lane.refused += version is None
+            self._carry_out(lane, lane.adapter.controller.learned(version, time.monotonic()))
+        if time.monotonic() - self._saved > SAVE_SECONDS:
+            self._save()
+
+    def _save(self) -> None:
+        self._saved = time.monotonic()
+        for lane in self._lanes:
+            lane.adapter.save()
+
+    def _tell(self, message: FromService) -> None:
+        try:
+            self._control.sendall(msgspec.json.encode(message) + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            logger.warning("the door has closed")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until the door closes; the arguments are the descriptors of messages and control."""
+    messages, control = (int(argument) for argument in arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the door hears it and closes
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s adaptation %(levelname)s %(message)s")
+    with socket.socket(fileno=messages) as message_socket, socket.socket(fileno=control) as control_socket:
+        with control_socket.makefile("rb") as lines:
+            order = msgspec.json.decode(lines.readline(), type=AdaptationOrder)
+        _give_way(order)
+        try:
+            service = AdaptationService(order, message_socket, control_socket)
+        except LatebindError as error:
+            control_socket.sendall(msgspec.json.encode(Started(str(error))) + b"\n")
+            return
+        service.run()
+
+
+def _give_way(order: AdaptationOrder) -> None:
+    """Take the lowest priority, and cores that the engine has not, if there are any."""
+    os.nice(LOWEST_PRIORITY)
+    others = os.sched_getaffinity(0) - set(order.cores)
+    if order.cores and others:
+        os.sched_setaffinity(0, others)
+    torch.set_num_threads(order.threads)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,210 @@
+"""From samples to a version: new heads for the classes that come now, shown on samples that taught them nothing.
+
+GATI, section 5.3, retrains whole predictors; here the features stay, so it takes a fraction of a second, and what has
+been seen of a class before, in traffic or by `build`, serves again when the class comes back: rows are drawn so that
+their classes come as often as they do now (label shift; Saerens et al. 2002).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from latebind.adaptation.window import LEARN_ONE_IN, Recent
+from latebind.learned.activations import observed
+from latebind.learned.calibrate import Calibrated, calibrate
+from latebind.learned.compose import Composer, Costs, Floats, Seen, path, send
+from latebind.learned.head import Head, Selector
+from latebind.learned.promise import Promise
+from latebind.learned.stored import HeldOut
+from latebind.learned.train import distillation_loss, train_selector
+
+STEPS, BATCH = 240, 256
+RATE = 5e-3
+SELECTOR_STEPS = 200
+HALF_LIFE = 0.25  # of the span of the window: samples that old are drawn half as often
+ENOUGH = 40  # samples of a class in the window, at which the rows from `build` are drawn half as often as those
+FEWEST_SHARE = 0.002  # of the rows to learn from, for each class there is
+MOST_SHOWN = 4_000  # rows
+OFTEN = 0.05  # the share of a class from which its rows limit how many are shown
+PRICES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Rows to make a version from: those to learn from, with how often each is to be drawn, and those to show it on.
+
+    Of the latter the first of a class are used first.
+    """
+
+    learn: HeldOut
+    weights: Tensor
+    show: HeldOut
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """New heads by stage, the thresholds that hold, and what they do to each class (see `controller.Version`)."""
+
+    heads: dict[int, Head]
+    thresholds: dict[int, float]
+    found: Calibrated
+    rows: int
+    wrong: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+
+def retrain(
+    heads: Mapping[int, Head],
+    given: Material,
+    mix: Mapping[int, float],
+    costs: Costs,
+    *,
+    promise: Promise,
+    seed: int,
+) -> Adapted | None:
+    """Return new heads for the lookups behind the stages of `heads`, or None where nothing can be shown.
+
+    `mix` are the shares of classes that come. Takes about a third of a second of one core for each lookup.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn = _draw(given, mix, generator)
+    half = len(drawn) * 2 // 3  # one part for the layers, one for the selectors
+    made = {}
+    for stage, head in heads.items():
+        features, answers = given.learn.features[stage], given.learn.answers
+        answer = _train_layer(head, features[drawn[:half]], answers[drawn[:half]], generator)
+        made[stage] = _with_selector(answer, features[drawn[half:]], answers[drawn[half:]], generator)
+    candidates = _candidates(made, given.learn, drawn[half:], costs)
+    everything = _seen(made, given.show)
+    shown = _like(everything, mix, given.show.classes)
+    found = calibrate(candidates, [shown], costs, fidelity=promise.fidelity, confidence=promise.confidence)
+    if found is None or not np.isfinite(found.thresholds).any():
+        return None
+    thresholds = {stage: float(level) for stage, level in zip(made, found.thresholds, strict=True)}
+    wrong, seconds = by_class(found.thresholds, everything, given.show.classes, costs, heads=tuple(made.values()))
+    used = {stage: level for stage, level in thresholds.items() if np.isfinite(level)}
+    return Adapted({stage: made[stage] for stage in used}, used, found, shown.right.shape[1], wrong, seconds)
+
+
+def by_class(
+    thresholds: Floats, seen: Seen, classes: Tensor, costs: Costs, *, heads: Sequence[Head]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return for each class the share answered differently, a little too high where rows are few, and mean seconds."""
+    result = send(thresholds, seen, costs)
+    count = np.bincount(classes.numpy(), minlength=heads[0].classes)
+    wrong = np.bincount(classes.numpy(), weights=result.wrong, minlength=heads[0].classes)
+    seconds = np.bincount(classes.numpy(), weights=result.seconds, minlength=heads[0].classes)
+    mean = float(result.seconds.mean())
+    return (
+        tuple(((wrong + 0.5) / (count + 1.0)).tolist()),
+        tuple(np.where(count > 0, seconds / np.maximum(count, 1), mean).tolist()),
+    )
+
+
+def _draw(given: Material, mix: Mapping[int, float], generator: torch.Generator) -> Tensor:
+    """Draw rows to learn from: classes as often as they come, within one as the weights say."""
+    classes = given.learn.classes
+    total = torch.zeros(int(classes.max()) + 1, dtype=torch.float64).scatter_add_(0, classes, given.weights)
+    wanted = torch.full_like(total, FEWEST_SHARE)
+    for answer, share in mix.items():
+        if answer < len(wanted):
+            wanted[answer] += share
+    weights = given.weights * (wanted / total.clamp(min=1e-12))[classes]
+    return torch.multinomial(weights, STEPS * BATCH // 8, replacement=True, generator=generator)
+
+
+def _train_layer(head: Head, features: Tensor, answers: Tensor, generator: torch.Generator) -> nn.Linear:
+    """Go on from `head`, whose features stay as they are."""
+    layer = nn.Linear(head.width, head.classes)
+    with torch.no_grad():
+        layer.weight.copy_(head.answer_weight)
+        layer.bias.copy_(head.answer_bias)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=RATE, weight_decay=0.0, fused=True)
+    features, answers = features.float(), answers.float()
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * (1.0 - step / STEPS)
+        rows = torch.randint(len(features), (BATCH,), generator=generator)
+        predicted = functional.linear(features[rows], layer.weight, layer.bias)
+        loss = distillation_loss(predicted, answers[rows], None)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return layer
+
+
+def _with_selector(layer: nn.Linear, features: Tensor, answers: Tensor, generator: torch.Generator) -> Head:
+    """Train a selector on rows that are new to the layer."""
+    with torch.no_grad():
+        predicted = layer(features.float())
+    with torch.random.fork_rng():
+        torch.manual_seed(int(torch.randint(1 << 31, (1,), generator=generator)))
+        selector = Selector(predicted.shape[1])
+    same = predicted.argmax(dim=1) == answers.argmax(dim=1)
+    train_selector(selector, predicted, same, generator=generator, steps=SELECTOR_STEPS)
+    return Head.of(layer, selector)
+
+
+@torch.no_grad()
+def _seen(heads: Mapping[int, Head], rows: HeldOut) -> Seen:
+    features = [rows.features[stage].float() for stage in heads]
+    return observed(list(heads.values()), features, functional.one_hot(rows.classes)).seen
+
+
+def _candidates(heads: Mapping[int, Head], rows: HeldOut, drawn: Tensor, costs: Costs) -> list[Floats]:
+    """Return thresholds from strict to lax, found on rows that show nothing."""
+    return path(Composer(_seen(heads, take(rows, drawn)), costs), steps=PRICES)
+
+
+def _like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:
+    """Return rows whose classes come as often as in `mix`, each at most once, and as many as there are.
+
+    A class that comes now and then may have too few rows; those that are missing count as answered wrong.
+    """
+    ordered = {answer: (classes == answer).nonzero()[:, 0] for answer in mix}
+    most = [len(ordered[answer]) / share for answer, share in mix.items() if share >= OFTEN]
+    size = min([MOST_SHOWN, *most])
+    chosen = [ordered[answer][: round(size * share)] for answer, share in mix.items()]
+    missing = sum(round(size * share) for share in mix.values()) - sum(map(len, chosen))
+    rows = everything.take(torch.cat(chosen).numpy())
+    lookups = len(rows.scores)
+    return Seen(
+        np.concatenate([rows.scores, np.full((lookups, missing), np.inf)], axis=1),
+        np.concatenate([rows.right, np.zeros((lookups, missing), dtype=np.bool_)], axis=1),
+    )
+
+
+def material(held_out: HeldOut, recent: Recent | None, *, trusted: bool = True) -> Material:
+    """Put together what `build` kept and what the window has; unless `trusted`, the former shows nothing."""
+    kept = torch.arange(len(held_out.classes))
+    learned = kept % LEARN_ONE_IN == 0
+    old_learn, old_show = take(held_out, kept[learned]), take(held_out, kept[~learned])
+    counts = torch.bincount(old_learn.classes).clamp(min=1)
+    weights = ENOUGH / counts[old_learn.classes].double()
+    if recent is None:
+        return Material(old_learn, weights, old_show if trusted else take(old_show, kept[:0]))
+    learn, show = recent.learn.nonzero()[:, 0], (~recent.learn).nonzero()[:, 0]
+    ages = recent.times[-1] - recent.times[learn]
+    span = float(recent.times[-1] - recent.times[0]) or 1.0
+    fresh = 0.5 ** (ages / (HALF_LIFE * span))
+    return Material(
+        _joined(old_learn, take(recent.rows, learn)),
+        torch.cat([weights, fresh]),
+        _joined(take(recent.rows, show.flip(0)), old_show if trusted else take(old_show, show[:0])),
+    )
+
+
+def _joined(first: HeldOut, second: HeldOut) -> HeldOut:
+    features = {stage: torch.cat([rows, second.features[stage]]) for stage, rows in first.features.items()}
+    answers = torch.cat([first.answers, second.answers])
+    return HeldOut(features, answers, torch.cat([first.classes, second.classes]))
+
+
+def take(rows: HeldOut, numbers: Tensor) -> HeldOut:
+    """Return some of the rows."""
+    features = {stage: found[numbers] for stage, found in rows.features.items()}
+    return HeldOut(features, rows.answers[numbers], rows.classes[numbers])

@@ -1,0 +1,116 @@
+"""Versions of a model's learned caches on disk: each a verified directory, made in one rename; one is current."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from latebind.domain.errors import NotFound, RepositoryError
+from latebind.learned.head import Head
+from latebind.learned.stored import LIST, head_name, read_head
+from latebind.repository.directory import ModelDirectory, json_bytes, write_bytes
+from latebind.repository.tensors import tensor_bytes
+
+FORMAT = 1
+ABOUT = "version.json"
+CURRENT = "current"
+BUILT, FULL_DEPTH = "built", "none"  # what `build` made; no lookups at all
+KEPT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a version is and what was shown of it.
+
+    `made` is in seconds since the epoch, `base` the sha256 of the caches it belongs to; `thresholds` are by stage,
+    `wrong` and `seconds` by class, `mix` the shares of classes that it was made for. `lower` bounds its fidelity with
+    `confidence`, on `rows` samples.
+    """
+
+    format: int
+    made: float
+    base: str
+    reason: str
+    thresholds: dict[int, float]
+    fidelity: float
+    lower: float
+    confidence: float
+    rows: int
+    wrong: tuple[float, ...]
+    seconds: tuple[float, ...]
+    mix: dict[int, float]
+
+
+class Versions:
+    """All versions for the caches of one model directory, in a folder of their own."""
+
+    def __init__(self, folder: Path, model: ModelDirectory) -> None:
+        self._folder = folder
+        self._base = model.files[LIST].sha256
+
+    @property
+    def base(self) -> str:
+        """What versions made now belong to."""
+        return self._base
+
+    def names(self) -> list[str]:
+        """Return all versions that are there, oldest first."""
+        folder = self._folder / "versions"
+        return sorted(path.name for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
+
+    def publish(self, about: About, heads: Mapping[int, Head]) -> str:
+        """Write a version and return its name; the oldest ones go. It is not current yet."""
+        names = self.names()
+        name = f"{int(names[-1]) + 1 if names else 1:06d}"
+        files = {ABOUT: json_bytes(about)}
+        files |= {_file(stage): tensor_bytes(head.tensors()) for stage, head in heads.items()}
+        ModelDirectory.create(self._path(name), files)
+        for old in [name for name in names if name != self.current()][: -KEPT + 1]:
+            shutil.rmtree(self._path(old), ignore_errors=True)
+        return name
+
+    def about(self, name: str) -> About:
+        """Return what a version is; raises `NotFound`, or `RepositoryError` for one of other caches."""
+        about = self._open(name).read_json(ABOUT, About)
+        if about.format != FORMAT or about.base != self._base:
+            raise RepositoryError(f"version {name} in {self._folder} belongs to other caches: it cannot be used here")
+        return about
+
+    def lookups(self, name: str) -> dict[int, tuple[Head, float]]:
+        """Return head and threshold of each lookup of a version by stage; errors as `about`."""
+        about, directory = self.about(name), self._open(name)
+        return {stage: (read_head(directory, _file(stage)), level) for stage, level in about.thresholds.items()}
+
+    def current(self) -> str:
+        """Return the version to use: a name, `BUILT` or `FULL_DEPTH`."""
+        try:
+            name = (self._folder / CURRENT).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return BUILT
+        return name if name in {BUILT, FULL_DEPTH, *self.names()} else BUILT
+
+    def make_current(self, name: str) -> None:
+        """Use this version from now on; raises `NotFound` for one that is not there."""
+        if name not in {BUILT, FULL_DEPTH}:
+            self.about(name)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(self._folder / CURRENT, f"{name}\n".encode("ascii"))
+
+    def _open(self, name: str) -> ModelDirectory:
+        if name not in self.names():
+            there = ", ".join([BUILT, FULL_DEPTH, *self.names()])
+            raise NotFound(f"there is no version {name!r:.40} in {self._folder}; there are: {there}")
+        return ModelDirectory.open(self._path(name))
+
+    def _path(self, name: str) -> Path:
+        return self._folder / "versions" / name
+
+
+def versions_folder(model: Path, root: str = "") -> Path:
+    """Return where versions of a model directory lie: beside it, or in a folder of its own under `root`."""
+    place = Path(root) / model.parent.name if root else model.parent
+    return place / f".adapted-{model.name}"
+
+
+def _file(stage: int) -> str:
+    return head_name(stage).partition("/")[2]

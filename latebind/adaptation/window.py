@@ -1,0 +1,124 @@
+"""The samples of late: what the lookups see of them and what the base model answers. On disk it survives a restart."""
+
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from latebind.learned.stored import HeldOut
+from latebind.repository.directory import write_bytes
+
+BLOCK = 20  # samples in a row that are used for the same end: neighbours in time are often alike
+LEARN_ONE_IN = 2  # blocks; the others show what was learned
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sampled request: when (seconds since the epoch), whose, its features by stage, the base model's answer."""
+
+    time: float
+    client: int
+    features: dict[int, Tensor]
+    answers: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Samples as rows, oldest first: `(N, ...)` each. `learn` `(N,) bool` says which may be learned from.
+
+    The others are kept to show what was learned.
+    """
+
+    rows: HeldOut
+    times: Tensor
+    learn: Tensor
+
+
+class Window:
+    """Keeps up to `capacity` samples for `seconds`; where room is short, a client with over its share gives way.
+
+    Not for two threads at a time.
+    """
+
+    def __init__(self, capacity: int, seconds: float, client_share: float) -> None:
+        self._capacity = capacity
+        self._seconds = seconds
+        self._client_share = client_share
+        self._samples: OrderedDict[int, Sample] = OrderedDict()
+        self._by_client: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def add(self, sample: Sample) -> None:
+        """Take in a sample."""
+        while self._samples and next(iter(self._samples.values())).time < sample.time - self._seconds:
+            self._drop(next(iter(self._samples)))
+        if len(self._samples) >= self._capacity:
+            self._drop(self._least())
+        self._samples[self._next] = sample
+        self._by_client[sample.client][self._next] = None
+        self._next += 1
+
+    def forget_before(self, time: float) -> None:
+        """Let go of all samples older than `time`."""
+        for number in [number for number, sample in self._samples.items() if sample.time < time]:
+            self._drop(number)
+
+    def recent(self) -> Recent | None:
+        """Return all samples, or None if there are none."""
+        if not self._samples:
+            return None
+        samples = list(self._samples.values())
+        answers = torch.stack([sample.answers for sample in samples])
+        stages = samples[0].features
+        features = {stage: torch.stack([sample.features[stage] for sample in samples]) for stage in stages}
+        rows = HeldOut(features, answers, answers.argmax(dim=1))
+        learn = torch.tensor([number // BLOCK % LEARN_ONE_IN == 0 for number in self._samples])
+        return Recent(rows, torch.tensor([sample.time for sample in samples], dtype=torch.float64), learn)
+
+    def save(self, path: Path) -> None:
+        """Write all samples to `path` in one rename."""
+        recent = self.recent()
+        if recent is None:
+            path.unlink(missing_ok=True)
+            return
+        clients = torch.tensor([sample.client for sample in self._samples.values()])
+        numbers = torch.tensor(list(self._samples))
+        write_bytes(
+            path, save({**recent.rows.tensors(), "times": recent.times, "clients": clients, "numbers": numbers})
+        )
+
+    def load(self, path: Path, *, stages: tuple[int, ...]) -> bool:
+        """Take in what `save` wrote of lookups behind these stages; False for a file that is not of them."""
+        try:
+            tensors = load(path.read_bytes())
+            times, clients, numbers = (tensors.pop(name).tolist() for name in ("times", "clients", "numbers"))
+            rows = HeldOut.from_tensors(tensors)
+        except (OSError, SafetensorError, KeyError, ValueError):
+            return False
+        if set(rows.features) != set(stages) or not len(times) == len(clients) == len(numbers) == len(rows.classes):
+            return False
+        for place, (time, client, number) in enumerate(zip(times, clients, numbers, strict=True)):
+            self._next = number
+            features = {stage: found[place].clone() for stage, found in rows.features.items()}
+            self.add(Sample(time, client, features, rows.answers[place].clone()))
+        return True
+
+    def _least(self) -> int:
+        """The oldest sample, of the client that has most if that is over its share."""
+        largest = max(self._by_client.values(), key=len)
+        over = len(largest) > self._client_share * self._capacity
+        return next(iter(largest if over else self._samples))
+
+    def _drop(self, number: int) -> None:
+        sample = self._samples.pop(number)
+        owned = self._by_client[sample.client]
+        del owned[number]
+        if not owned:
+            del self._by_client[sample.client]

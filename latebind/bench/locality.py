@@ -1,0 +1,206 @@
+"""What following the traffic is worth: exits off, exits as built and exits that adapt, asked in turn over HTTP.
+
+Thresholds are calibrated on some of the rows and the stream is made of the others. All three servers have the same
+cores, backend and worker; the adaptation service runs beside the door. After GATI, sections 7.2.1 and 7.2.2.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.request import urlopen
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from prometheus_client.parser import text_string_to_metric_families
+
+from latebind.bench.client import Answered, Array, Caller, encode
+from latebind.bench.exits import Setting
+from latebind.bench.server import pinned, serving
+from latebind.bench.statistics import Interval, ratio_of_means
+from latebind.bench.streams import jittered, zipf_stream
+from latebind.domain.errors import ConfigError
+from latebind.learned.build import recalibrate
+from latebind.learned.samples import Samples
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import Repository, find_models
+
+BLOCK = 50
+WARM_UP = 50
+WINDOW = 2_000
+CALIBRATE_SHARE = 0.4
+SIDES = {"off": ["--no-exits"], "built": ["--exits"], "adapted": ["--exits", "--adapt"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What is sent. With `alpha` classes follow Zipf's law (`streams.zipf_stream`); without, rows come as they lie."""
+
+    alpha: float | None = None
+    phases: int = 2
+    length: int = 10_000
+    jitter: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LocalityReport:
+    """Seconds by side in the order of requests, of whole calls and in the engine; the classes each side answered.
+
+    `begun` is the request at which the first version was in use, `told` what the service says of itself at the end.
+    """
+
+    calls: dict[str, NDArray[np.float64]]
+    engine: dict[str, NDArray[np.float64]]
+    classes: dict[str, NDArray[np.int64]]
+    begun: int
+    told: dict[str, float]
+    seed: int
+
+    def gain(self, side: str, *, engine: bool) -> Interval:
+        """Return the mean without exits over the mean of `side`."""
+        seconds = self.engine if engine else self.calls
+        return ratio_of_means(seconds["off"], seconds[side], block=BLOCK, seed=self.seed)
+
+    def windows(self, side: str, step: int = WINDOW // 4) -> NDArray[np.float64]:
+        """Return the fidelity in windows of 2,000 requests from the first version in use on."""
+        same = self.classes[side] == self.classes["off"]
+        starts = range(self.begun, len(same) - WINDOW + 1, step)
+        return np.array([same[start : start + WINDOW].mean() for start in starts])
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the sides as rows of a table."""
+        return [self._row(side) for side in self.calls]
+
+    def _row(self, side: str) -> dict[str, object]:
+        calls, engine, windows = self.calls[side], self.engine[side], self.windows(side)
+        return {
+            "exits": side,
+            "engine ms": f"{engine.mean() * 1e3:.3f}",
+            "times less": str(self.gain(side, engine=True)),
+            "call ms": f"{calls.mean() * 1e3:.3f}",
+            "times less ": str(self.gain(side, engine=False)),
+            "p99 call ms": f"{np.percentile(calls, 99) * 1e3:.2f}",
+            "fidelity": f"{(self.classes[side] == self.classes['off']).mean():.4f}",
+            "worst 2,000": f"{windows.min():.4f}" if len(windows) else "",
+        }
+
+
+def run(
+    repository: Path,
+    model: str,
+    inputs: Mapping[str, Array],
+    labels: NDArray[Any] | None,
+    traffic: Traffic,
+    *,
+    setting: Setting,
+    fidelity: float,
+    options: Sequence[str] = (),
+    progress: Callable[[str, float], None],
+) -> LocalityReport:
+    """Calibrate a copy on some rows, then send a stream of the others to all three servers."""
+    random = np.random.default_rng(setting.seed)
+    n = len(next(iter(inputs.values())))
+    if traffic.alpha is None:
+        held, sent = np.arange(0), np.arange(n)
+    else:
+        if labels is None:
+            raise ConfigError("a stream by classes needs labels: give data that has them")
+        order = random.permutation(n)
+        held, sent = np.split(order, [round(CALIBRATE_SHARE * n)])
+        sent = sent[
+            zipf_stream(labels[sent], alpha=traffic.alpha, phases=traffic.phases, length=traffic.length, random=random)
+        ]
+    (source,) = find_models(repository, [model])
+    with TemporaryDirectory() as folder:
+        copy = Repository(folder).path_for(model, "1")
+        shutil.copytree(source, copy)
+        if len(held):
+            progress("calibrating", 0.0)
+            others = Samples({name: torch.from_numpy(rows[np.sort(held)]) for name, rows in inputs.items()})
+            recalibrate(
+                ModelDirectory.open(copy), others, fidelity=fidelity, backend=setting.backend, seed=setting.seed
+            )
+        return _ask(Path(folder), model, inputs, sent, traffic.jitter, setting, options, progress)
+
+
+def _ask(
+    repository: Path,
+    model: str,
+    inputs: Mapping[str, Array],
+    sent: NDArray[np.int64],
+    jitter: int,
+    setting: Setting,
+    options: Sequence[str],
+    progress: Callable[[str, float], None],
+) -> LocalityReport:
+    common = ["--model", model, "--cores", str(setting.engine_core), "--policy", "serial", "--deadline-ms", "5000"]
+    common += ["--backend", setting.backend] if setting.backend else []
+    random, shuffle = np.random.default_rng(setting.seed + 1), Random(setting.seed)
+    answers: dict[str, list[Answered]] = {name: [] for name in SIDES}
+    begun = len(sent)
+    with ExitStack() as stack:
+        stack.enter_context(pinned(setting.door_cores))
+        urls = {
+            name: stack.enter_context(
+                serving(
+                    repository,
+                    *common,
+                    *flags,
+                    *(options if name == "adapted" else ()),
+                    cores=setting.door_cores,
+                    log=setting.log,
+                )
+            )
+            for name, flags in SIDES.items()
+        }
+        callers = {name: Caller(url, model) for name, url in urls.items()}
+        for name, caller in callers.items():
+            for row in sent[:WARM_UP] if name != "adapted" else sent[:1]:
+                caller(encode({key: rows[row : row + 1] for key, rows in inputs.items()}))
+        for start in range(0, len(sent), BLOCK):
+            progress("asking", start / len(sent))
+            bodies = [
+                encode({key: jittered(rows[row], jitter, random)[None] for key, rows in inputs.items()})
+                for row in sent[start : start + BLOCK]
+            ]
+            for name in shuffle.sample(list(callers), len(callers)):
+                answers[name].extend(callers[name](body) for body in bodies)
+            if begun == len(sent) and _told(urls["adapted"]).get("published", 0):
+                begun = start + BLOCK
+        told = _told(urls["adapted"])
+        for caller in callers.values():
+            caller.close()
+    refused = Counter(answer.status for given in answers.values() for answer in given if answer.status != 200)
+    if refused:
+        raise ConfigError(f"the servers answered with {dict(refused)}: see their log")
+    return LocalityReport(
+        calls={name: np.array([answer.seconds for answer in given]) for name, given in answers.items()},
+        engine={name: np.array([answer.engine_seconds for answer in given]) for name, given in answers.items()},
+        classes={
+            name: np.array([int(next(iter(answer.outputs.values()))[0].argmax()) for answer in given])
+            for name, given in answers.items()
+        },
+        begun=begun,
+        told=told,
+        seed=setting.seed,
+    )
+
+
+def _told(url: str) -> dict[str, float]:
+    """Return what the adaptation service counted."""
+    with urlopen(f"{url}/metrics", timeout=10) as reply:  # noqa: S310  (our own server on loopback)
+        text = reply.read().decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "latebind_retrainings_total":
+                found[sample.labels["outcome"]] = sample.value
+            elif sample.name in {"latebind_fidelity_samples_total", "latebind_fidelity_alarms_total"}:
+                found[sample.name.removeprefix("latebind_fidelity_").removesuffix("_total")] = sample.value
+    return found

@@ -1,0 +1,76 @@
+"""`latebind versions`: what adaptation has made of a model's learned caches, and which of it is in use."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latebind.adaptation.versions import BUILT, FULL_DEPTH, About, Versions, versions_folder
+from latebind.cli.console import JsonFile, console, milliseconds, reporting, save, show
+from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.learned.stored import read_caches
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import find_models
+
+app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command()
+def versions(
+    repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
+    model: Annotated[str | None, typer.Option(help="Which model of the folder.")] = None,
+    use: Annotated[
+        str, typer.Option(help="Use this version from now on: its number, `built`, or `none` for no exits.")
+    ] = "",
+    adapted: Annotated[Path | None, typer.Option(help="Folder of versions, if `serve` was given one.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """List the versions of a model's learned caches that `serve --adapt` made; go back to one with `--use`.
+
+    A server that runs with `--adapt` takes the choice over within a second, others when they start.
+
+    Examples:
+
+    * `latebind versions models --model resnet56`
+    * `latebind versions models --model resnet56 --use built`
+    """
+    with reporting():
+        found = find_models(repository, [model] if model else None)
+        if len(found) != 1:
+            raise ConfigError(f"{repository} holds {len(found)} models: name one with --model")
+        directory = ModelDirectory.open(found[0])
+        if read_caches(directory) is None:
+            raise ConfigError(f"{directory.path} has no learned caches: build it with data first")
+        there = Versions(versions_folder(directory.path, str(adapted or "")), directory)
+        if use:
+            there.make_current(use)
+        rows = [_row(name, _about(there, name), there.current()) for name in there.names()]
+        named = [{"version": name, "": "in use" if there.current() == name else ""} for name in (BUILT, FULL_DEPTH)]
+        show(f"learned caches of {directory.path}", [*named, *rows])
+        if not rows:
+            console.print("serve with --adapt to have the learned caches follow the traffic")
+    save(json_file, {"current": there.current(), "versions": rows})
+
+
+def _about(there: Versions, name: str) -> About | None:
+    try:
+        return there.about(name)
+    except RepositoryError:
+        return None
+
+
+def _row(name: str, about: About | None, current: str) -> dict[str, object]:
+    row: dict[str, object] = {"version": name, "": "in use" if current == name else ""}
+    if about is None:
+        return {**row, "made for": "other caches"}
+    mean = sum(about.seconds[answer] * share for answer, share in about.mix.items())
+    often = sorted(about.mix.items(), key=lambda item: -item[1])[:3]
+    return {
+        **row,
+        "made": f"{datetime.fromtimestamp(about.made):%Y-%m-%d %H:%M:%S}",
+        "because": about.reason,
+        "fidelity": f"{about.fidelity:.3f}, at least {about.lower:.3f} on {about.rows}",
+        "mean ms": milliseconds(mean),
+        "made for": ", ".join(f"class {answer} {share:.0%}" for answer, share in often),
+    }

@@ -1,7 +1,7 @@
 """The learned caches of one model as they follow its traffic: what was seen, what is decided, what is made."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,12 +18,13 @@ from latebind.domain.config import AdaptationConfig
 from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
-from latebind.learned.activations import observe, observed
+from latebind.learned.activations import Observed, observe, observed
 from latebind.learned.compose import Costs
+from latebind.learned.head import Head
 from latebind.learned.lookup import load_lookups
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
-from latebind.learned.stored import HeldOut, read_caches, read_held_out
+from latebind.learned.stored import HELD_OUT, LESSONS, Rows, read_caches, read_rows
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 
@@ -49,14 +50,18 @@ class Adapter:
         self._program = load_program(directory, threads=threads, backend=backend)
         self.spec: ModelSpec = self._program.spec
         lookups = load_lookups(directory, backend=self._program.backend, threads=threads)
-        caches, held_out = read_caches(directory), read_held_out(directory)
+        caches, held_out, lessons = (
+            read_caches(directory),
+            read_rows(directory, HELD_OUT),
+            read_rows(directory, LESSONS),
+        )
         if caches is None or held_out is None or not lookups:
             raise ConfigError(f"{self.spec.name} has no learned caches in use: build or calibrate it with data first")
         self._lookups = {stage: lookup for stage, lookup in sorted(lookups.items()) if stage in held_out.features}
         if len(self._lookups) < len(lookups):
             raise ConfigError(f"{self.spec.name} has lookups with too many features to adapt: build it with others")
-        behind = {stage: rows for stage, rows in held_out.features.items() if stage in self._lookups}
-        self._held_out = HeldOut(behind, held_out.answers, held_out.classes)
+        self._held_out = self._of_lookups(held_out)
+        self._lessons = self._of_lookups(lessons) if lessons is not None else None
         self._trusted = True  # whether what `build` kept looks like the traffic
         self._promise = Promise(caches.target, max(caches.confidence, CONFIDENCE))
         self._costs = _costs(self._program.costs.stages, {s.stage: s.seconds.at(1) for s in caches.lookups})
@@ -64,14 +69,12 @@ class Adapter:
         self.versions = Versions(self.folder, directory)
         self.window = Window(config.rows, config.window, config.client_share)
         self.restored = self.window.load(self.folder / WINDOW, stages=tuple(self._lookups))
-        self._lessons = 0
+        self._taught = 0
         self.controller = self._control()
 
     def see(self, sampled: Sequence[Sampled]) -> list[bool]:
         """Run sampled requests to the end of the network, keep what is seen, tell which had its answer."""
-        inputs = self._inputs(sampled)
-        with torch.inference_mode():
-            found = observe(self._program, Samples(inputs), [(k, one.function) for k, one in self._lookups.items()])
+        found = self.look(self._inputs(sampled))
         now = time.time()
         for place, one in enumerate(sampled):
             features = {
@@ -81,12 +84,22 @@ class Adapter:
         classes = found.answers.argmax(dim=1).tolist()
         return [one.answer == base for one, base in zip(sampled, classes, strict=True)]
 
+    def look(self, inputs: tuple[Tensor, ...] | Mapping[str, Tensor]) -> Observed:
+        """Return what lookups and base model make of rows; nothing is kept."""
+        rows = inputs if isinstance(inputs, tuple) else tuple(inputs[tensor.name] for tensor in self.spec.inputs)
+        with torch.inference_mode():
+            return observe(self._program, Samples(rows), [(k, one.function) for k, one in self._lookups.items()])
+
+    def built_lookups(self) -> dict[int, tuple[Head, float]]:
+        """Return head and threshold of each lookup by stage, as `build` made them."""
+        return {stage: (lookup.function.head, lookup.threshold) for stage, lookup in self._lookups.items()}
+
     def rehearse(self) -> None:
         """Retrain once for nothing: the first time takes three times as long, with all that torch loads for it."""
-        classes, counts = self._held_out.classes.unique(return_counts=True)
-        mix = dict(zip(classes.tolist(), (counts / counts.sum()).tolist(), strict=True))
+        shares = torch.bincount(self._held_out.classes) / len(self._held_out.classes)
+        mix = {answer: share for answer, share in enumerate(shares.tolist()) if share}
         heads = {stage: lookup.function.head for stage, lookup in self._lookups.items()}
-        retrain(heads, material(self._held_out, None), mix, self._costs, promise=self._promise, seed=0)
+        retrain(heads, material(self._held_out, self._lessons, None), mix, self._costs, promise=self._promise, seed=0)
 
     def begin_afresh(self, last: int) -> None:
         """Of what was sampled keep the `last` samples only; what `build` kept shows nothing from now on."""
@@ -98,10 +111,10 @@ class Adapter:
     def learn(self, mix: dict[int, float], reason: str) -> Version | None:
         """Make a version for these shares of classes and publish it; None if none can be shown."""
         recent = self.window.recent()
-        self._lessons += 1
-        given = material(self._held_out, recent, trusted=self._trusted)
+        self._taught += 1
+        given = material(self._held_out, self._lessons, recent, trusted=self._trusted)
         heads = {stage: lookup.function.head for stage, lookup in self._lookups.items()}
-        made = retrain(heads, given, mix, self._costs, promise=self._promise, seed=self._lessons)
+        made = retrain(heads, given, mix, self._costs, promise=self._promise, seed=self._taught)
         if made is None:
             return None
         return self._publish(made, mix, reason)
@@ -113,7 +126,7 @@ class Adapter:
         if name == FULL_DEPTH:
             return None
         about = self.versions.about(name)
-        return Version(name, about.wrong, about.seconds, about.mix)
+        return Version(name, about.wrong, about.seconds, about.mix, about.rows)
 
     def save(self) -> None:
         """Write the window to disk."""
@@ -136,7 +149,12 @@ class Adapter:
             mix=mix,
         )
         name = self.versions.publish(about, made.heads)
-        return Version(name, about.wrong, about.seconds, about.mix)
+        return Version(name, about.wrong, about.seconds, about.mix, about.rows)
+
+    def _of_lookups(self, rows: Rows) -> Rows:
+        """Return what the lookups in use see of rows."""
+        behind = {stage: rows.features[stage] for stage in self._lookups}
+        return Rows(behind, rows.answers, rows.classes)
 
     def _control(self) -> Controller:
         name = self.versions.current()
@@ -154,7 +172,8 @@ class Adapter:
             answers = torch.nn.functional.one_hot(self._held_out.classes, heads[0].classes)
             seen = observed(heads, features, answers).seen
         thresholds = np.array([lookup.threshold for lookup in self._lookups.values()])
-        return Version(BUILT, *by_class(thresholds, seen, self._held_out.classes, self._costs, heads=heads))
+        tables = by_class(thresholds, seen, self._held_out.classes, self._costs, heads=heads)
+        return Version(BUILT, *tables, rows=len(self._held_out.classes))
 
     def _inputs(self, sampled: Sequence[Sampled]) -> tuple[Tensor, ...]:
         columns: list[Tensor] = []

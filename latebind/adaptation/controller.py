@@ -13,6 +13,7 @@ from latebind.adaptation.watch import FidelityWatch
 LOOK_EVERY = 10  # answers
 CAUTION = 0.9  # of the errors allowed, that a version must be expected to stay below before it is taken up again
 REMEMBERED = 20  # versions
+LONG_MEMORY = 2_000  # answers
 MOVED = 0.25  # of all answers, by which the share of one class must change to call for another version
 FIRST_LESSON, GROWTH = 100, 2  # answers after a change until the first retraining, then times as many each
 FULL_DEPTH = "none"  # the version without lookups
@@ -23,13 +24,14 @@ class Version:
     """What one version does to each class of the base model's answers.
 
     `wrong[c]` is the share answered differently, `seconds[c]` the mean at batch 1; `mix` are the shares of classes that
-    it was made for.
+    it was made for, `rows` how many samples showed it.
     """
 
     name: str
     wrong: tuple[float, ...]
     seconds: tuple[float, ...]
     mix: Mapping[int, float] = field(default_factory=dict)
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Controller:
 
     def __init__(self, target: float, full_depth: Version, versions: Mapping[str, Version], used: str) -> None:
         self.mix = Mix()
+        self._long_mix = Mix(LONG_MEMORY)  # since the traffic changed: what versions are made for
         self.watch = FidelityWatch(target)
         self.used = used
         self._allowed = 1.0 - target
@@ -69,6 +72,7 @@ class Controller:
     def answered(self, answer: int) -> list[Decision]:
         """Take in the class of one answer."""
         self.mix.add(answer)
+        self._long_mix.add(answer)
         self._answers += 1
         decisions: list[Decision] = []
         if self._answers % LOOK_EVERY == 0 and len(self.mix) >= LOOK_EVERY:
@@ -97,13 +101,18 @@ class Controller:
         return [self._learn("its interval has passed")]
 
     def learned(self, version: Version | None, now: float) -> list[Decision]:
-        """A retraining has ended; with a version if one could be shown. It is shown on the newest samples: it is used.
+        """A retraining has ended; with a version if one could be shown.
 
-        To keep the one before where that looks faster would be to choose the one whose errors were counted too low.
+        It is used if it is faster or was shown on more samples than the one before: always to keep the one that looks
+        faster would be to choose the one whose errors were counted too low.
         """
         self._learning = False
         self._last_lesson = now
         if version is None:
+            return []
+        used = self._versions[self.used]
+        faster = self._long_mix.expect(version.seconds) < self._long_mix.expect(used.seconds)
+        if self._good(used) and not faster and version.rows < used.rows:
             return []
         self._versions[version.name] = version
         for old in [name for name in self._versions if name not in {FULL_DEPTH, self.used}][:-REMEMBERED]:
@@ -115,6 +124,10 @@ class Controller:
         if version is not None:
             self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH], version.name: version}
         return [self._use(name, "it was asked for")]
+
+    def shares(self) -> dict[int, float]:
+        """Return the shares of classes to make a version for: since the traffic changed, if there are enough."""
+        return (self._long_mix if len(self._long_mix) >= FIRST_LESSON else self.mix).shares()
 
     def known(self) -> tuple[str, ...]:
         """Return the names of all versions that may be used."""
@@ -147,9 +160,10 @@ class Controller:
 
     def _learn(self, reason: str, *, afresh: bool = False) -> Retrain:
         self._learning = True
-        self._lesson_mix = self.mix.shares()
+        self._lesson_mix = self.shares()
         return Retrain(reason, afresh)
 
     def _changed(self) -> None:
         self._answers = 0
+        self._long_mix = Mix(LONG_MEMORY)
         self._next_lesson = FIRST_LESSON

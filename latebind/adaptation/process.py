@@ -196,7 +196,7 @@ class AdaptationService:
     def _teach(self, lane: Lane, lesson: Retrain) -> None:
         with self._work:
             lane.lesson = None
-            mix = lane.adapter.controller.mix.shares()
+            mix = lane.adapter.controller.shares()
         if lesson.afresh:
             lane.adapter.begin_afresh(SINCE_ALARM)
         begun = time.thread_time()

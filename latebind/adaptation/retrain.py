@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from latebind.adaptation.window import LEARN_ONE_IN, Recent
+from latebind.adaptation.window import Recent
 from latebind.learned.activations import observed
 from latebind.learned.calibrate import Calibrated, calibrate
 from latebind.learned.compose import Composer, Costs, Floats, Seen, path, send
 from latebind.learned.head import Head, Selector
 from latebind.learned.promise import Promise
-from latebind.learned.stored import HeldOut
+from latebind.learned.stored import Rows
 from latebind.learned.train import distillation_loss, train_selector
 
 STEPS, BATCH = 240, 256
@@ -27,6 +27,7 @@ RATE = 5e-3
 SELECTOR_STEPS = 200
 HALF_LIFE = 0.25  # of the span of the window: samples that old are drawn half as often
 ENOUGH = 40  # samples of a class in the window, at which the rows from `build` are drawn half as often as those
+DISTRUST = 20.0  # times as seldom, once the traffic has turned out to look otherwise
 FEWEST_SHARE = 0.002  # of the rows to learn from, for each class there is
 MOST_SHOWN = 4_000  # rows
 OFTEN = 0.05  # the share of a class from which its rows limit how many are shown
@@ -40,9 +41,9 @@ class Material:
     Of the latter the first of a class are used first.
     """
 
-    learn: HeldOut
+    learn: Rows
     weights: Tensor
-    show: HeldOut
+    show: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +151,12 @@ def _with_selector(layer: nn.Linear, features: Tensor, answers: Tensor, generato
 
 
 @torch.no_grad()
-def _seen(heads: Mapping[int, Head], rows: HeldOut) -> Seen:
+def _seen(heads: Mapping[int, Head], rows: Rows) -> Seen:
     features = [rows.features[stage].float() for stage in heads]
     return observed(list(heads.values()), features, functional.one_hot(rows.classes)).seen
 
 
-def _candidates(heads: Mapping[int, Head], rows: HeldOut, drawn: Tensor, costs: Costs) -> list[Floats]:
+def _candidates(heads: Mapping[int, Head], rows: Rows, drawn: Tensor, costs: Costs) -> list[Floats]:
     """Return thresholds from strict to lax, found on rows that show nothing."""
     return path(Composer(_seen(heads, take(rows, drawn)), costs), steps=PRICES)
 
@@ -178,33 +179,38 @@ def _like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:
     )
 
 
-def material(held_out: HeldOut, recent: Recent | None, *, trusted: bool = True) -> Material:
-    """Put together what `build` kept and what the window has; unless `trusted`, the former shows nothing."""
-    kept = torch.arange(len(held_out.classes))
-    learned = kept % LEARN_ONE_IN == 0
-    old_learn, old_show = take(held_out, kept[learned]), take(held_out, kept[~learned])
-    counts = torch.bincount(old_learn.classes).clamp(min=1)
-    weights = ENOUGH / counts[old_learn.classes].double()
+def material(held_out: Rows, lessons: Rows | None, recent: Recent | None, *, trusted: bool = True) -> Material:
+    """Put together what `build` kept and what the window has.
+
+    `held_out` shows, unless it is not `trusted` to look like the traffic. Without `lessons` half of it is learned from.
+    """
+    if lessons is None:
+        numbers = torch.arange(len(held_out.classes))
+        lessons, held_out = take(held_out, numbers[::2]), take(held_out, numbers[1::2])
+    counts = torch.bincount(lessons.classes).clamp(min=1)
+    weights = ENOUGH / counts[lessons.classes].double()
+    if not trusted:
+        weights, held_out = weights / DISTRUST, take(held_out, torch.arange(0))
     if recent is None:
-        return Material(old_learn, weights, old_show if trusted else take(old_show, kept[:0]))
+        return Material(lessons, weights, held_out)
     learn, show = recent.learn.nonzero()[:, 0], (~recent.learn).nonzero()[:, 0]
     ages = recent.times[-1] - recent.times[learn]
     span = float(recent.times[-1] - recent.times[0]) or 1.0
     fresh = 0.5 ** (ages / (HALF_LIFE * span))
     return Material(
-        _joined(old_learn, take(recent.rows, learn)),
+        _joined(lessons, take(recent.rows, learn)),
         torch.cat([weights, fresh]),
-        _joined(take(recent.rows, show.flip(0)), old_show if trusted else take(old_show, show[:0])),
+        _joined(take(recent.rows, show.flip(0)), held_out),
     )
 
 
-def _joined(first: HeldOut, second: HeldOut) -> HeldOut:
+def _joined(first: Rows, second: Rows) -> Rows:
     features = {stage: torch.cat([rows, second.features[stage]]) for stage, rows in first.features.items()}
     answers = torch.cat([first.answers, second.answers])
-    return HeldOut(features, answers, torch.cat([first.classes, second.classes]))
+    return Rows(features, answers, torch.cat([first.classes, second.classes]))
 
 
-def take(rows: HeldOut, numbers: Tensor) -> HeldOut:
+def take(rows: Rows, numbers: Tensor) -> Rows:
     """Return some of the rows."""
     features = {stage: found[numbers] for stage, found in rows.features.items()}
-    return HeldOut(features, rows.answers[numbers], rows.classes[numbers])
+    return Rows(features, rows.answers[numbers], rows.classes[numbers])

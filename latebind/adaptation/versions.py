@@ -1,7 +1,7 @@
 """Versions of a model's learned caches on disk: each a verified directory, made in one rename; one is current."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,8 +65,7 @@ class Versions:
         files = {ABOUT: json_bytes(about)}
         files |= {_file(stage): tensor_bytes(head.tensors()) for stage, head in heads.items()}
         ModelDirectory.create(self._path(name), files)
-        for old in [name for name in names if name != self.current()][: -KEPT + 1]:
-            shutil.rmtree(self._path(old), ignore_errors=True)
+        self._remove([name for name in names if name != self.current()][: -KEPT + 1])
         return name
 
     def about(self, name: str) -> About:
@@ -95,6 +94,13 @@ class Versions:
             self.about(name)
         self._folder.mkdir(parents=True, exist_ok=True)
         write_bytes(self._folder / CURRENT, f"{name}\n".encode("ascii"))
+
+    def _remove(self, names: Sequence[str]) -> None:
+        """Remove versions, each in one rename, and what a crash has left of such work."""
+        for name in names:
+            self._path(name).rename(self._path(f".{name}.old"))
+        for rest in self._path("").glob(".*"):
+            shutil.rmtree(rest, ignore_errors=True)
 
     def _open(self, name: str) -> ModelDirectory:
         if name not in self.names():

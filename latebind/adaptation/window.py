@@ -9,11 +9,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from latebind.learned.stored import HeldOut
+from latebind.learned.stored import Rows
 from latebind.repository.directory import write_bytes
 
 BLOCK = 20  # samples in a row that are used for the same end: neighbours in time are often alike
-LEARN_ONE_IN = 2  # blocks; the others show what was learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Recent:
     The others are kept to show what was learned.
     """
 
-    rows: HeldOut
+    rows: Rows
     times: Tensor
     learn: Tensor
 
@@ -78,8 +77,8 @@ class Window:
         answers = torch.stack([sample.answers for sample in samples])
         stages = samples[0].features
         features = {stage: torch.stack([sample.features[stage] for sample in samples]) for stage in stages}
-        rows = HeldOut(features, answers, answers.argmax(dim=1))
-        learn = torch.tensor([number // BLOCK % LEARN_ONE_IN == 0 for number in self._samples])
+        rows = Rows(features, answers, answers.argmax(dim=1))
+        learn = torch.tensor([number // BLOCK % 2 == 0 for number in self._samples])
         return Recent(rows, torch.tensor([sample.time for sample in samples], dtype=torch.float64), learn)
 
     def save(self, path: Path) -> None:
@@ -99,7 +98,7 @@ class Window:
         try:
             tensors = load(path.read_bytes())
             times, clients, numbers = (tensors.pop(name).tolist() for name in ("times", "clients", "numbers"))
-            rows = HeldOut.from_tensors(tensors)
+            rows = Rows.from_tensors(tensors)
         except (OSError, SafetensorError, KeyError, ValueError):
             return False
         if set(rows.features) != set(stages) or not len(times) == len(clients) == len(numbers) == len(rows.classes):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from latebind.bench import calibration as calibration_bench
+from latebind.bench import drift as drift_bench
 from latebind.bench import exits as exits_bench
 from latebind.bench import flood as flood_bench
 from latebind.bench import load as load_bench
@@ -15,6 +16,7 @@ from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
 from latebind.cli.sources import load_rows, options
+from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 
@@ -153,6 +155,48 @@ def locality(
         write_locality_page(report, page, title=f"latebind: {model}, {kind}")
         console.print(f"page written to {page}")
     save(json_file, {"rows": report.rows(), "begun": report.begun, "told": report.told})
+
+
+@app.command()
+def drift(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    trials: Annotated[int, typer.Option(help="Trials of each kind of change.")] = 20,
+    fidelity: Annotated[float, typer.Option(help="The target.")] = 0.97,
+    brighter: Annotated[float, typer.Option(help="What is added to all inputs to make them brighter.")] = 1.5,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """How soon a change of class mix or brightness is caught by the guards over fidelity, in requests and samples.
+
+    A trial passes if the version in use is left within 500 samples and 2,000 requests, or fidelity never fell under
+    the target.
+
+    Example: `latebind bench drift models --model resnet56 --data examples.cifar10.data:unseen
+    --data-option data=cifar10/`
+    """
+    with reporting(), progress("changing the traffic") as tell:
+        inputs, labels = load_rows(data, options(data_option or []))
+        if labels is None:
+            raise ConfigError("a stream by classes needs labels: give data that has them")
+        found = drift_bench.run(
+            repository,
+            model,
+            inputs,
+            labels,
+            trials=trials,
+            fidelity=fidelity,
+            by=brighter,
+            seed=seed,
+            progress=tell,
+        )
+    show(
+        f"{model}: {trials} trials of each change, target {fidelity:g}, seed {seed}",
+        drift_bench.summary(found, fidelity),
+    )
+    save(json_file, found)
 
 
 @app.command()

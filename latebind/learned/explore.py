@@ -20,7 +20,7 @@ from latebind.learned.lookup import LookupFunction
 from latebind.learned.networks import Predictor, make_predictor
 from latebind.learned.plan import Candidate
 from latebind.learned.samples import Samples
-from latebind.learned.stored import LookupFiles
+from latebind.learned.stored import LookupFiles, Rows
 from latebind.learned.train import Lesson, PredictorTraining, batches_in, predict, train_selector
 from latebind.program.load import load_program
 from latebind.program.program import Program
@@ -29,6 +29,7 @@ from latebind.repository.directory import ModelDirectory
 MOST_PASSES = 40
 SELECTOR_SHARE = 0.15  # of the rows to fit; the predictors never see them
 FEWEST_ROWS = 64
+LESSON_ROWS = 5_000  # that are kept for adaptation
 RANGE_ROWS = 512  # of those that show a lookup in eight bits how large its numbers get
 
 Progress = Callable[[str, float], None]
@@ -42,6 +43,7 @@ class Trained:
     files: LookupFiles
     function: LookupFunction
     curve: Curve
+    lessons: Rows | None = None  # for later: the predictor has not seen them; of this lookup alone
 
     @property
     def bytes(self) -> int:
@@ -114,11 +116,18 @@ class Explorer:
         train_selector(selector, predicted, same, generator=_generator(self.seed, one.stage))
         compiled = compile_lookup(predictor, selector, activations[:RANGE_ROWS].float(), self.program)
         curve = latency_in_place(self.program, inputs, one.stage, compiled.function)
-        return Trained(one, compiled.files, compiled.function, curve)
+        return Trained(one, compiled.files, compiled.function, curve, _lessons(one.stage, predictor, unseen))
 
     @property
     def _classes(self) -> int:
         return self.program.spec.outputs[0].shape[0]
+
+
+def _lessons(stage: int, predictor: Predictor, unseen: Captured) -> Rows:
+    """Return a part of the unseen rows, the same for each lookup, as this one sees them."""
+    rows = torch.randperm(len(unseen.answers), generator=torch.Generator().manual_seed(0))[:LESSON_ROWS].sort().values
+    features, answers = predict(predictor.features, unseen.behind[stage][rows]), unseen.answers[rows]
+    return Rows({stage: features.bfloat16()}, answers.bfloat16(), answers.argmax(dim=1))
 
 
 def on_all_cores(directory: ModelDirectory, program: Program) -> Program:

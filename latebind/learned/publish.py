@@ -12,7 +12,16 @@ from latebind.learned.composition import Trial
 from latebind.learned.explore import Trained
 from latebind.learned.promise import Promise
 from latebind.learned.report import CacheReport, ToldTrial, Tried
-from latebind.learned.stored import FORMAT, HeldOut, SpareLookup, StoredCaches, StoredLookup, write_caches
+from latebind.learned.stored import (
+    FORMAT,
+    LESSONS,
+    Rows,
+    SpareLookup,
+    StoredCaches,
+    StoredLookup,
+    read_rows,
+    write_caches,
+)
 from latebind.repository.directory import ModelDirectory
 
 HELD_OUT_ROWS = 10_000
@@ -66,7 +75,14 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
     )
     files = {stage: one.files for stage, one in kept.items()}
     held_out = _held_out(outcome, kept)
-    after = write_caches(directory, caches, files, held_out=held_out, new_entry=new_entry and bool(kept))
+    after = write_caches(
+        directory,
+        caches,
+        files,
+        held_out=held_out,
+        lessons=_lessons(directory, kept),
+        new_entry=new_entry and bool(kept),
+    )
     whole = sum(outcome.stages)
     return CacheReport(
         directory=after,
@@ -118,7 +134,7 @@ def _kept(outcome: Outcome, lookups: tuple[StoredLookup, ...]) -> dict[int, Trai
     return dict(sorted(best.items()))
 
 
-def _held_out(outcome: Outcome, kept: Mapping[int, Trained]) -> HeldOut | None:
+def _held_out(outcome: Outcome, kept: Mapping[int, Trained]) -> Rows | None:
     """Return held-out rows for adaptation, as the lookups that are kept see them."""
     if outcome.observed is None:
         return None
@@ -129,7 +145,16 @@ def _held_out(outcome: Outcome, kept: Mapping[int, Trained]) -> HeldOut | None:
         for one, seen in zip(outcome.trained, outcome.observed.features, strict=True)
         if kept.get(one.plan.stage) is one and seen.shape[1] <= WIDEST
     }
-    return HeldOut(features, answers.bfloat16(), answers.argmax(dim=1))
+    return Rows(features, answers.bfloat16(), answers.argmax(dim=1))
+
+
+def _lessons(directory: ModelDirectory, kept: Mapping[int, Trained]) -> Rows | None:
+    """Return the rows to train new heads with, as the lookups that are kept see them: of this training or the last."""
+    each = [one.lessons for one in kept.values() if one.lessons is not None]
+    if not each:
+        return read_rows(directory, LESSONS) if kept else None
+    narrow = {k: rows for one in each for k, rows in one.features.items() if rows.shape[1] <= WIDEST}
+    return Rows(narrow, each[0].answers, each[0].classes)
 
 
 def _tried(outcome: Outcome, k: int) -> Tried:

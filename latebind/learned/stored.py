@@ -19,7 +19,7 @@ from latebind.repository.tensors import read_tensors, tensor_bytes
 FORMAT = 3
 LIST = f"{CACHES}/caches.json"
 FEATURES = "features"
-HELD_OUT = f"{CACHES}/held-out.safetensors"
+HELD_OUT, LESSONS = f"{CACHES}/held-out.safetensors", f"{CACHES}/lessons.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class LookupFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Rows that no predictor was fitted to, as the lookups see them; heads are trained and shown on them later.
+class Rows:
+    """Rows that no predictor was fitted to, as the lookups see them: heads are trained or shown on them later.
 
     `features[stage]` `(N, width) bfloat16` of the lookup behind that stage, `answers` `(N, classes) bfloat16` of the
     base model and its `classes` `(N,) int64`.
@@ -111,7 +111,7 @@ class HeldOut:
         return {**behind, "answers": self.answers, "classes": self.classes}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "HeldOut":
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Rows":
         """Return what `tensors` wrote; raises `KeyError` or `ValueError` for anything else."""
         behind = {
             int(name.removeprefix(f"{FEATURES}-")): rows for name, rows in tensors.items() if name.startswith(FEATURES)
@@ -127,13 +127,14 @@ def write_caches(
     caches: StoredCaches,
     files: Mapping[int, LookupFiles],
     *,
-    held_out: HeldOut | None = None,
+    held_out: Rows | None = None,
+    lessons: Rows | None = None,
     new_entry: bool = False,
 ) -> ModelDirectory:
     """Put the caches into the model directory in place of the ones there; the manifest is renewed last.
 
-    `held_out` is for adaptation. `new_entry` gives the model an empty first stage, because a cache stands before the
-    network.
+    `held_out` and `lessons` are for adaptation: to show new heads on and to train them with. `new_entry` gives the
+    model an empty first stage, because a cache stands before the network.
     """
     made = {LIST: json_bytes(caches)}
     if new_entry:
@@ -142,8 +143,7 @@ def write_caches(
         made[graph_name(stage)] = graph_to_json(lookup.graph)
         made[weights_name(stage)] = tensor_bytes(lookup.weights)
         made[head_name(stage)] = tensor_bytes(lookup.head.tensors())
-    if held_out is not None:
-        made[HELD_OUT] = tensor_bytes(held_out.tensors())
+    made |= {name: tensor_bytes(rows.tensors()) for name, rows in ((HELD_OUT, held_out), (LESSONS, lessons)) if rows}
     return directory.write_files(made, remove=_obsolete(directory, made))
 
 
@@ -183,14 +183,14 @@ def read_head(directory: ModelDirectory, name: str) -> Head:
         raise RepositoryError(f"{directory.path / name} is no head of a lookup ({error}): build it again") from None
 
 
-def read_held_out(directory: ModelDirectory) -> HeldOut | None:
-    """Return the held-out rows of a model with learned caches, or None if it has none."""
-    if HELD_OUT not in directory.files:
+def read_rows(directory: ModelDirectory, name: str) -> Rows | None:
+    """Return the rows of `HELD_OUT` or `LESSONS`, or None if there are none."""
+    if name not in directory.files:
         return None
     try:
-        return HeldOut.from_tensors(read_tensors(directory, HELD_OUT))
+        return Rows.from_tensors(read_tensors(directory, name))
     except (KeyError, ValueError) as error:
-        raise RepositoryError(f"{directory.path / HELD_OUT} has no held-out rows ({error}): calibrate again") from None
+        raise RepositoryError(f"{directory.path / name} has no rows ({error}): build the caches again") from None
 
 
 def with_caches(spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None) -> tuple[ModelSpec, ModelCosts]:

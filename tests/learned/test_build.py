@@ -12,7 +12,7 @@ from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.lookup import load_lookups
 from latebind.learned.plan import spread
 from latebind.learned.samples import Samples
-from latebind.learned.stored import HELD_OUT, graph_name, head_name, read_caches, weights_name, with_caches
+from latebind.learned.stored import HELD_OUT, LESSONS, graph_name, head_name, read_caches, weights_name, with_caches
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.repository.directory import CACHES, ModelDirectory
@@ -61,7 +61,7 @@ def test_the_directory_verifies_and_says_what_it_holds(built: Built) -> None:
     assert caches is not None
     assert caches.lookups == built.report.lookups
     stages = caches.stages
-    names = {f"{CACHES}/caches.json", HELD_OUT, *map(graph_name, stages)}
+    names = {f"{CACHES}/caches.json", HELD_OUT, LESSONS, *map(graph_name, stages)}
     names |= {*map(weights_name, stages), *map(head_name, stages)}
     assert set(again.names(CACHES)) == names
     assert all(lookup.bytes < 4_000_000 for lookup in caches.lookups)
@@ -207,19 +207,21 @@ def copy_of(directory: ModelDirectory, folder: Path) -> ModelDirectory:
     return ModelDirectory.create(folder / "copy", {name: directory.read(name) for name in directory.files})
 
 
+def weights(name: str) -> bool:
+    return name.endswith(".safetensors") and name != HELD_OUT
+
+
 def test_calibrating_again_moves_thresholds_and_trains_nothing(built: Built, tmp_path: Path) -> None:
     shutil.copytree(built.directory.path, tmp_path / "copy")
     directory = ModelDirectory.open(tmp_path / "copy")
-    before = {name: directory.read(name) for name in directory.names(CACHES) if name.endswith(".safetensors")}
+    before = {name: directory.read(name) for name in directory.names(CACHES) if weights(name)}
     assert isinstance(built.calibrate.inputs, dict)
     images = built.calibrate.inputs["image"]
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
     report = recalibrate(directory, Samples({"image": torch.cat([images, noise])}), fidelity=0.9, confidence=0.9)
     assert sum(one.hit_rate for one in report.lookups) < 0.95 * sum(one.hit_rate for one in built.report.lookups)
     after = ModelDirectory.open(directory.path)
-    assert {name: after.read(name) for name in after.names(CACHES) if name.endswith(".safetensors")}.items() <= (
-        before.items()
-    )
+    assert {name: after.read(name) for name in after.names(CACHES) if weights(name)}.items() <= before.items()
 
 
 def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_them_up(

@@ -1,0 +1,230 @@
+"""How soon a change of the traffic is caught: the adaptation service's own parts, answer by answer, no clock.
+
+In each trial a stream by Zipf's law settles and a version is made for it; then either another class dominates, or every
+input becomes brighter. Caught means that the version in use is left: for another, or for the whole network.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
+from latebind.adaptation.controller import Decision, Retrain, Use
+from latebind.adaptation.process import SINCE_ALARM
+from latebind.adaptation.versions import BUILT, FULL_DEPTH
+from latebind.bench.streams import brighter, zipf_stream
+from latebind.domain.config import AdaptationConfig
+from latebind.learned.activations import Observed
+from latebind.learned.build import recalibrate
+from latebind.learned.head import Head
+from latebind.learned.samples import Samples
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import Repository, find_models
+
+CALIBRATE_SHARE = 0.4
+SETTLE, AFTER = 3_000, 2_000  # requests before the change and after
+LESSON_TAKES = 100  # requests that are answered meanwhile
+ALPHA = 3.0
+
+Rows = NDArray[np.int64]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Requests and samples from the change until the version in use was left (None: it was not), and fidelity.
+
+    `before` is of the last 2,000 requests before the change, `unguarded` of the 2,000 after it had the version been
+    kept, `realised` of those as they were answered.
+    """
+
+    change: str
+    requests: int | None
+    samples: int | None
+    before: float
+    unguarded: float
+    realised: float
+
+    def passed(self, target: float) -> bool:
+        """Tell whether it was caught in time, or there was nothing to catch."""
+        in_time = self.requests is not None and self.samples is not None
+        return (in_time and (self.samples or 0) <= 500) or self.unguarded >= target
+
+
+def run(
+    repository: Path,
+    model: str,
+    inputs: Mapping[str, Array],
+    labels: Array,
+    *,
+    trials: int,
+    fidelity: float,
+    by: float,
+    seed: int,
+    sample: float = 0.2,
+    progress: Callable[[str, float], None] = lambda text, share: None,
+) -> list[Trial]:
+    """Run `trials` of each change; `by` is what is added to inputs to make them brighter."""
+    (source,) = find_models(repository, [model])
+    found: list[Trial] = []
+    with TemporaryDirectory() as folder:
+        copy = Repository(folder).path_for(model, "1")
+        shutil.copytree(source, copy)
+        held, sent = np.split(
+            np.random.default_rng(seed).permutation(len(labels)), [round(CALIBRATE_SHARE * len(labels))]
+        )
+        tensors = {name: torch.from_numpy(rows) for name, rows in inputs.items()}
+        recalibrate(
+            ModelDirectory.open(copy),
+            Samples({name: rows[np.sort(held)] for name, rows in tensors.items()}),
+            fidelity=fidelity,
+            seed=seed,
+        )
+        bright = {name: torch.from_numpy(rows) for name, rows in brighter(inputs, by).items()}
+        looked: dict[bool, Observed] = {}
+        for number in range(2 * trials):
+            progress(f"trial {number + 1} of {2 * trials}", number / (2 * trials))
+            config = AdaptationConfig(on=True, sample=sample, folder=f"{folder}/adapted-{number}")
+            adapter = open_adapter(copy, config, threads=1, backend=None)
+            if not looked:
+                looked = {bright_: adapter.look(rows) for bright_, rows in ((False, tensors), (True, bright))}
+            change = ("mix", "brightness")[number % 2]
+            street = _Street(adapter, tensors, bright, looked, np.random.default_rng(seed + number), sample)
+            found.append(street.trial(change, labels, sent))
+    return found
+
+
+class _Street:
+    """One trial: requests are answered as the version in use says, and the adapter hears of them."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        tensors: Mapping[str, Tensor],
+        bright: Mapping[str, Tensor],
+        looked: Mapping[bool, Observed],
+        random: np.random.Generator,
+        sample: float,
+    ) -> None:
+        self._adapter, self._looked, self._random, self._sample = adapter, looked, random, sample
+        self._rows = {False: tensors, True: bright}
+        self._used = adapter.controller.used
+        self._answers: dict[tuple[str, bool], tuple[Rows, NDArray[np.bool_]]] = {}
+        self._lesson: tuple[int, Retrain] | None = None
+        self._now = self._samples = 0
+
+    def trial(self, change: str, labels: Array, sent: Rows) -> Trial:
+        stream = zipf_stream(labels[sent], alpha=ALPHA, phases=2, length=max(SETTLE, AFTER), random=self._random)
+        rows = sent[stream]
+        first, second = rows[:SETTLE], rows[len(rows) // 2 :][:AFTER]
+        is_bright = change == "brightness"
+        if is_bright:
+            second = rows[SETTLE - AFTER : SETTLE]
+        same = [self._ask(int(row), bright=False) for row in first]
+        settled = self._used
+        unguarded = self._right(settled, second, bright=is_bright).mean()
+        caught: tuple[int, int] | None = None
+        samples, after = self._samples, []
+        for number, row in enumerate(second, start=1):
+            after.append(self._ask(int(row), bright=is_bright))
+            if caught is None and self._used != settled:
+                caught = (number, self._samples - samples)
+        return Trial(
+            change,
+            caught[0] if caught else None,
+            caught[1] if caught else None,
+            float(np.mean(same[-AFTER:])),
+            float(unguarded),
+            float(np.mean(after)),
+        )
+
+    def _ask(self, row: int, *, bright: bool) -> bool:
+        """Answer one request; tell whether as the base model would."""
+        self._now += 1
+        answers, right = self._by_version(self._used, bright=bright)
+        answer, same = int(answers[row]), bool(right[row])
+        controller = self._adapter.controller
+        self._carry_out(controller.answered(answer))
+        if self._random.random() < self._sample:
+            self._samples += 1
+            data = b"".join(rows[row].numpy().tobytes() for rows in self._rows[bright].values())
+            for told in self._adapter.see([Sampled(data, answer, 0)]):
+                self._carry_out(controller.compared(told))
+        if self._lesson is not None and self._now >= self._lesson[0]:
+            self._teach(self._lesson[1])
+        return same
+
+    def _teach(self, lesson: Retrain) -> None:
+        self._lesson = None
+        if lesson.afresh:
+            self._adapter.begin_afresh(SINCE_ALARM)
+        controller = self._adapter.controller
+        version = self._adapter.learn(controller.shares(), lesson.reason)
+        self._carry_out(controller.learned(version, float(self._now)))
+
+    def _carry_out(self, decisions: list[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Use):
+                self._used = decision.version
+            else:
+                self._lesson = (self._now + LESSON_TAKES, decision)
+
+    def _right(self, version: str, rows: Rows, *, bright: bool) -> NDArray[np.bool_]:
+        return self._by_version(version, bright=bright)[1][rows]
+
+    def _by_version(self, version: str, *, bright: bool) -> tuple[Rows, NDArray[np.bool_]]:
+        """Return what a version answers to every row and whether that is right."""
+        key = (version, bright)
+        if key not in self._answers:
+            observed = self._looked[bright]
+            base = observed.answers.argmax(dim=1)
+            given = base.clone()
+            waits = torch.ones(len(base), dtype=torch.bool)
+            for features, (head, threshold) in zip(observed.features, self._heads(version), strict=True):
+                said, scores = head(features)
+                hit = waits & (scores >= threshold)
+                given[hit] = said.argmax(dim=1)[hit]
+                waits &= ~hit
+            self._answers[key] = (given.numpy(), (given == base).numpy())
+        return self._answers[key]
+
+    def _heads(self, version: str) -> list[tuple[Head, float]]:
+        built = self._adapter.built_lookups()
+        if version == FULL_DEPTH:
+            return [(head, float("inf")) for head, _ in built.values()]
+        if version == BUILT:
+            return list(built.values())
+        made = self._adapter.versions.lookups(version)
+        return [made.get(stage, (head, float("inf"))) for stage, (head, _) in built.items()]
+
+
+def summary(trials: list[Trial], target: float) -> list[dict[str, object]]:
+    """Return a row for each kind of change."""
+    rows: list[dict[str, object]] = []
+    for change in dict.fromkeys(trial.change for trial in trials):
+        of = [trial for trial in trials if trial.change == change]
+        caught = [trial for trial in of if trial.requests is not None]
+        rows.append(
+            {
+                "change": change,
+                "trials": len(of),
+                "fidelity fell": sum(trial.unguarded < target for trial in of),
+                "caught": len(caught),
+                "passed": sum(trial.passed(target) for trial in of),
+                "requests, median": int(np.median([trial.requests or 0 for trial in caught])) if caught else "",
+                "most": max((trial.requests or 0 for trial in caught), default=""),
+                "samples, most": max((trial.samples or 0 for trial in caught), default=""),
+                "fidelity before": f"{np.mean([trial.before for trial in of]):.4f}",
+                "unguarded": f"{np.mean([trial.unguarded for trial in of]):.4f}",
+                "guarded": f"{np.mean([trial.realised for trial in of]):.4f}",
+            }
+        )
+    return rows

@@ -1,0 +1,94 @@
+"""Which version is used and when a new one is asked for: events in, decisions out."""
+
+from latebind.adaptation.controller import FIRST_LESSON, FULL_DEPTH, Controller, Decision, Retrain, Use, Version
+
+TARGET = 0.9
+FULL = Version(FULL_DEPTH, (0.0, 0.0), (1.0, 1.0))
+BUILT = Version("built", (0.05, 0.05), (0.6, 0.6))
+FOR_ZERO = Version("000001", (0.02, 0.6), (0.2, 0.9), {0: 1.0})
+
+
+def controller() -> Controller:
+    return Controller(TARGET, FULL, {"built": BUILT}, "built")
+
+
+def answered(found: Controller, answer: int, times: int) -> list[Decision]:
+    return [decision for _ in range(times) for decision in found.answered(answer)]
+
+
+def test_the_first_answers_call_for_a_first_lesson_once() -> None:
+    found = controller()
+    assert answered(found, 0, FIRST_LESSON - 1) == []
+    assert answered(found, 0, 10 * FIRST_LESSON) == [Retrain("there is more to learn from")]
+
+
+def test_lessons_come_each_time_the_answers_have_doubled() -> None:
+    found, at = controller(), []
+    for number in range(1, 1_000):
+        if any(isinstance(decision, Retrain) for decision in found.answered(0)):
+            at.append(number)
+            found.learned(None, 0.0)
+    assert at == [100, 200, 400, 800]
+
+
+def test_what_was_learned_is_used() -> None:
+    found = controller()
+    answered(found, 0, FIRST_LESSON)
+    (use,) = found.learned(FOR_ZERO, 0.0)
+    assert isinstance(use, Use)
+    assert use.version == found.used == "000001"
+
+
+def test_a_version_is_left_when_classes_come_that_it_gets_wrong() -> None:
+    found = controller()
+    answered(found, 0, FIRST_LESSON)
+    found.learned(FOR_ZERO, 0.0)
+    decisions = answered(found, 1, 40)
+    assert [decision.version for decision in decisions if isinstance(decision, Use)] == ["built"]
+    assert any(isinstance(decision, Retrain) for decision in decisions)
+
+
+def test_it_comes_back_when_its_classes_do() -> None:
+    found = controller()
+    answered(found, 0, FIRST_LESSON)
+    found.learned(FOR_ZERO, 0.0)
+    answered(found, 1, 100)
+    assert found.used == "built"
+    answered(found, 0, 100)
+    assert found.used == "000001"
+
+
+def test_without_any_version_that_is_good_the_network_runs_whole() -> None:
+    found = Controller(TARGET, FULL, {"000001": FOR_ZERO}, "000001")
+    answered(found, 1, 100)
+    assert found.used == FULL_DEPTH
+
+
+def test_an_alarm_stops_exits_and_forgets_all_versions() -> None:
+    found = controller()
+    answered(found, 0, 20)
+    decisions: list[Decision] = []
+    while not decisions:
+        decisions = found.compared(False)
+    use, lesson = decisions
+    assert isinstance(use, Use)
+    assert use.version == FULL_DEPTH
+    assert isinstance(lesson, Retrain)
+    assert lesson.afresh
+    assert found.known() == (FULL_DEPTH,)
+    assert not any(found.compared(False) for _ in range(100))  # nothing left to stop
+
+
+def test_an_interval_without_another_reason_is_one() -> None:
+    found = controller()
+    assert found.waited(5.0, 10.0) == []
+    answered(found, 0, 5)
+    assert found.waited(14.0, 10.0) == []
+    assert found.waited(15.0, 10.0) == [Retrain("its interval has passed")]
+    assert found.waited(40.0, 10.0) == []  # it is learning
+
+
+def test_what_an_operator_chooses_is_used_even_if_it_is_unknown() -> None:
+    found = controller()
+    assert found.chosen("000007", Version("000007", (0.0, 0.0), (0.5, 0.5))) == [Use("000007", "it was asked for")]
+    assert found.chosen(FULL_DEPTH, None) == [Use(FULL_DEPTH, "it was asked for")]

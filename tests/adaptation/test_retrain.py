@@ -1,0 +1,129 @@
+"""Retraining heads: what it gains when classes are not even, and when it refuses."""
+
+import pytest
+import torch
+
+from latebind.adaptation.retrain import material, retrain
+from latebind.adaptation.window import Recent, Sample, Window
+from latebind.learned.compose import Costs
+from latebind.learned.head import Head, Selector
+from latebind.learned.promise import Promise
+from latebind.learned.stored import Rows
+
+CLASSES, WIDTH = 5, 8
+COSTS = Costs((0.0, 1.0), (0.1,))
+PROMISE = Promise(0.95, 0.95)
+
+
+def rows(count: int, shares: list[float], seed: int) -> Rows:
+    """Features that tell the class, but not always: neighbours overlap."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = torch.multinomial(torch.tensor(shares), count, replacement=True, generator=generator)
+    places = torch.nn.functional.one_hot(classes, WIDTH).float()
+    features = 2.2 * places + torch.randn(count, WIDTH, generator=generator)
+    return Rows({0: features.bfloat16()}, 8.0 * torch.nn.functional.one_hot(classes, CLASSES).bfloat16(), classes)
+
+
+def even(count: int = 1_500, seed: int = 0) -> Rows:
+    return rows(count, [1.0] * CLASSES, seed)
+
+
+def built_head() -> Head:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(WIDTH, CLASSES)
+        layer.weight.data = 2.2 * torch.eye(CLASSES, WIDTH)
+        layer.bias.data.zero_()
+        return Head.of(layer, Selector(CLASSES))
+
+
+def window_of(found: Rows) -> Recent:
+    window = Window(10_000, 1e9, 0.5)
+    for place in range(len(found.classes)):
+        window.add(Sample(float(place), 0, {0: found.features[0][place]}, found.answers[place]))
+    recent = window.recent()
+    assert recent is not None
+    return recent
+
+
+def test_where_one_class_dominates_far_more_leave_early() -> None:
+    heads = {0: built_head()}
+    plain = retrain(
+        heads, material(even(), None, None), dict.fromkeys(range(CLASSES), 0.2), COSTS, promise=PROMISE, seed=1
+    )
+    mix = {0: 0.8, 1: 0.1, 2: 0.1}
+    skewed = retrain(heads, material(even(), None, None), mix, COSTS, promise=PROMISE, seed=1)
+    assert plain is not None
+    assert skewed is not None
+    assert skewed.found.lower >= 0.95
+    assert skewed.found.seconds < 0.7 * plain.found.seconds
+    assert skewed.wrong[3] > skewed.wrong[0]  # what does not come is not cared for
+
+
+def test_the_target_holds_on_new_rows_of_the_same_mix() -> None:
+    mix = {0: 0.6, 1: 0.2, 2: 0.2}
+    made = retrain({0: built_head()}, material(even(3_000), None, None), mix, COSTS, promise=PROMISE, seed=1)
+    assert made is not None
+    fresh = rows(4_000, [0.6, 0.2, 0.2, 0.0, 0.0], seed=9)
+    said, scores = made.heads[0](fresh.features[0].float())
+    wrong = (scores >= made.thresholds[0]) & (said.argmax(dim=1) != fresh.classes)
+    assert 1.0 - wrong.float().mean() >= 0.95
+
+
+def test_the_window_teaches_what_build_has_not_seen() -> None:
+    """In the traffic, features of two classes have changed places."""
+    traffic = rows(2_000, [0.5, 0.5, 0.0, 0.0, 0.0], seed=3)
+    swapped = Rows({0: traffic.features[0][:, [1, 0, *range(2, WIDTH)]]}, traffic.answers, traffic.classes)
+    mix = {0: 0.5, 1: 0.5}
+    given = material(even(), None, window_of(swapped), trusted=False)
+    made = retrain({0: built_head()}, given, mix, COSTS, promise=PROMISE, seed=1)
+    assert made is not None
+    said, _ = made.heads[0](swapped.features[0].float())
+    assert (said.argmax(dim=1) == swapped.classes).float().mean() > 0.8
+
+
+def test_what_is_shown_was_not_learned_from() -> None:
+    recent = window_of(even(400, seed=4))
+    given = material(even(200), None, recent)
+    assert len(given.learn.classes) + len(given.show.classes) == 600
+    learned = {tuple(row) for row in given.learn.features[0].tolist()}
+    assert not learned & {tuple(row) for row in given.show.features[0].tolist()}
+
+
+def test_without_trust_only_the_traffic_shows_anything() -> None:
+    recent = window_of(even(400, seed=4))
+    given = material(even(200), None, recent, trusted=False)
+    assert len(given.show.classes) == int((~recent.learn).sum())
+    assert len(given.learn.classes) == 100 + int(recent.learn.sum())
+
+
+@pytest.mark.parametrize("mix", [{0: 0.9, 4: 0.1}, {0: 1.0}])
+def test_too_few_rows_show_nothing(mix: dict[int, float]) -> None:
+    assert retrain({0: built_head()}, material(even(60), None, None), mix, COSTS, promise=PROMISE, seed=1) is None
+
+
+def test_rows_missing_of_a_rare_class_count_as_wrong() -> None:
+    held_out = rows(1_500, [1.0, 1.0, 1.0, 1.0, 0.0], seed=0)
+    heads = {0: built_head()}
+    known = retrain(heads, material(held_out, None, None), {0: 0.97, 1: 0.03}, COSTS, promise=PROMISE, seed=1)
+    unknown = retrain(heads, material(held_out, None, None), {0: 0.97, 4: 0.03}, COSTS, promise=PROMISE, seed=1)
+    assert known is not None
+    assert unknown is None or unknown.found.fidelity < known.found.fidelity
+
+
+def test_the_same_seed_makes_the_same_head() -> None:
+    mix = {0: 0.5, 1: 0.5}
+    one, other = (
+        retrain({0: built_head()}, material(even(), None, None), mix, COSTS, promise=PROMISE, seed=7) for _ in range(2)
+    )
+    assert one is not None
+    assert other is not None
+    assert one.thresholds == other.thresholds
+    for first, second in zip(one.heads[0].tensors().values(), other.heads[0].tensors().values(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_with_lessons_all_held_out_rows_show() -> None:
+    given = material(even(200), even(300, seed=5), window_of(even(400, seed=4)))
+    assert len(given.show.classes) == 200 + 200
+    assert len(given.learn.classes) == 300 + 200

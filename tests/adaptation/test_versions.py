@@ -1,0 +1,119 @@
+"""Versions on disk: whole or not there, whatever happens while they are written."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+from latebind.adaptation.versions import BUILT, FORMAT, FULL_DEPTH, KEPT, About, Versions, versions_folder
+from latebind.domain.errors import NotFound, RepositoryError
+from latebind.learned.head import Head, Selector
+from latebind.learned.stored import LIST
+from latebind.repository.directory import ModelDirectory
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> ModelDirectory:
+    return ModelDirectory.create(tmp_path / "model" / "1", {LIST: b"{}"})
+
+
+def versions(model: ModelDirectory) -> Versions:
+    return Versions(versions_folder(model.path), model)
+
+
+def head(seed: int = 0) -> Head:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Head.of(torch.nn.Linear(64, 10), Selector(10))
+
+
+def about(model: ModelDirectory, **changes: object) -> About:
+    base = versions(model).base
+    values: dict[str, object] = {
+        "format": FORMAT, "made": 1.0, "base": base, "reason": "a test", "thresholds": {0: 2.5}, "fidelity": 0.98,
+        "lower": 0.97, "confidence": 0.95, "rows": 500, "wrong": (0.1,), "seconds": (0.2,), "mix": {0: 1.0},
+    }  # fmt: skip
+    return About(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_what_is_published_comes_back(model: ModelDirectory) -> None:
+    there = versions(model)
+    name = there.publish(about(model), {0: head()})
+    again = versions(ModelDirectory.open(model.path))
+    assert again.names() == [name] == ["000001"]
+    assert again.about(name) == about(model)
+    ((stage, (found, threshold)),) = again.lookups(name).items()
+    assert (stage, threshold) == (0, 2.5)
+    for one, other in zip(found.tensors().values(), head().tensors().values(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_is_current_is_what_was_chosen(model: ModelDirectory) -> None:
+    there = versions(model)
+    assert there.current() == BUILT
+    name = there.publish(about(model), {0: head()})
+    assert there.current() == BUILT
+    for chosen in (name, FULL_DEPTH, BUILT):
+        there.make_current(chosen)
+        assert versions(model).current() == chosen
+
+
+def test_a_version_that_is_not_there_is_told_with_those_that_are(model: ModelDirectory) -> None:
+    there = versions(model)
+    there.publish(about(model), {0: head()})
+    with pytest.raises(NotFound, match="there are: built, none, 000001"):
+        there.make_current("000009")
+    with pytest.raises(NotFound):
+        there.lookups("../1")
+
+
+def test_versions_of_other_caches_are_refused(model: ModelDirectory) -> None:
+    there = versions(model)
+    name = there.publish(about(model, base="another"), {0: head()})
+    with pytest.raises(RepositoryError, match="belongs to other caches"):
+        there.lookups(name)
+
+
+def test_old_versions_go_but_not_the_current(model: ModelDirectory) -> None:
+    there = versions(model)
+    first = there.publish(about(model), {0: head()})
+    there.make_current(first)
+    for _ in range(KEPT + 3):
+        last = there.publish(about(model), {0: head()})
+    assert first in there.names()
+    assert last in there.names()
+    assert len(there.names()) <= KEPT + 1
+
+
+def test_an_altered_version_is_refused(model: ModelDirectory) -> None:
+    there = versions(model)
+    name = there.publish(about(model), {0: head()})
+    file = versions_folder(model.path) / "versions" / name / "stage-0.head.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(RepositoryError, match="differs from the manifest"):
+        there.lookups(name)
+
+
+def test_killed_at_50_random_moments_no_version_is_torn(model: ModelDirectory) -> None:
+    random, published = Random(0), 0
+    for _ in range(50):
+        child = os.fork()
+        if child == 0:  # publish and choose until killed
+            there, seed = versions(model), 0
+            while True:
+                seed += 1
+                there.make_current(there.publish(about(model), {0: head(seed)}))
+        time.sleep(random.uniform(0.0, 0.03))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        there = versions(model)
+        for name in there.names():
+            there.lookups(name)
+            published += 1
+        if (current := there.current()) != BUILT:
+            assert there.lookups(current)
+    assert published > 50  # it was killed while at work

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from latebind.program.build import build_program
+from tests.digits import Built, build_digits
 from tests.networks import Chain, Words
 
 
@@ -29,3 +30,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = torch.zeros(2, 3, dtype=torch.int64)
     build_program(Words(), {"word": words}, directory=root / "words" / "1", name="words", backends=["eager"])
     return root
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Digits with learned caches; `built.directory.path` is `digits/1` in a folder of its own."""
+    folder = tmp_path_factory.mktemp("built") / "digits"
+    folder.mkdir()
+    return build_digits(folder, candidates=2)

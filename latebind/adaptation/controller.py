@@ -66,6 +66,7 @@ class Controller:
         self._answers = 0  # since the traffic changed
         self._next_lesson = FIRST_LESSON
         self._learning = False
+        self._stopped = False  # by an operator
         self._lesson_mix: Mapping[int, float] = {}
         self._last_lesson: float | None = None
 
@@ -108,7 +109,7 @@ class Controller:
         """
         self._learning = False
         self._last_lesson = now
-        if version is None:
+        if version is None or self._stopped:
             return []
         used = self._versions[self.used]
         faster = self._long_mix.expect(version.seconds) < self._long_mix.expect(used.seconds)
@@ -120,9 +121,14 @@ class Controller:
         return [self._use(version.name, "it was shown on the newest samples")]
 
     def chosen(self, name: str, version: Version | None) -> list[Decision]:
-        """An operator wants this version in use (`version`: what it does, if it is not known here)."""
+        """An operator wants this version in use (`version`: what it does; None for the whole network).
+
+        All others are forgotten; later ones may follow it. The whole network stays until something else is chosen.
+        """
+        self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH]}
+        self._stopped = version is None
         if version is not None:
-            self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH], version.name: version}
+            self._versions[name] = version
         return [self._use(name, "it was asked for")]
 
     def shares(self) -> dict[int, float]:

@@ -33,7 +33,6 @@ from latebind.learned.calibrate import upper_bound
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 18
-LOWEST_PRIORITY = 19
 WAITING = 512  # sampled requests that may wait; newer ones are not taken
 AT_ONCE = 8  # of them run as one batch
 LOOK_SECONDS = 0.5
@@ -147,6 +146,7 @@ class AdaptationService:
             logger.warning("%s cannot use version %s: %s", lane.name, name, error)
             lane.adapter.versions.make_current(lane.current)
             return
+        lane.current = name
         self._carry_out(lane, lane.adapter.controller.chosen(name, version))
 
     def _carry_out(self, lane: Lane, decisions: Sequence[Decision]) -> None:
@@ -158,8 +158,11 @@ class AdaptationService:
                 self._work.notify()
 
     def _use(self, lane: Lane, use: Use) -> None:
-        lane.current = use.version
-        lane.adapter.versions.make_current(use.version)
+        if lane.adapter.versions.current() != lane.current:
+            return  # an operator has just chosen, which `_look` will find
+        if use.version != lane.current:
+            lane.current = use.version
+            lane.adapter.versions.make_current(use.version)
         self._tell(UseVersion(lane.name, use.version, use.reason))
 
     def _learn_on(self) -> None:
@@ -246,8 +249,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _give_way(order: AdaptationOrder) -> None:
-    """Take the lowest priority, and cores that the engine has not, if there are any."""
-    os.nice(LOWEST_PRIORITY)
+    """Take the priority that is wanted, and cores that the engine has not, if there are any."""
+    os.nice(order.config.niceness)
     others = os.sched_getaffinity(0) - set(order.cores)
     if order.cores and others:
         os.sched_setaffinity(0, others)

@@ -23,7 +23,7 @@ from latebind.learned.stored import Rows
 from latebind.learned.train import distillation_loss, train_selector
 
 STEPS, BATCH = 240, 256
-RATE = 5e-3
+RATE = 2e-2
 SELECTOR_STEPS = 200
 HALF_LIFE = 0.25  # of the span of the window: samples that old are drawn half as often
 ENOUGH = 40  # samples of a class in the window, at which the rows from `build` are drawn half as often as those
@@ -82,6 +82,8 @@ def retrain(
     candidates = _candidates(made, given.learn, drawn[half:], costs)
     everything = _seen(made, given.show)
     shown = _like(everything, mix, given.show.classes)
+    if not promise.can_show(shown.right.shape[1]):
+        return None
     found = calibrate(candidates, [shown], costs, fidelity=promise.fidelity, confidence=promise.confidence)
     if found is None or not np.isfinite(found.thresholds).any():
         return None
@@ -153,7 +155,9 @@ def _with_selector(layer: nn.Linear, features: Tensor, answers: Tensor, generato
 @torch.no_grad()
 def _seen(heads: Mapping[int, Head], rows: Rows) -> Seen:
     features = [rows.features[stage].float() for stage in heads]
-    return observed(list(heads.values()), features, functional.one_hot(rows.classes)).seen
+    return observed(
+        list(heads.values()), features, functional.one_hot(rows.classes, next(iter(heads.values())).classes)
+    ).seen
 
 
 def _candidates(heads: Mapping[int, Head], rows: Rows, drawn: Tensor, costs: Costs) -> list[Floats]:

@@ -1,5 +1,6 @@
 """Versions of a model's learned caches on disk: each a verified directory, made in one rename; one is current."""
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ class Versions:
         if name not in {BUILT, FULL_DEPTH}:
             self.about(name)
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(self._folder / CURRENT, f"{name}\n".encode("ascii"))
+        write_bytes(self._folder / CURRENT, f"{name}\n".encode("ascii"), ending=str(os.getpid()))
 
     def _remove(self, names: Sequence[str]) -> None:
         """Remove versions, each in one rename, and what a crash has left of such work."""

@@ -70,9 +70,14 @@ def run(
     by: float,
     seed: int,
     sample: float = 0.2,
+    settle: int = SETTLE,
+    after: int = AFTER,
     progress: Callable[[str, float], None] = lambda text, share: None,
 ) -> list[Trial]:
-    """Run `trials` of each change; `by` is what is added to inputs to make them brighter."""
+    """Run `trials` of each change, `settle` requests before and `after` behind it.
+
+    `by` is what is added to inputs to make them brighter.
+    """
     (source,) = find_models(repository, [model])
     found: list[Trial] = []
     with TemporaryDirectory() as folder:
@@ -98,7 +103,7 @@ def run(
                 looked = {bright_: adapter.look(rows) for bright_, rows in ((False, tensors), (True, bright))}
             change = ("mix", "brightness")[number % 2]
             street = _Street(adapter, tensors, bright, looked, np.random.default_rng(seed + number), sample)
-            found.append(street.trial(change, labels, sent))
+            found.append(street.trial(change, labels, sent, settle, after))
     return found
 
 
@@ -121,29 +126,29 @@ class _Street:
         self._lesson: tuple[int, Retrain] | None = None
         self._now = self._samples = 0
 
-    def trial(self, change: str, labels: Array, sent: Rows) -> Trial:
-        stream = zipf_stream(labels[sent], alpha=ALPHA, phases=2, length=max(SETTLE, AFTER), random=self._random)
+    def trial(self, change: str, labels: Array, sent: Rows, settle: int, after: int) -> Trial:
+        stream = zipf_stream(labels[sent], alpha=ALPHA, phases=2, length=max(settle, after), random=self._random)
         rows = sent[stream]
-        first, second = rows[:SETTLE], rows[len(rows) // 2 :][:AFTER]
+        first, second = rows[:settle], rows[len(rows) // 2 :][:after]
         is_bright = change == "brightness"
         if is_bright:
-            second = rows[SETTLE - AFTER : SETTLE]
+            second = rows[settle - after : settle]
         same = [self._ask(int(row), bright=False) for row in first]
         settled = self._used
         unguarded = self._right(settled, second, bright=is_bright).mean()
         caught: tuple[int, int] | None = None
-        samples, after = self._samples, []
+        samples, guarded = self._samples, []
         for number, row in enumerate(second, start=1):
-            after.append(self._ask(int(row), bright=is_bright))
+            guarded.append(self._ask(int(row), bright=is_bright))
             if caught is None and self._used != settled:
                 caught = (number, self._samples - samples)
         return Trial(
             change,
             caught[0] if caught else None,
             caught[1] if caught else None,
-            float(np.mean(same[-AFTER:])),
+            float(np.mean(same[-after:])),
             float(unguarded),
-            float(np.mean(after)),
+            float(np.mean(guarded)),
         )
 
     def _ask(self, row: int, *, bright: bool) -> bool:

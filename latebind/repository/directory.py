@@ -129,9 +129,12 @@ def _write(directory: Path, name: str, data: bytes) -> FileEntry:
     return entry_of(data)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file in one rename, so that a crash leaves the old one or the new one."""
-    beside = path.with_name(f".{path.name}.new")
+def write_bytes(path: Path, data: bytes, *, ending: str = "new") -> None:
+    """Write a file in one rename, so that a crash leaves the old one or the new one.
+
+    Where several processes may write it, each needs an `ending` of its own for what it writes beside it.
+    """
+    beside = path.with_name(f".{path.name}.{ending}")
     with beside.open("wb") as file:
         file.write(data)
         file.flush()

@@ -91,4 +91,14 @@ def test_an_interval_without_another_reason_is_one() -> None:
 def test_what_an_operator_chooses_is_used_even_if_it_is_unknown() -> None:
     found = controller()
     assert found.chosen("000007", Version("000007", (0.0, 0.0), (0.5, 0.5))) == [Use("000007", "it was asked for")]
+    assert found.known() == (FULL_DEPTH, "000007")
+
+
+def test_exits_that_an_operator_stopped_stay_stopped() -> None:
+    found = controller()
+    answered(found, 0, FIRST_LESSON)
     assert found.chosen(FULL_DEPTH, None) == [Use(FULL_DEPTH, "it was asked for")]
+    assert found.learned(FOR_ZERO, 0.0) == []
+    assert all(isinstance(decision, Retrain) for decision in answered(found, 0, 200))
+    found.chosen("built", BUILT)
+    assert found.used == "built"

@@ -102,6 +102,11 @@ def test_too_few_rows_show_nothing(mix: dict[int, float]) -> None:
     assert retrain({0: built_head()}, material(even(60), None, None), mix, COSTS, promise=PROMISE, seed=1) is None
 
 
+def test_with_no_row_to_show_it_on_nothing_is_made() -> None:
+    given = material(even(), None, None, trusted=False)
+    assert retrain({0: built_head()}, given, {0: 0.5, 1: 0.5}, COSTS, promise=PROMISE, seed=1) is None
+
+
 def test_rows_missing_of_a_rare_class_count_as_wrong() -> None:
     held_out = rows(1_500, [1.0, 1.0, 1.0, 1.0, 0.0], seed=0)
     heads = {0: built_head()}

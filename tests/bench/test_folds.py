@@ -8,7 +8,7 @@ import pytest
 from latebind.bench import calibration, exits
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
-from tests.learned.conftest import Built, build_digits
+from tests.digits import Built, build_digits
 
 ROWS = 240
 

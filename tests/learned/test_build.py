@@ -16,7 +16,7 @@ from latebind.learned.stored import HELD_OUT, LESSONS, graph_name, head_name, re
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.repository.directory import CACHES, ModelDirectory
-from tests.learned.conftest import Built
+from tests.digits import Built
 
 
 def answers_with_exits(directory: ModelDirectory, images: Tensor) -> tuple[Tensor, float]:

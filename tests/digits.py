@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -112,8 +111,3 @@ def build_digits(folder: Path, *, candidates: int, kinds: Sequence[str] = ()) ->
         presentations=12_000,
     )
     return Built(report.directory, report, fit, calibrate, images[FIT + CALIBRATE :])
-
-
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build_digits(tmp_path_factory.mktemp("digits"), candidates=2)

@@ -1,0 +1,106 @@
+"""The service in its own process beside a real engine: it hears answers, makes versions, and the engine takes them."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from latebind.adaptation.client import AdaptationClient
+from latebind.adaptation.messages import AdaptationOrder
+from latebind.adaptation.versions import FULL_DEPTH, Versions, versions_folder
+from latebind.domain.config import AdaptationConfig, EngineConfig, PolicyConfig
+from latebind.domain.errors import ConfigError
+from latebind.engine.client import EngineClient
+from latebind.engine.order import EngineOrder
+from latebind.repository.directory import ModelDirectory
+from tests.digits import Built
+
+PATIENCE = 60.0
+CONFIG = AdaptationConfig(on=True, sample=1.0, interval=3600.0, niceness=0)
+
+
+@pytest.fixture
+def model(built: Built, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built.directory.path, tmp_path / "digits" / "1"))
+
+
+@asynccontextmanager
+async def serving(model: Path) -> AsyncIterator[tuple[EngineClient, AdaptationClient]]:
+    engine = await EngineClient.start(EngineOrder((str(model),), EngineConfig(), PolicyConfig()))
+    order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=())
+    try:
+        adaptation = await AdaptationClient.start(order, list(engine.models.values()), engine.adopt)
+        try:
+            yield engine, adaptation
+        finally:
+            await adaptation.close()
+    finally:
+        await engine.close()
+
+
+async def ask(engine: EngineClient, adaptation: AdaptationClient, images: torch.Tensor) -> list[int]:
+    """Send rows one by one; return the stages they left at."""
+    left = []
+    for row in torch.split(images, 1):
+        rows = {"image": row.numpy()}
+        answer = await engine.infer("digits", rows, deadline=time.monotonic() + 30)
+        adaptation.answered(engine.models["digits"], rows, answer, "a client")
+        left.append(answer.left_at[0])
+    return left
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+def test_a_version_is_made_for_the_traffic_and_the_engine_takes_it(built: Built, model: Path) -> None:
+    async def test() -> None:
+        there = Versions(versions_folder(model), ModelDirectory.open(model))
+        async with serving(model) as (engine, adaptation):
+            await ask(engine, adaptation, built.unseen[:120])
+            await until(lambda: "digits" in adaptation.figures() and adaptation.figures()["digits"]["retrained"] >= 1)
+            figures = adaptation.figures()["digits"]
+            assert figures["sampled"] > 0
+            assert figures["fidelity"] is None or figures["lower"] <= figures["fidelity"] <= figures["upper"]
+            await until(lambda: adaptation.figures()["digits"]["version"] == there.current())
+        assert versions_folder(model).joinpath("window.safetensors").is_file()
+
+    asyncio.run(test())
+
+
+def test_operators_choose_while_serving_and_without_the_service_it_goes_on(built: Built, model: Path) -> None:
+    async def test() -> None:
+        there = Versions(versions_folder(model), ModelDirectory.open(model))
+        async with serving(model) as (engine, adaptation):
+            assert min(await ask(engine, adaptation, built.unseen[:40])) == 0  # some leave before the network
+            there.make_current(FULL_DEPTH)
+            await until(lambda: "digits" in adaptation.figures())
+            await until(lambda: adaptation.figures()["digits"]["version"] == FULL_DEPTH)
+            last = engine.models["digits"].stages - 1
+            assert set(await ask(engine, adaptation, built.unseen[:40])) == {last}
+            with pytest.raises(ConfigError, match="there is no version '000042'"):
+                await engine.adopt("digits", "000042")
+            assert "digits" in (await engine.metrics())["models"]
+            adaptation._process.kill()
+            await asyncio.to_thread(adaptation._process.wait, 10)
+            assert set(await ask(engine, adaptation, built.unseen[:10])) == {last}
+
+    asyncio.run(test())
+
+
+def test_a_model_without_learned_caches_is_refused_with_what_to_do(model: Path) -> None:
+    async def test() -> None:
+        directory = ModelDirectory.open(model)
+        directory.write_files({}, remove=directory.names("caches"))
+        order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=())
+        with pytest.raises(ConfigError, match="build or calibrate it with data first"):
+            await AdaptationClient.start(order, [], lambda model, version: asyncio.sleep(0))
+
+    asyncio.run(test())

@@ -1,0 +1,35 @@
+"""The drift benchmark on digits: what is caught, and what needs no catching."""
+
+from latebind.bench import drift
+from tests.digits import Built
+
+
+def trial(requests: int | None, samples: int | None, unguarded: float) -> drift.Trial:
+    return drift.Trial("mix", requests, samples, 0.98, unguarded, 0.97)
+
+
+def test_a_fall_must_be_caught_in_time() -> None:
+    assert trial(40, 8, 0.8).passed(0.97)
+    assert not trial(None, None, 0.8).passed(0.97)
+    assert not trial(1_900, 501, 0.8).passed(0.97)
+    assert trial(None, None, 0.98).passed(0.97)  # nothing to catch
+
+
+def test_changes_of_digits_are_caught(built: Built) -> None:
+    assert isinstance(built.calibrate.inputs, dict)
+    assert built.calibrate.labels is not None
+    found = drift.run(
+        built.directory.path.parent.parent,
+        "digits",
+        {"image": built.calibrate.inputs["image"].numpy()},
+        built.calibrate.labels.numpy(),
+        trials=1,
+        fidelity=0.9,
+        by=3.0,
+        settle=600,
+        after=500,
+        seed=0,
+    )
+    assert [one.change for one in found] == ["mix", "brightness"]
+    assert all(one.passed(0.9) for one in found)
+    assert {row["change"] for row in drift.summary(found, 0.9)} == {"mix", "brightness"}

@@ -70,6 +70,7 @@ class Adapter:
         self.window = Window(config.rows, config.window, config.client_share)
         self.restored = self.window.load(self.folder / WINDOW, stages=tuple(self._lookups))
         self._taught = 0
+        self._since = -np.inf  # when the traffic changed
         self.controller = self._control()
 
     def see(self, sampled: Sequence[Sampled]) -> list[bool]:
@@ -101,9 +102,15 @@ class Adapter:
         heads = {stage: lookup.function.head for stage, lookup in self._lookups.items()}
         retrain(heads, material(self._held_out, self._lessons, None), mix, self._costs, promise=self._promise, seed=0)
 
+    def moved(self, last: int) -> None:
+        """Other classes come: the `last` samples and those to come show more than those before."""
+        recent = self.window.recent()
+        self._since = float(recent.times[-last:][0]) if recent is not None else time.time()
+
     def begin_afresh(self, last: int) -> None:
         """Of what was sampled keep the `last` samples only; what `build` kept shows nothing from now on."""
         self._trusted = False
+        self._since = -np.inf
         recent = self.window.recent()
         if recent is not None and len(recent.times) > last:
             self.window.forget_before(float(recent.times[-last]))
@@ -112,7 +119,7 @@ class Adapter:
         """Make a version for these shares of classes and publish it; None if none can be shown."""
         recent = self.window.recent()
         self._taught += 1
-        given = material(self._held_out, self._lessons, recent, trusted=self._trusted)
+        given = material(self._held_out, self._lessons, recent, trusted=self._trusted, since=self._since)
         heads = {stage: lookup.function.head for stage, lookup in self._lookups.items()}
         made = retrain(heads, given, mix, self._costs, promise=self._promise, seed=self._taught)
         if made is None:
@@ -163,7 +170,7 @@ class Adapter:
         version = self.version(name)
         self._trusted = version is not None
         known = {} if version is None else {BUILT: self._built(), name: version}
-        return Controller(self._promise.fidelity, full, known, name)
+        return Controller(self._promise.fidelity, full, known, name, stopped=self.versions.stopped())
 
     def _built(self) -> Version:
         heads = [lookup.function.head for lookup in self._lookups.values()]

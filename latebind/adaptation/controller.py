@@ -44,9 +44,13 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Retrain:
-    """Make a new version for the traffic of now; `afresh`: what was sampled before is of no use for showing it."""
+    """Make a new version for the traffic of now.
+
+    `moved`: other classes come than before. `afresh`: what was sampled before is of no use for showing it.
+    """
 
     reason: str
+    moved: bool = False
     afresh: bool = False
 
 
@@ -56,7 +60,15 @@ Decision = Use | Retrain
 class Controller:
     """Decides for one model. Feed it every answer and every comparison, carry out what it returns, in order."""
 
-    def __init__(self, target: float, full_depth: Version, versions: Mapping[str, Version], used: str) -> None:
+    def __init__(
+        self,
+        target: float,
+        full_depth: Version,
+        versions: Mapping[str, Version],
+        used: str,
+        *,
+        stopped: bool = False,
+    ) -> None:
         self.mix = Mix()
         self._long_mix = Mix(LONG_MEMORY)  # since the traffic changed: what versions are made for
         self.watch = FidelityWatch(target)
@@ -66,7 +78,7 @@ class Controller:
         self._answers = 0  # since the traffic changed
         self._next_lesson = FIRST_LESSON
         self._learning = False
-        self._stopped = False  # by an operator
+        self._stopped = stopped  # by an operator
         self._lesson_mix: Mapping[int, float] = {}
         self._last_lesson: float | None = None
 
@@ -151,7 +163,7 @@ class Controller:
         if not self._learning and self._lesson_mix and self.mix.distance(self._lesson_mix) > MOVED:
             self._changed()
             self._next_lesson = FIRST_LESSON * GROWTH
-            decisions.append(self._learn("the mix of classes has changed"))
+            decisions.append(self._learn("the mix of classes has changed", moved=True))
         return decisions
 
     def _good(self, version: Version) -> bool:
@@ -164,10 +176,10 @@ class Controller:
         self.watch.restart()
         return Use(name, reason)
 
-    def _learn(self, reason: str, *, afresh: bool = False) -> Retrain:
+    def _learn(self, reason: str, *, moved: bool = False, afresh: bool = False) -> Retrain:
         self._learning = True
         self._lesson_mix = self.shares()
-        return Retrain(reason, afresh)
+        return Retrain(reason, moved, afresh)
 
     def _changed(self) -> None:
         self._answers = 0

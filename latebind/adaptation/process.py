@@ -38,6 +38,7 @@ AT_ONCE = 8  # of them run as one batch
 LOOK_SECONDS = 0.5
 SAVE_SECONDS = 60.0
 SINCE_ALARM = 40  # samples that are kept when fidelity fell: the newest show what came
+SINCE_MOVED = 5  # samples that came between a change of classes and its being noticed
 CONFIDENCE = 0.975  # of each bound of the fidelity that is told
 
 
@@ -147,7 +148,7 @@ class AdaptationService:
             lane.adapter.versions.make_current(lane.current)
             return
         lane.current = name
-        self._carry_out(lane, lane.adapter.controller.chosen(name, version))
+        self._carry_out(lane, lane.adapter.controller.chosen(name, version))  # `none` is by hand: it stays
 
     def _carry_out(self, lane: Lane, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
@@ -200,6 +201,8 @@ class AdaptationService:
         with self._work:
             lane.lesson = None
             mix = lane.adapter.controller.shares()
+        if lesson.moved:
+            lane.adapter.moved(SINCE_MOVED)
         if lesson.afresh:
             lane.adapter.begin_afresh(SINCE_ALARM)
         begun = time.thread_time()

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from latebind.adaptation.window import Recent
 from latebind.learned.activations import observed
-from latebind.learned.calibrate import Calibrated, calibrate
+from latebind.learned.calibrate import Calibrated, calibrate, judge
 from latebind.learned.compose import Composer, Costs, Floats, Seen, path, send
 from latebind.learned.head import Head, Selector
 from latebind.learned.promise import Promise
@@ -28,6 +28,8 @@ SELECTOR_STEPS = 200
 HALF_LIFE = 0.25  # of the span of the window: samples that old are drawn half as often
 ENOUGH = 40  # samples of a class in the window, at which the rows from `build` are drawn half as often as those
 DISTRUST = 20.0  # times as seldom, once the traffic has turned out to look otherwise
+SPEAKS_FOR_ITSELF = 800  # samples since the traffic changed, from which nothing else is needed to show a version
+HAS_A_SAY, SAY_CONFIDENCE = 60, 0.8  # from so many on they must not speak against it
 FEWEST_SHARE = 0.002  # of the rows to learn from, for each class there is
 MOST_SHOWN = 4_000  # rows
 OFTEN = 0.05  # the share of a class from which its rows limit how many are shown
@@ -38,12 +40,13 @@ PRICES = 40
 class Material:
     """Rows to make a version from: those to learn from, with how often each is to be drawn, and those to show it on.
 
-    Of the latter the first of a class are used first.
+    Of the latter the first of a class are used first; the first `current` of them came since the traffic changed.
     """
 
     learn: Rows
     weights: Tensor
     show: Rows
+    current: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,13 @@ def retrain(
         made[stage] = _with_selector(answer, features[drawn[half:]], answers[drawn[half:]], generator)
     candidates = _candidates(made, given.learn, drawn[half:], costs)
     everything = _seen(made, given.show)
-    shown = _like(everything, mix, given.show.classes)
+    current = everything.take(np.arange(given.current))
+    if given.current >= SPEAKS_FOR_ITSELF:
+        shown = current
+    else:
+        shown = _like(everything, mix, given.show.classes)
+        if given.current >= HAS_A_SAY:
+            candidates = _accepted(candidates, current, costs, promise)
     if not promise.can_show(shown.right.shape[1]):
         return None
     found = calibrate(candidates, [shown], costs, fidelity=promise.fidelity, confidence=promise.confidence)
@@ -106,6 +115,20 @@ def by_class(
         tuple(((wrong + 0.5) / (count + 1.0)).tolist()),
         tuple(np.where(count > 0, seconds / np.maximum(count, 1), mean).tolist()),
     )
+
+
+def _accepted(candidates: list[Floats], current: Seen, costs: Costs, promise: Promise) -> list[Floats]:
+    """Return the candidates up to the first that the traffic of now speaks against.
+
+    Rows drawn by class are a little too easy: of a class that seldom comes, the rows that come now are mostly those
+    that the base model confuses with it.
+    """
+    accepted = []
+    for thresholds in candidates:
+        if judge(thresholds, [current], costs, confidence=SAY_CONFIDENCE).lower < promise.fidelity:
+            break
+        accepted.append(thresholds)
+    return accepted
 
 
 def _draw(given: Material, mix: Mapping[int, float], generator: torch.Generator) -> Tensor:
@@ -183,10 +206,13 @@ def _like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:
     )
 
 
-def material(held_out: Rows, lessons: Rows | None, recent: Recent | None, *, trusted: bool = True) -> Material:
+def material(
+    held_out: Rows, lessons: Rows | None, recent: Recent | None, *, trusted: bool = True, since: float = -np.inf
+) -> Material:
     """Put together what `build` kept and what the window has.
 
-    `held_out` shows, unless it is not `trusted` to look like the traffic. Without `lessons` half of it is learned from.
+    `since` is when the traffic changed. `held_out` shows, unless it is not `trusted` to look like the traffic. Without
+    `lessons` half of it is learned from.
     """
     if lessons is None:
         numbers = torch.arange(len(held_out.classes))
@@ -205,6 +231,7 @@ def material(held_out: Rows, lessons: Rows | None, recent: Recent | None, *, tru
         _joined(lessons, take(recent.rows, learn)),
         torch.cat([weights, fresh]),
         _joined(take(recent.rows, show.flip(0)), held_out),
+        int((recent.times[show] >= since).sum()),
     )
 
 

@@ -16,6 +16,7 @@ FORMAT = 1
 ABOUT = "version.json"
 CURRENT = "current"
 BUILT, FULL_DEPTH = "built", "none"  # what `build` made; no lookups at all
+BY_HAND = "by-hand"
 KEPT = 20
 
 
@@ -83,18 +84,29 @@ class Versions:
 
     def current(self) -> str:
         """Return the version to use: a name, `BUILT` or `FULL_DEPTH`."""
-        try:
-            name = (self._folder / CURRENT).read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError):
-            return BUILT
+        name = self._chosen()[0]
         return name if name in {BUILT, FULL_DEPTH, *self.names()} else BUILT
 
-    def make_current(self, name: str) -> None:
+    def stopped(self) -> bool:
+        """Tell whether an operator wants no exits, until he chooses something else."""
+        return self._chosen() == (FULL_DEPTH, BY_HAND)
+
+    def make_current(self, name: str, *, by_hand: bool = False) -> None:
         """Use this version from now on; raises `NotFound` for one that is not there."""
         if name not in {BUILT, FULL_DEPTH}:
             self.about(name)
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(self._folder / CURRENT, f"{name}\n".encode("ascii"), ending=str(os.getpid()))
+        write_bytes(
+            self._folder / CURRENT, f"{name} {BY_HAND if by_hand else ''}\n".encode("ascii"), ending=str(os.getpid())
+        )
+
+    def _chosen(self) -> tuple[str, str]:
+        """Return what was chosen and whether by hand."""
+        try:
+            name, _, how = (self._folder / CURRENT).read_text(encoding="ascii").strip().partition(" ")
+        except (OSError, UnicodeDecodeError):
+            return BUILT, ""
+        return name, how
 
     def _remove(self, names: Sequence[str]) -> None:
         """Remove versions, each in one rename, and what a crash has left of such work."""

@@ -13,6 +13,7 @@ from latebind.learned.stored import Rows
 from latebind.repository.directory import write_bytes
 
 BLOCK = 20  # samples in a row that are used for the same end: neighbours in time are often alike
+LEARN_ONE_IN = 4  # blocks; the others show what was learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Window:
         stages = samples[0].features
         features = {stage: torch.stack([sample.features[stage] for sample in samples]) for stage in stages}
         rows = Rows(features, answers, answers.argmax(dim=1))
-        learn = torch.tensor([number // BLOCK % 2 == 0 for number in self._samples])
+        learn = torch.tensor([number // BLOCK % LEARN_ONE_IN == 0 for number in self._samples])
         return Recent(rows, torch.tensor([sample.time for sample in samples], dtype=torch.float64), learn)
 
     def save(self, path: Path) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
 from latebind.adaptation.controller import Decision, Retrain, Use
-from latebind.adaptation.process import SINCE_ALARM
+from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
 from latebind.adaptation.versions import BUILT, FULL_DEPTH
 from latebind.bench.streams import brighter, zipf_stream
 from latebind.domain.config import AdaptationConfig
@@ -169,6 +169,8 @@ class _Street:
 
     def _teach(self, lesson: Retrain) -> None:
         self._lesson = None
+        if lesson.moved:
+            self._adapter.moved(SINCE_MOVED)
         if lesson.afresh:
             self._adapter.begin_afresh(SINCE_ALARM)
         controller = self._adapter.controller

@@ -128,7 +128,10 @@ async def _adaptation(settings: ServeConfig, models: list[Path], engine: EngineC
     """Start the service for the models that have learned caches in use, if it is wanted."""
     specs = list(engine.models.values())
     adapted = [number for number, spec in enumerate(specs) if spec.lookups]
-    if not settings.adaptation.on or not settings.engine.exits or not adapted:
+    if not settings.adaptation.on:
+        return None
+    if not settings.engine.exits or not adapted:
+        logging.getLogger(__name__).warning("nothing to adapt: no model that is served has learned caches in use")
         return None
     order = AdaptationOrder(
         directories=tuple(str(models[number]) for number in adapted),

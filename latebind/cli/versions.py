@@ -44,9 +44,10 @@ def versions(
             raise ConfigError(f"{directory.path} has no learned caches: build it with data first")
         there = Versions(versions_folder(directory.path, str(adapted or "")), directory)
         if use:
-            there.make_current(use)
-        rows = [_row(name, _about(there, name), there.current()) for name in there.names()]
-        named = [{"version": name, "": "in use" if there.current() == name else ""} for name in (BUILT, FULL_DEPTH)]
+            there.make_current(use, by_hand=True)
+        current = there.current()
+        rows = [_row(name, _about(there, name), current) for name in there.names()]
+        named = [_row(BUILT, None, current, "what build made"), _row(FULL_DEPTH, None, current, "no exits")]
         show(f"learned caches of {directory.path}", [*named, *rows])
         if not rows:
             console.print("serve with --adapt to have the learned caches follow the traffic")
@@ -60,10 +61,10 @@ def _about(there: Versions, name: str) -> About | None:
         return None
 
 
-def _row(name: str, about: About | None, current: str) -> dict[str, object]:
+def _row(name: str, about: About | None, current: str, why: str = "belongs to other caches") -> dict[str, object]:
     row: dict[str, object] = {"version": name, "": "in use" if current == name else ""}
     if about is None:
-        return {**row, "made for": "other caches"}
+        return {**row, "made": "", "because": why, "fidelity": "", "mean ms": "", "made for": ""}
     mean = sum(about.seconds[answer] * share for answer, share in about.mix.items())
     often = sorted(about.mix.items(), key=lambda item: -item[1])[:3]
     return {

@@ -78,6 +78,7 @@ class Engine:
         }
         self._crew = [Worker({model.spec.name: model for model in models}, memory) for models in workers]
         self._lines = b""
+        self._take_up()
         self._reader = EventReader([spec.name for spec in self._specs])
         self._driver = Driver(
             config,
@@ -109,6 +110,13 @@ class Engine:
                 for line in lines:
                     _tell(self._control, self._adopt(line) if line else self._driver.snapshot())
         return events
+
+    def _take_up(self) -> None:
+        """Begin with the versions of learned caches that are current; those of `build` where they are of no use."""
+        for model, versions in self._versions.items():
+            adopted = self._adopt(msgspec.json.encode(Adopt(model, versions.current())))
+            if adopted.error is not None:
+                logging.getLogger(__name__).warning("%s: learned caches as built (%s)", model, adopted.error)
 
     def _adopt(self, line: bytes) -> Adopted:
         """Have all workers use a version of a model's learned caches; whatever is wrong with it, serving goes on."""

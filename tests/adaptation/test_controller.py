@@ -94,6 +94,13 @@ def test_what_an_operator_chooses_is_used_even_if_it_is_unknown() -> None:
     assert found.known() == (FULL_DEPTH, "000007")
 
 
+def test_exits_stay_stopped_over_a_restart() -> None:
+    found = Controller(TARGET, FULL, {}, FULL_DEPTH, stopped=True)
+    answered(found, 0, FIRST_LESSON)
+    assert found.learned(FOR_ZERO, 0.0) == []
+    assert found.used == FULL_DEPTH
+
+
 def test_exits_that_an_operator_stopped_stay_stopped() -> None:
     found = controller()
     answered(found, 0, FIRST_LESSON)

@@ -130,5 +130,31 @@ def test_the_same_seed_makes_the_same_head() -> None:
 
 def test_with_lessons_all_held_out_rows_show() -> None:
     given = material(even(200), even(300, seed=5), window_of(even(400, seed=4)))
-    assert len(given.show.classes) == 200 + 200
-    assert len(given.learn.classes) == 300 + 200
+    assert len(given.show.classes) == 200 + 300
+    assert len(given.learn.classes) == 300 + 100
+    assert given.current == 300
+
+
+def shuffled(found: Rows) -> Rows:
+    """Features that say nothing of the answers."""
+    order = torch.randperm(len(found.classes), generator=torch.Generator().manual_seed(0))
+    return Rows({0: found.features[0][order]}, found.answers, found.classes)
+
+
+def test_enough_samples_of_now_need_nothing_else() -> None:
+    mix = dict.fromkeys(range(CLASSES), 0.2)
+    now = window_of(even(2_000, seed=4))
+    of_now = material(shuffled(even()), even(seed=5), now)
+    assert retrain({0: built_head()}, of_now, mix, COSTS, promise=PROMISE, seed=1) is not None
+    of_before = material(shuffled(even()), even(seed=5), now, since=1e9)
+    assert of_before.current == 0
+
+
+def test_few_samples_of_now_can_speak_against_a_version() -> None:
+    mix = dict.fromkeys(range(CLASSES), 0.2)
+    given = material(even(), even(seed=5), None)
+    agreed = retrain({0: built_head()}, given, mix, COSTS, promise=PROMISE, seed=1)
+    against = material(even(), even(seed=5), window_of(shuffled(even(200, seed=4))))
+    assert agreed is not None
+    assert 60 <= against.current < 800
+    assert retrain({0: built_head()}, against, mix, COSTS, promise=PROMISE, seed=1) is None

@@ -95,6 +95,21 @@ def test_operators_choose_while_serving_and_without_the_service_it_goes_on(built
     asyncio.run(test())
 
 
+def test_an_engine_begins_with_the_version_that_is_current(built: Built, model: Path) -> None:
+    async def left() -> set[int]:
+        engine = await EngineClient.start(EngineOrder((str(model),), EngineConfig(), PolicyConfig()))
+        try:
+            rows = [{"image": row.numpy()} for row in torch.split(built.unseen[:20], 1)]
+            answers = [await engine.infer("digits", row, deadline=time.monotonic() + 30) for row in rows]
+            return {answer.left_at[0] for answer in answers}
+        finally:
+            await engine.close()
+
+    assert 0 in asyncio.run(left())
+    Versions(versions_folder(model), ModelDirectory.open(model)).make_current(FULL_DEPTH)
+    assert 0 not in asyncio.run(left())
+
+
 def test_a_model_without_learned_caches_is_refused_with_what_to_do(model: Path) -> None:
     async def test() -> None:
         directory = ModelDirectory.open(model)

@@ -62,6 +62,17 @@ def test_what_is_current_is_what_was_chosen(model: ModelDirectory) -> None:
         assert versions(model).current() == chosen
 
 
+def test_only_an_operator_stops_exits_for_good(model: ModelDirectory) -> None:
+    there = versions(model)
+    there.make_current(FULL_DEPTH)
+    assert not there.stopped()
+    there.make_current(FULL_DEPTH, by_hand=True)
+    assert there.current() == FULL_DEPTH
+    assert there.stopped()
+    there.make_current(BUILT, by_hand=True)
+    assert not there.stopped()
+
+
 def test_a_version_that_is_not_there_is_told_with_those_that_are(model: ModelDirectory) -> None:
     there = versions(model)
     there.publish(about(model), {0: head()})

@@ -46,9 +46,9 @@ def test_a_client_over_its_share_gives_way_to_others() -> None:
 
 
 def test_neighbours_in_time_serve_the_same_end() -> None:
-    recent = filled(4 * BLOCK).recent()
+    recent = filled(5 * BLOCK).recent()
     assert recent is not None
-    assert recent.learn.tolist() == [True] * BLOCK + [False] * BLOCK + [True] * BLOCK + [False] * BLOCK
+    assert recent.learn.tolist() == [True] * BLOCK + [False] * 3 * BLOCK + [True] * BLOCK
 
 
 def test_an_empty_window_has_nothing() -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from latebind.bench.client import Caller, encode
 from latebind.bench.server import serving
 from latebind.cli.main import app
+from tests.digits import Built
 
 COMMANDS = [
     "build",
@@ -21,7 +22,10 @@ COMMANDS = [
     "simulate",
     "models",
     "replay",
+    "versions",
     "bench scheduler",
+    "bench locality",
+    "bench drift",
     "bench exits",
     "bench load",
     "bench calibration",
@@ -148,3 +152,19 @@ def test_serve_exits_with_0_on_sigint(models: Path) -> None:
     assert "http://127.0.0.1:" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
+
+
+def test_versions_are_listed_and_chosen(built: Built, tmp_path: Path) -> None:
+    repository, folder = str(built.directory.path.parent.parent), str(tmp_path / "adapted")
+    code, output = run("versions", repository, "--model", "digits", "--adapted", folder)
+    assert code == 0, output
+    assert "serve with --adapt" in output
+    file = tmp_path / "versions.json"
+    code, output = run(
+        "versions", repository, "--model", "digits", "--adapted", folder, "--use", "none", "--json", str(file)
+    )
+    assert code == 0, output
+    assert json.loads(file.read_text()) == {"current": "none", "versions": []}
+    code, output = run("versions", repository, "--model", "digits", "--adapted", folder, "--use", "000009")
+    assert code == 2
+    assert "there is no version" in output

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from latebind.server.gateway import Snapshot
+from latebind.server.gateway import AdaptationFigures, Snapshot
 from latebind.server.metrics import prometheus_text
 
 from .conftest import opened, scalar
@@ -49,6 +49,21 @@ def test_every_figure_of_the_snapshot_is_told() -> None:
     assert value(text, "latebind_row_stages_total", **MODEL) == 20
     assert value(text, "latebind_pending_requests", **MODEL) == 2
     assert value(text, "latebind_http_replies_total", status="503") == 1
+
+
+def test_what_adaptation_knows_is_told() -> None:
+    figures = AdaptationFigures(
+        version="000003", sampled=500, retrained=4, refused=1, alarms=2, fidelity=0.98, lower=0.96, upper=0.99
+    )
+    text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={}, adaptation={"m": figures, "gone": figures})
+    bounds = [value(text, "latebind_fidelity", **MODEL, bound=bound) for bound in ("lower", "", "upper")]
+    assert bounds == [0.96, 0.98, 0.99]
+    assert value(text, "latebind_fidelity_samples_total", **MODEL) == 500
+    assert value(text, "latebind_fidelity_alarms_total", **MODEL) == 2
+    assert value(text, "latebind_retrainings_total", **MODEL, outcome="published") == 3
+    assert value(text, "latebind_retrainings_total", **MODEL, outcome="nothing_shown") == 1
+    assert value(text, "latebind_learned_caches_info", **MODEL, number="000003") == 1
+    assert b"gone" not in text
 
 
 def test_buckets_count_everything_up_to_their_bound() -> None:

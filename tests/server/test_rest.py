@@ -178,3 +178,10 @@ def test_a_failure_tells_an_id_and_the_log_tells_the_rest(
     assert "/srv" not in text
     assert text.rpartition(" ")[2] in caplog.text
     assert "/srv" in caplog.text
+
+
+def test_answers_tell_how_long_they_waited_and_ran(site: Site) -> None:
+    reply = site.post("/v2/models/scalar/infer", {"inputs": [scalar(1.0)]})
+    parts = [part.split(";dur=") for part in reply.headers["server-timing"].split(", ")]
+    assert [name for name, _ in parts] == ["queue", "compute"]
+    assert all(float(milliseconds) >= 0.0 for _, milliseconds in parts)

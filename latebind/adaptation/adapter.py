@@ -50,11 +50,8 @@ class Adapter:
         self._program = load_program(directory, threads=threads, backend=backend)
         self.spec: ModelSpec = self._program.spec
         lookups = load_lookups(directory, backend=self._program.backend, threads=threads)
-        caches, held_out, lessons = (
-            read_caches(directory),
-            read_rows(directory, HELD_OUT),
-            read_rows(directory, LESSONS),
-        )
+        caches = read_caches(directory)
+        held_out, lessons = (read_rows(directory, name) for name in (HELD_OUT, LESSONS))
         if caches is None or held_out is None or not lookups:
             raise ConfigError(f"{self.spec.name} has no learned caches in use: build or calibrate it with data first")
         self._lookups = {stage: lookup for stage, lookup in sorted(lookups.items()) if stage in held_out.features}
@@ -76,13 +73,11 @@ class Adapter:
     def see(self, sampled: Sequence[Sampled]) -> list[bool]:
         """Run sampled requests to the end of the network, keep what is seen, tell which had its answer."""
         found = self.look(self._inputs(sampled))
-        now = time.time()
-        for place, one in enumerate(sampled):
-            features = {
-                stage: rows[place].bfloat16() for stage, rows in zip(self._lookups, found.features, strict=True)
-            }
-            self.window.add(Sample(now, one.client, features, found.answers[place].bfloat16()))
-        classes = found.answers.argmax(dim=1).tolist()
+        classes, now = found.answers.argmax(dim=1).tolist(), time.time()
+        for place, (one, base) in enumerate(zip(sampled, classes, strict=True)):
+            seen = [rows[place].bfloat16() for rows in found.features]
+            features = dict(zip(self._lookups, seen, strict=True))
+            self.window.add(Sample(now, one.client, features, found.answers[place].bfloat16(), base))
         return [one.answer == base for one, base in zip(sampled, classes, strict=True)]
 
     def look(self, inputs: tuple[Tensor, ...] | Mapping[str, Tensor]) -> Observed:

@@ -252,8 +252,14 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _give_way(order: AdaptationOrder) -> None:
-    """Take the priority that is wanted, and cores that the engine has not, if there are any."""
-    os.nice(order.config.niceness)
+    """Run when nothing else wants a core, and on cores that the engine has not, if there are any.
+
+    A low priority is not enough: Linux lets even that finish its slice of milliseconds when a request comes.
+    """
+    if order.config.yields and hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    elif order.config.yields:
+        os.nice(19)
     others = os.sched_getaffinity(0) - set(order.cores)
     if order.cores and others:
         os.sched_setaffinity(0, others)

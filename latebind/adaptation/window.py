@@ -18,12 +18,16 @@ LEARN_ONE_IN = 4  # blocks; the others show what was learned
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sampled request: when (seconds since the epoch), whose, its features by stage, the base model's answer."""
+    """One sampled request: when (seconds since the epoch), whose, its features by stage, the base model's answer.
+
+    `answers` are `(classes,) bfloat16`, too coarse to tell the highest of them; that is `answer`.
+    """
 
     time: float
     client: int
     features: dict[int, Tensor]
     answers: Tensor
+    answer: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Window:
         answers = torch.stack([sample.answers for sample in samples])
         stages = samples[0].features
         features = {stage: torch.stack([sample.features[stage] for sample in samples]) for stage in stages}
-        rows = Rows(features, answers, answers.argmax(dim=1))
+        rows = Rows(features, answers, torch.tensor([sample.answer for sample in samples]))
         learn = torch.tensor([number // BLOCK % LEARN_ONE_IN == 0 for number in self._samples])
         return Recent(rows, torch.tensor([sample.time for sample in samples], dtype=torch.float64), learn)
 
@@ -107,7 +111,7 @@ class Window:
         for place, (time, client, number) in enumerate(zip(times, clients, numbers, strict=True)):
             self._next = number
             features = {stage: found[place].clone() for stage, found in rows.features.items()}
-            self.add(Sample(time, client, features, rows.answers[place].clone()))
+            self.add(Sample(time, client, features, rows.answers[place].clone(), int(rows.classes[place])))
         return True
 
     def _least(self) -> int:

@@ -102,7 +102,13 @@ def run(
             if not looked:
                 looked = {bright_: adapter.look(rows) for bright_, rows in ((False, tensors), (True, bright))}
             change = ("mix", "brightness")[number % 2]
-            street = _Street(adapter, tensors, bright, looked, np.random.default_rng(seed + number), sample)
+            street = _Street(
+                adapter,
+                {False: tensors, True: bright},
+                looked=looked,
+                random=np.random.default_rng(seed + number),
+                sample=sample,
+            )
             found.append(street.trial(change, labels, sent, settle, after))
     return found
 
@@ -113,14 +119,14 @@ class _Street:
     def __init__(
         self,
         adapter: Adapter,
-        tensors: Mapping[str, Tensor],
-        bright: Mapping[str, Tensor],
+        rows: Mapping[bool, Mapping[str, Tensor]],
+        *,
         looked: Mapping[bool, Observed],
         random: np.random.Generator,
         sample: float,
     ) -> None:
         self._adapter, self._looked, self._random, self._sample = adapter, looked, random, sample
-        self._rows = {False: tensors, True: bright}
+        self._rows = rows  # True: brighter
         self._used = adapter.controller.used
         self._answers: dict[tuple[str, bool], tuple[Rows, NDArray[np.bool_]]] = {}
         self._lesson: tuple[int, Retrain] | None = None

@@ -126,7 +126,16 @@ def run(
             recalibrate(
                 ModelDirectory.open(copy), others, fidelity=fidelity, backend=setting.backend, seed=setting.seed
             )
-        return _ask(Path(folder), model, inputs, sent, traffic.jitter, setting, options, progress)
+        return _ask(
+            Path(folder),
+            model,
+            inputs,
+            sent,
+            jitter=traffic.jitter,
+            setting=setting,
+            options=options,
+            progress=progress,
+        )
 
 
 def _ask(
@@ -134,6 +143,7 @@ def _ask(
     model: str,
     inputs: Mapping[str, Array],
     sent: NDArray[np.int64],
+    *,
     jitter: int,
     setting: Setting,
     options: Sequence[str],

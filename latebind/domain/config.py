@@ -76,7 +76,7 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A share `sample` of answered requests is run to the end of the network, and `rows` of those, none older than
     `window`, are kept; one client may fill `client_share` of them where others need the room. Caches are retrained when
     the traffic changes and every `interval` at the latest. `folder` is where versions lie; empty: beside each model.
-    `niceness` is the service's, as Unix counts it: 19 gives way to everything, 0 to nothing.
+    Where `yields`, the service runs only on what other processes leave of the cores.
     """
 
     on: bool = False
@@ -86,11 +86,9 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_share: float = 0.5
     interval: float = 900.0
     folder: str = ""
-    niceness: int = 19
+    yields: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.niceness <= 19:
-            raise ConfigError(f"adaptation.niceness is {self.niceness}: give 0 to 19")
         for name, value in (("sample", self.sample), ("client_share", self.client_share)):
             if not 0.0 < value <= 1.0:
                 raise ConfigError(f"adaptation.{name} is {value}: give a share above 0 and at most 1")

@@ -40,7 +40,8 @@ def built_head() -> Head:
 def window_of(found: Rows) -> Recent:
     window = Window(10_000, 1e9, 0.5)
     for place in range(len(found.classes)):
-        window.add(Sample(float(place), 0, {0: found.features[0][place]}, found.answers[place]))
+        features, answers = {0: found.features[0][place]}, found.answers[place]
+        window.add(Sample(float(place), 0, features, answers, int(found.classes[place])))
     recent = window.recent()
     assert recent is not None
     return recent

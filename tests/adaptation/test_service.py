@@ -21,7 +21,7 @@ from latebind.repository.directory import ModelDirectory
 from tests.digits import Built
 
 PATIENCE = 60.0
-CONFIG = AdaptationConfig(on=True, sample=1.0, interval=3600.0, niceness=0)
+CONFIG = AdaptationConfig(on=True, sample=1.0, interval=3600.0, yields=False)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ LONG_MEMORY = 2_000  # answers
 MOVED = 0.25  # of all answers, by which the share of one class must change to call for another version
 FIRST_LESSON, GROWTH = 100, 2  # answers after a change until the first retraining, then times as many each
 FULL_DEPTH = "none"  # the version without lookups
+SHOWN = "it was shown on the newest samples"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class Controller:
         self._versions[version.name] = version
         for old in [name for name in self._versions if name not in {FULL_DEPTH, self.used}][:-REMEMBERED]:
             del self._versions[old]
-        return [self._use(version.name, "it was shown on the newest samples")]
+        return [self._use(version.name, SHOWN)]
 
     def chosen(self, name: str, version: Version | None) -> list[Decision]:
         """An operator wants this version in use (`version`: what it does; None for the whole network).

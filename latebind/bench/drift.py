@@ -1,7 +1,8 @@
 """How soon a change of the traffic is caught: the adaptation service's own parts, answer by answer, no clock.
 
 In each trial a stream by Zipf's law settles and a version is made for it; then either another class dominates, or every
-input becomes brighter. Caught means that the version in use is left: for another, or for the whole network.
+input becomes brighter. Caught means that a guard acts: the version in use is left for an older one or the whole
+network, or a new one is asked for because of the change. Lessons that were due anyway do not count.
 """
 
 import shutil
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
-from latebind.adaptation.controller import Decision, Retrain, Use
+from latebind.adaptation.controller import SHOWN, Decision, Retrain, Use
 from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
 from latebind.adaptation.versions import BUILT, FULL_DEPTH
 from latebind.bench.streams import brighter, zipf_stream
@@ -31,6 +32,7 @@ from latebind.repository.listing import Repository, find_models
 
 CALIBRATE_SHARE = 0.4
 SETTLE, AFTER = 3_000, 2_000  # requests before the change and after
+MOST_SAMPLES = 500  # until a fall must be caught
 LESSON_TAKES = 100  # requests that are answered meanwhile
 ALPHA = 3.0
 
@@ -40,7 +42,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Requests and samples from the change until the version in use was left (None: it was not), and fidelity.
+    """Requests and samples from the change until a guard acted (None: it did not), and fidelity.
 
     `before` is of the last 2,000 requests before the change, `unguarded` of the 2,000 after it had the version been
     kept, `realised` of those as they were answered.
@@ -131,6 +133,7 @@ class _Street:
         self._answers: dict[tuple[str, bool], tuple[Rows, NDArray[np.bool_]]] = {}
         self._lesson: tuple[int, Retrain] | None = None
         self._now = self._samples = 0
+        self._alarmed = False  # a guard has acted
 
     def trial(self, change: str, labels: Array, sent: Rows, settle: int, after: int) -> Trial:
         stream = zipf_stream(labels[sent], alpha=ALPHA, phases=2, length=max(settle, after), random=self._random)
@@ -144,9 +147,10 @@ class _Street:
         unguarded = self._right(settled, second, bright=is_bright).mean()
         caught: tuple[int, int] | None = None
         samples, guarded = self._samples, []
+        self._alarmed = False
         for number, row in enumerate(second, start=1):
             guarded.append(self._ask(int(row), bright=is_bright))
-            if caught is None and self._used != settled:
+            if caught is None and self._alarmed:
                 caught = (number, self._samples - samples)
         return Trial(
             change,
@@ -187,7 +191,9 @@ class _Street:
         for decision in decisions:
             if isinstance(decision, Use):
                 self._used = decision.version
+                self._alarmed |= decision.reason != SHOWN
             else:
+                self._alarmed |= decision.moved or decision.afresh
                 self._lesson = (self._now + LESSON_TAKES, decision)
 
     def _right(self, version: str, rows: Rows, *, bright: bool) -> NDArray[np.bool_]:
@@ -232,10 +238,10 @@ def summary(trials: list[Trial], target: float) -> list[dict[str, object]]:
                 "fidelity fell": sum(trial.unguarded < target for trial in of),
                 "caught": len(caught),
                 "passed": sum(trial.passed(target) for trial in of),
-                "requests, median": int(np.median([trial.requests or 0 for trial in caught])) if caught else "",
-                "most": max((trial.requests or 0 for trial in caught), default=""),
-                "samples, most": max((trial.samples or 0 for trial in caught), default=""),
-                "fidelity before": f"{np.mean([trial.before for trial in of]):.4f}",
+                "requests": int(np.median([trial.requests or 0 for trial in caught])) if caught else "",
+                "at most": max((trial.requests or 0 for trial in caught), default=""),
+                "samples at most": max((trial.samples or 0 for trial in caught), default=""),
+                "before": f"{np.mean([trial.before for trial in of]):.4f}",
                 "unguarded": f"{np.mean([trial.unguarded for trial in of]):.4f}",
                 "guarded": f"{np.mean([trial.realised for trial in of]):.4f}",
             }

@@ -159,8 +159,9 @@ class Controller:
         """
         decisions: list[Decision] = []
         newest = next(one for one in reversed(self._versions.values()) if self._good(one))
-        if newest.name != self.used:
-            decisions.append(self._use(newest.name, "it is the newest that is good for the classes that come"))
+        if newest.name != self.used:  # what the watch has seen stands: going to and fro must not blind it
+            self.used = newest.name
+            decisions.append(Use(newest.name, "it is the newest that is good for the classes that come"))
         if not self._learning and self._lesson_mix and self.mix.distance(self._lesson_mix) > MOVED:
             self._changed()
             self._next_lesson = FIRST_LESSON * GROWTH

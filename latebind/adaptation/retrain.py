@@ -88,7 +88,7 @@ def retrain(
     if given.current >= SPEAKS_FOR_ITSELF:
         shown = current
     else:
-        shown = _like(everything, mix, given.show.classes)
+        shown = rows_like(everything, mix, given.show.classes)
         if given.current >= HAS_A_SAY:
             candidates = _accepted(candidates, current, costs, promise)
     if not promise.can_show(shown.right.shape[1]):
@@ -188,7 +188,7 @@ def _candidates(heads: Mapping[int, Head], rows: Rows, drawn: Tensor, costs: Cos
     return path(Composer(_seen(heads, take(rows, drawn)), costs), steps=PRICES)
 
 
-def _like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:
+def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:
     """Return rows whose classes come as often as in `mix`, each at most once, and as many as there are.
 
     A class that comes now and then may have too few rows; those that are missing count as answered wrong.

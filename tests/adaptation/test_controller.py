@@ -39,6 +39,17 @@ def test_what_was_learned_is_used() -> None:
     assert use.version == found.used == "000001"
 
 
+def test_a_slower_version_shown_on_less_is_let_go_and_one_shown_on_more_is_used() -> None:
+    found = Controller(TARGET, FULL, {"built": Version("built", (0.05, 0.05), (0.6, 0.6), rows=500)}, "built")
+    answered(found, 0, FIRST_LESSON)
+    assert found.learned(Version("000001", (0.01, 0.01), (0.7, 0.7), rows=200), 0.0) == []
+    assert found.known() == (FULL_DEPTH, "built")
+    (use,) = found.learned(Version("000002", (0.01, 0.01), (0.7, 0.7), rows=600), 0.0)
+    assert isinstance(use, Use)
+    (use,) = found.learned(Version("000003", (0.01, 0.01), (0.5, 0.5), rows=100), 0.0)
+    assert found.used == "000003"
+
+
 def test_a_version_is_left_when_classes_come_that_it_gets_wrong() -> None:
     found = controller()
     answered(found, 0, FIRST_LESSON)

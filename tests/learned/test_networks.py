@@ -65,3 +65,21 @@ def test_convolutions_end_at_four_cells_a_side() -> None:
 def test_scores_do_not_overflow_on_extreme_answers() -> None:
     scores = Selector(3)(torch.tensor([[1e4, -1e4, 0.0], [0.0, 0.0, 0.0]]))
     assert torch.isfinite(scores).all()
+
+
+def test_a_selector_that_has_learned_nothing_gives_the_odds_of_the_highest_class() -> None:
+    head = Head.of(torch.nn.Linear(3, 4), Selector(4))
+    answers, scores = head(torch.randn(20, 3))
+    torch.testing.assert_close(scores, torch.logit(answers.softmax(dim=1).amax(dim=1)), rtol=1e-4, atol=1e-4)
+    certain = head(torch.full((1, 3), 1e4))[1]
+    assert bool(certain.isfinite().all())
+
+
+def test_tensors_that_are_no_head_are_refused() -> None:
+    tensors = Head.of(torch.nn.Linear(3, 4), Selector(4)).tensors()
+    assert torch.equal(Head.from_tensors(tensors).answer_weight, tensors["answer_weight"])
+    for name, other in (("answer_bias", torch.zeros(5)), ("score_bias", torch.tensor([torch.inf]))):
+        with pytest.raises(ValueError, match="head"):
+            Head.from_tensors({**tensors, name: other})
+    with pytest.raises(ValueError, match="head"):
+        Head.from_tensors({"answer_weight": tensors["answer_weight"]})

@@ -159,9 +159,8 @@ class Controller:
         """
         decisions: list[Decision] = []
         newest = next(one for one in reversed(self._versions.values()) if self._good(one))
-        if newest.name != self.used:  # what the watch has seen stands: going to and fro must not blind it
-            self.used = newest.name
-            decisions.append(Use(newest.name, "it is the newest that is good for the classes that come"))
+        if newest.name != self.used:
+            decisions.append(self._use(newest.name, "it is the newest that is good for the classes that come"))
         if not self._learning and self._lesson_mix and self.mix.distance(self._lesson_mix) > MOVED:
             self._changed()
             self._next_lesson = FIRST_LESSON * GROWTH
@@ -174,8 +173,8 @@ class Controller:
         return self.mix.expect(version.wrong) <= most
 
     def _use(self, name: str, reason: str) -> Use:
+        """Change versions; what the watch has seen stands, or new versions would blind it to a slow fall."""
         self.used = name
-        self.watch.restart()
         return Use(name, reason)
 
     def _learn(self, reason: str, *, moved: bool = False, afresh: bool = False) -> Retrain:

@@ -8,7 +8,7 @@ target or above, alarms are at least `PATIENCE` samples apart in expectation, wh
 from collections import deque
 from collections.abc import Sequence
 
-PATIENCE = 8_000.0  # samples
+PATIENCE = 4_000.0  # samples
 TIMES_WORSE = (1.5, 2.5, 5.0, 10.0)  # how much worse than allowed each bet takes it to be
 MOST_WORSE = 0.7  # the most that a bet may suppose to differ
 REMEMBERED = 500

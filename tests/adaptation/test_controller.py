@@ -90,6 +90,17 @@ def test_an_alarm_stops_exits_and_forgets_all_versions() -> None:
     assert not any(found.compared(False) for _ in range(100))  # nothing left to stop
 
 
+def test_new_versions_do_not_blind_the_watch() -> None:
+    found = controller()
+    answered(found, 0, FIRST_LESSON)
+    alarms = 0
+    for number in range(200):
+        alarms += any(isinstance(decision, Use) for decision in found.compared(number % 4 != 0))
+        if number % 10 == 0:
+            found.learned(Version(f"{number:06d}", (0.01, 0.01), (0.5 / (number + 1),) * 2), 0.0)
+    assert alarms
+
+
 def test_an_interval_without_another_reason_is_one() -> None:
     found = controller()
     assert found.waited(5.0, 10.0) == []

@@ -31,7 +31,8 @@ def import_without(module: str, *blocked: str) -> subprocess.CompletedProcess[st
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 
 
-PURE = modules("domain/*.py", "batching/*.py", "scheduler.py", "simulation/*.py")
+ADAPTING = ("adaptation/controller.py", "adaptation/mix.py", "adaptation/watch.py")
+PURE = modules("domain/*.py", "batching/*.py", "scheduler.py", "simulation/*.py", *ADAPTING)
 
 
 def test_there_are_pure_modules_to_check() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from latebind.adaptation.controller import Controller, Version
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Version
 from latebind.adaptation.retrain import Adapted, by_class, material, retrain
-from latebind.adaptation.versions import BUILT, FORMAT, FULL_DEPTH, About, Versions, versions_folder
+from latebind.adaptation.versions import FORMAT, About, Versions, versions_folder
 from latebind.adaptation.window import Sample, Window
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.costs import Curve
@@ -65,7 +65,7 @@ class Adapter:
         self.folder = versions_folder(directory.path, config.folder)
         self.versions = Versions(self.folder, directory)
         self.window = Window(config.rows, config.window, config.client_share)
-        self.restored = self.window.load(self.folder / WINDOW, stages=tuple(self._lookups))
+        self.window.load(self.folder / WINDOW, stages=tuple(self._lookups))
         self._taught = 0
         self._since = -np.inf  # when the traffic changed
         self.controller = self._control()

@@ -88,16 +88,16 @@ class AdaptationClient:
         number, spec = known
         (output,) = answer.outputs.values()
         room = self._messages.transport.get_write_buffer_size() < MOST_WAITING
-        for place, (left_at, row) in enumerate(zip(answer.left_at, output, strict=True)):
+        for place, row in enumerate(output):
             data = b""
             if self._random.random() < self._share:
                 if room:
                     data = b"".join(np.ascontiguousarray(rows[tensor.name][place]).tobytes() for tensor in spec.inputs)
                 else:
                     self.dropped += 1
-            told = Answered(number, int(row.argmax()), crc32(client.encode()), left_at, data)
+            told = Answered(number, int(row.argmax()), crc32(client.encode()), data)
             self._gathered.append(pack_answered(told))
-        if len(self._gathered) == len(answer.left_at):  # the first since they were last sent
+        if len(self._gathered) == len(output):  # the first since they were last sent
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self._send)
 
     def figures(self) -> Mapping[str, AdaptationFigures]:

@@ -16,7 +16,7 @@ REMEMBERED = 20  # versions
 LONG_MEMORY = 2_000  # answers
 MOVED = 0.25  # of all answers, by which the share of one class must change to call for another version
 FIRST_LESSON, GROWTH = 100, 2  # answers after a change until the first retraining, then times as many each
-FULL_DEPTH = "none"  # the version without lookups
+BUILT, FULL_DEPTH = "built", "none"  # the version that `build` made; the one without lookups
 SHOWN = "it was shown on the newest samples"
 
 

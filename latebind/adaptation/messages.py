@@ -9,7 +9,7 @@ import msgspec
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.model import ModelSpec
 
-ANSWERED = Struct("<?xHiII")  # sampled: the input row follows; model, class answered, client, stage left at
+ANSWERED = Struct("<?xHII")  # sampled: the input row follows; model, class answered, client
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,12 @@ class Answered:
     model: int
     answer: int
     client: int
-    left_at: int
     row: bytes = b""
 
 
 def pack_answered(answered: Answered) -> bytes:
     """Write one answer."""
-    head = ANSWERED.pack(bool(answered.row), answered.model, answered.answer, answered.client, answered.left_at)
+    head = ANSWERED.pack(bool(answered.row), answered.model, answered.answer, answered.client)
     return head + answered.row
 
 
@@ -41,12 +40,12 @@ class AnsweredReader:
         self._bytes += data
         place = 0
         while place + ANSWERED.size <= len(self._bytes):
-            sampled, model, answer, client, left_at = ANSWERED.unpack_from(self._bytes, place)
+            sampled, model, answer, client = ANSWERED.unpack_from(self._bytes, place)
             start = place + ANSWERED.size
             end = start + (self._row_bytes[model] if sampled else 0)
             if end > len(self._bytes):
                 break
-            yield Answered(model, answer, client, left_at, bytes(self._bytes[start:end]))
+            yield Answered(model, answer, client, bytes(self._bytes[start:end]))
             place = end
         del self._bytes[:place]
 

@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
-from latebind.adaptation.controller import Decision, Retrain, Use
+from latebind.adaptation.controller import BUILT, Decision, Retrain, Use
 from latebind.adaptation.messages import (
     AdaptationOrder,
     AnsweredReader,
@@ -95,7 +95,7 @@ class AdaptationService:
         """Listen until the door closes its end, then save what was seen."""
         self._tell(Started())
         for lane in self._lanes:
-            self._use(lane, Use(lane.current, "it was in use before" if lane.current != "built" else "as built"))
+            self._use(lane, Use(lane.current, "as built" if lane.current == BUILT else "it was in use before"))
         learner = Thread(target=self._learn_on, name="learning")
         learner.start()
         self._messages.settimeout(LOOK_SECONDS)

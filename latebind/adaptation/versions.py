@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from latebind.adaptation.controller import BUILT, FULL_DEPTH
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.head import Head
 from latebind.learned.stored import LIST, head_name, read_head
@@ -15,7 +16,6 @@ from latebind.repository.tensors import tensor_bytes
 FORMAT = 1
 ABOUT = "version.json"
 CURRENT = "current"
-BUILT, FULL_DEPTH = "built", "none"  # what `build` made; no lookups at all
 BY_HAND = "by-hand"
 KEPT = 20
 

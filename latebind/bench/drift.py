@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
-from latebind.adaptation.controller import SHOWN, Decision, Retrain, Use
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, SHOWN, Decision, Retrain, Use
 from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
-from latebind.adaptation.versions import BUILT, FULL_DEPTH
 from latebind.bench.streams import brighter, zipf_stream
 from latebind.domain.config import AdaptationConfig
 from latebind.learned.activations import Observed

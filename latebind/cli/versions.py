@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from latebind.adaptation.versions import BUILT, FULL_DEPTH, About, Versions, versions_folder
+from latebind.adaptation.controller import BUILT, FULL_DEPTH
+from latebind.adaptation.versions import About, Versions, versions_folder
 from latebind.cli.console import JsonFile, console, milliseconds, reporting, save, show
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.learned.stored import read_caches

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from latebind.adaptation.versions import BUILT, FULL_DEPTH, Versions, versions_folder
+from latebind.adaptation.controller import BUILT, FULL_DEPTH
+from latebind.adaptation.versions import Versions, versions_folder
 from latebind.domain.config import EngineConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog

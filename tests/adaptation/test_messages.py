@@ -4,10 +4,10 @@ from latebind.adaptation.messages import Answered, AnsweredReader, pack_answered
 from latebind.domain.model import ModelSpec, TensorSpec
 
 ANSWERS = [
-    Answered(0, 3, 77, 1),
-    Answered(1, 65_535, 1 << 31, 0, row=bytes(range(12))),
-    Answered(0, 0, 0, 2, row=b"ab"),
-    Answered(1, 1, 1, 1),
+    Answered(0, 3, 77),
+    Answered(1, 65_535, 1 << 31, row=bytes(range(12))),
+    Answered(0, 0, 0, row=b"ab"),
+    Answered(1, 1, 1),
 ]
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from latebind.adaptation.client import AdaptationClient
+from latebind.adaptation.controller import FULL_DEPTH
 from latebind.adaptation.messages import AdaptationOrder
-from latebind.adaptation.versions import FULL_DEPTH, Versions, versions_folder
+from latebind.adaptation.versions import Versions, versions_folder
 from latebind.domain.config import AdaptationConfig, EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import EngineClient

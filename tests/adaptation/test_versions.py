@@ -9,7 +9,8 @@ from random import Random
 import pytest
 import torch
 
-from latebind.adaptation.versions import BUILT, FORMAT, FULL_DEPTH, KEPT, About, Versions, versions_folder
+from latebind.adaptation.controller import BUILT, FULL_DEPTH
+from latebind.adaptation.versions import FORMAT, KEPT, About, Versions, versions_folder
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.head import Head, Selector
 from latebind.learned.stored import LIST

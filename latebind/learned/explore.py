@@ -100,8 +100,8 @@ class Explorer:
         work = self._work(missing, rows, len(planned), processes)
         limited: dict[int, int] = {}
         for number, (count, group) in enumerate(self._groups(missing, len(fit))):
-            if number == 0:
-                self._forget_all_but(group)
+            if number == 0:  # what a broken build has left is of use to those trained first, or in the way
+                self.kept.forget_all_but({order.boundary for order in group})
             if count < len(fit):
                 limited[group[0].stage] = rows.first(count).learn
             self._record(group, fit, rows.first(count), work)
@@ -144,15 +144,8 @@ class Explorer:
             yield rows, group
 
     def _room(self) -> int:
-        there = sum(path.stat().st_size for path in self.kept.activations("").parent.iterdir())
-        return min(self.disk, int(FREE_SHARE * (shutil.disk_usage(self.kept.folder).free + there)))
-
-    def _forget_all_but(self, group: Sequence[Order]) -> None:
-        """Activations that a broken build has left are of use to those that are trained first, or in the way."""
-        wanted = {self.kept.activations(order.boundary) for order in group}
-        for path in self.kept.activations("").parent.iterdir():
-            if path.with_suffix("") not in wanted:
-                path.unlink()
+        free = shutil.disk_usage(self.kept.folder).free
+        return min(self.disk, int(FREE_SHARE * (free + self.kept.recorded_bytes())))
 
     def _record(self, group: Sequence[Order], fit: Samples, rows: "_Rows", work: "_Work") -> None:
         """Run the base model over the rows and keep what comes out at boundaries where it is not kept already."""

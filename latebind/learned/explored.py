@@ -5,7 +5,7 @@ Everything in it was made by `latebind build` from one model, one set of samples
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -82,6 +82,17 @@ class Exploration:
     def activations(self, boundary: str) -> Path:
         """Return where the activations at a boundary lie, without an ending."""
         return self.folder / "activations" / _file(boundary)
+
+    def recorded_bytes(self) -> int:
+        """Return what all activations take now."""
+        return sum(path.stat().st_size for path in (self.folder / "activations").iterdir())
+
+    def forget_all_but(self, boundaries: Collection[str]) -> None:
+        """Delete the activations at other boundaries."""
+        wanted = {self.activations(boundary) for boundary in boundaries}
+        for path in (self.folder / "activations").iterdir():
+            if path.with_suffix("") not in wanted:
+                path.unlink()
 
     def clear(self) -> None:
         """Delete what only a training needs that is under way; networks stay."""

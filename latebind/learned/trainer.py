@@ -5,14 +5,15 @@ Also a process of its own, started by `training` and never by hand: `python -m l
 
 import hashlib
 import os
-import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
-from zipfile import BadZipFile
+from zipfile import is_zipfile
 
 import msgspec
 import torch
@@ -24,6 +25,7 @@ from latebind.learned.head import Selector
 from latebind.learned.networks import Predictor, make_predictor
 from latebind.learned.recorded import Recorded, recorded
 from latebind.learned.train import PredictorTraining, predict, train_selector
+from latebind.repository.directory import write_bytes
 
 MOST_PASSES = 40
 LESSON_ROWS = 5_000  # that are kept for adaptation
@@ -87,7 +89,7 @@ def kept_network(order: Order) -> Network | None:
 def train_network(order: Order, tell: Tell) -> None:
     """Train what an order asks for and keep it; `tell` hears what share is done, in this process or before.
 
-    Bit for bit the same for the same order, however often it was broken off, as long as its threads are the same.
+    Bit for bit the same for the same order, however often it was broken off and in whatever process.
     """
     exploration = Exploration(Path(order.folder))
     rows = recorded(exploration.activations(order.boundary), order.shape)
@@ -99,9 +101,21 @@ def train_network(order: Order, tell: Tell) -> None:
     training = PredictorTraining(predictor, rows.seen(), passes=passes, seed=drawn)
     saver = _Saver(training, exploration.checkpoint(order.boundary, order.kind), order.checkpoint_seconds, tell)
     saver.restore()
-    training.learn(saver)
-    network = _with_selector(predictor, selector, rows, seed=drawn)
+    with on_threads(order.threads):
+        training.learn(saver)
+        network = _with_selector(predictor, selector, rows, seed=drawn)
     exploration.keep_network(order.boundary, order.kind, network.tensors())
+
+
+@contextmanager
+def on_threads(threads: int) -> Iterator[None]:
+    """Let torch have so many threads for a while: sums in another order are other bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def passes_over(rows: int, presentations: int) -> int:
@@ -111,7 +125,7 @@ def passes_over(rows: int, presentations: int) -> int:
 
 @dataclass(slots=True)
 class _Saver:
-    """Hears how far a training is, and saves it from time to time."""
+    """Hears how far a training is, and saves it from time to time: a kill leaves the last state or the one before."""
 
     training: PredictorTraining
     path: Path
@@ -121,19 +135,16 @@ class _Saver:
 
     def __call__(self, share: float) -> None:
         if time.monotonic() - self.saved >= self.seconds:
-            beside = self.path.with_suffix(f".{os.getpid()}")
-            torch.save(self.training.state(), beside)
-            beside.replace(self.path)
+            data = BytesIO()
+            torch.save(self.training.state(), data)
+            write_bytes(self.path, data.getvalue(), ending=str(os.getpid()))
             self.saved = time.monotonic()
         self.tell(share)
 
     def restore(self) -> None:
         """Go on from what was saved; what cannot be read, or is of other rows, is left aside."""
-        try:
-            state = torch.load(self.path, weights_only=True)
-        except (OSError, RuntimeError, EOFError, BadZipFile, pickle.UnpicklingError):
-            return
-        self.training.restore(state)
+        if is_zipfile(self.path):
+            self.training.restore(torch.load(self.path, weights_only=True))
 
 
 def _with_selector(predictor: Predictor, selector: Selector, rows: Recorded, *, seed: int) -> Network:
@@ -166,7 +177,6 @@ def main(arguments: list[str]) -> None:
     """Train one network and write its progress as lines; end at once when whoever started it is gone."""
     order = msgspec.json.decode(arguments[0], type=Order)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    torch.set_num_threads(order.threads)
     written = [0]
 
     def tell(share: float) -> None:

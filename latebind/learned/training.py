@@ -20,7 +20,7 @@ import torch
 from latebind.domain.errors import TrainingStopped
 from latebind.learned.networks import make_predictor
 from latebind.learned.train import BATCH, Lesson, PredictorTraining
-from latebind.learned.trainer import Order, train_network
+from latebind.learned.trainer import Order, on_threads, train_network
 from latebind.program.measure import time_call
 
 STARTING_SECONDS = 6.0  # to have a process ready to learn while its siblings get ready too
@@ -52,31 +52,22 @@ def seconds_a_batch(order: Order) -> float:
     """Measure what one step of this training takes, on noise."""
     rows = torch.randn(2 * BATCH, *order.shape).bfloat16()
     lesson = Lesson(rows, torch.randn(2 * BATCH, order.classes), None)
-    before = torch.get_num_threads()
-    torch.set_num_threads(order.threads)
-    try:
-        with torch.random.fork_rng():
-            predictor = make_predictor(order.shape, order.classes, order.kind)
+    with torch.random.fork_rng():
+        predictor = make_predictor(order.shape, order.classes, order.kind)
+    with on_threads(order.threads):
         time_call(PredictorTraining(predictor, lesson, passes=1, seed=0).learn)  # the first steps make room
         return time_call(PredictorTraining(predictor, lesson, passes=1, seed=0).learn) / 2
-    finally:
-        torch.set_num_threads(before)
 
 
 def _here(orders: Sequence[Order], tell: Tell) -> None:
-    before = torch.get_num_threads()
     shares: dict[int, float] = {}
 
     def told(place: int) -> Callable[[float], None]:
         return lambda share: tell(shares | {place: share})
 
-    try:
-        for place, order in enumerate(orders):
-            torch.set_num_threads(order.threads)
-            train_network(order, told(place))
-            shares[place] = 1.0
-    finally:
-        torch.set_num_threads(before)
+    for place, order in enumerate(orders):
+        train_network(order, told(place))
+        shares[place] = 1.0
 
 
 def in_processes(orders: Sequence[Order], seconds: Sequence[float], *, processes: int, tell: Tell) -> None:

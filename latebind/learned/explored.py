@@ -77,7 +77,7 @@ class Exploration:
 
     def checkpoint(self, boundary: str, kind: str) -> Path:
         """Return where a training that is under way leaves how far it is."""
-        return self.folder / "checkpoints" / f"{_file(boundary, kind)}.pt"
+        return self.folder / "checkpoints" / f"{_file(boundary, kind)}.safetensors"
 
     def activations(self, boundary: str) -> Path:
         """Return where the activations at a boundary lie, without an ending."""

@@ -1,9 +1,9 @@
 """Training predictors and selectors on what the base model made of samples. One thread, deterministic by seed."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,23 +72,32 @@ class PredictorTraining:
                 tell(self._step / self._steps)
         self.predictor.eval()
 
-    def state(self) -> dict[str, Any]:
-        """Return how far it is: numbers and tensors, for `torch.save`, readable with `weights_only`."""
-        optimizers = [self._optimizer.state_dict()] + ([self._kernels.state()] if self._kernels else [])
-        return {"predictor": self.predictor.state_dict(), "optimizers": optimizers, "at": (self._step, self._steps)}
+    def state(self) -> dict[str, Tensor]:
+        """Return how far it is, as tensors by name."""
+        found = {f"predictor.{name}": tensor for name, tensor in self.predictor.state_dict().items()}
+        for number, optimizer in enumerate(self._optimizers):
+            for place, state in optimizer.state_dict()["state"].items():
+                found |= {f"{number}.{place}.{name}": tensor for name, tensor in state.items()}
+        return found | {"at": torch.tensor([self._step, self._steps])}
 
-    def restore(self, state: Mapping[str, Any]) -> bool:
+    def restore(self, state: Mapping[str, Tensor]) -> bool:
         """Go on from a `state`; returns False, and leaves all as it is, if that is of a training of other length."""
-        step, steps = state["at"]
+        step, steps = state["at"].tolist()
         if steps != self._steps:
             return False
-        self.predictor.load_state_dict(state["predictor"])
-        others, *kernels = state["optimizers"]
-        self._optimizer.load_state_dict(others)
-        if self._kernels is not None:
-            self._kernels.restore(kernels[0])
+        self.predictor.load_state_dict({name: state[f"predictor.{name}"] for name in self.predictor.state_dict()})
+        for number, optimizer in enumerate(self._optimizers):
+            found: dict[int, dict[str, Tensor]] = defaultdict(dict)
+            for key in (key for key in state if key.startswith(f"{number}.")):
+                _, place, name = key.split(".")
+                found[int(place)][name] = state[key]
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": dict(found)})
         self._step = step
         return True
+
+    @property
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [self._optimizer, *([self._kernels.optimizer] if self._kernels else [])]
 
     def _shuffled(self, number: int, stretch: range) -> Iterator[Tensor]:
         """Yield batches; each stretch draws for itself, so that its order is known without those before it."""
@@ -127,28 +136,20 @@ class Kernels:
     def __init__(self, kernels: Sequence[nn.Parameter]) -> None:
         self._kernels = kernels
         self._matrices = [nn.Parameter(_rows_of(kernel.detach())) for kernel in kernels]
-        self._optimizer = torch.optim.Muon(
+        self.optimizer = torch.optim.Muon(
             self._matrices, lr=KERNEL_RATE, momentum=KERNEL_MOMENTUM, weight_decay=0.0, ns_steps=KERNEL_ROUNDS
         )
 
     def step(self, pace: float) -> None:
         """Take one step at `pace` times the full rate, by the gradients that the kernels have."""
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = KERNEL_RATE * pace
         for kernel, matrix in zip(self._kernels, self._matrices, strict=True):
             assert kernel.grad is not None
             matrix.grad = kernel.grad.permute(0, 2, 3, 1).flatten(1)
             with torch.no_grad():
                 matrix.mul_(len(matrix) ** 0.5 / matrix.norm().clamp(min=1e-12))
-        self._optimizer.step()  # type: ignore[no-untyped-call]
-
-    def state(self) -> dict[str, Any]:
-        """Return the momenta."""
-        return self._optimizer.state_dict()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on with these momenta; the kernels themselves belong to the predictor."""
-        self._optimizer.load_state_dict(state)
+        self.optimizer.step()  # type: ignore[no-untyped-call]
 
 
 def _rows_of(kernel: Tensor) -> Tensor:

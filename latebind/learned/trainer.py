@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
-from zipfile import is_zipfile
 
 import msgspec
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
@@ -26,6 +26,7 @@ from latebind.learned.networks import Predictor, make_predictor
 from latebind.learned.recorded import Recorded, recorded
 from latebind.learned.train import PredictorTraining, predict, train_selector
 from latebind.repository.directory import write_bytes
+from latebind.repository.tensors import tensor_bytes
 
 MOST_PASSES = 40
 LESSON_ROWS = 5_000  # that are kept for adaptation
@@ -135,16 +136,17 @@ class _Saver:
 
     def __call__(self, share: float) -> None:
         if time.monotonic() - self.saved >= self.seconds:
-            data = BytesIO()
-            torch.save(self.training.state(), data)
-            write_bytes(self.path, data.getvalue(), ending=str(os.getpid()))
+            write_bytes(self.path, tensor_bytes(self.training.state()), ending=str(os.getpid()))
             self.saved = time.monotonic()
         self.tell(share)
 
     def restore(self) -> None:
         """Go on from what was saved; what cannot be read, or is of other rows, is left aside."""
-        if is_zipfile(self.path):
-            self.training.restore(torch.load(self.path, weights_only=True))
+        try:
+            state = load_file(self.path)
+        except (OSError, SafetensorError):
+            return
+        self.training.restore(state)
 
 
 def _with_selector(predictor: Predictor, selector: Selector, rows: Recorded, *, seed: int) -> Network:

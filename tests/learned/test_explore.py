@@ -25,6 +25,7 @@ from latebind.learned.trainer import Order, kept_network, train_network
 from latebind.learned.training import in_processes, side_by_side
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
+from latebind.repository.tensors import tensor_bytes
 from tests.digits import Built
 
 SHAPE, ROWS, LEARN = (4, 6, 6), 640, 512
@@ -83,9 +84,8 @@ def test_a_checkpoint_of_other_rows_or_a_torn_one_is_left_aside(tmp_path: Path) 
     checkpoint = Exploration(tmp_path / "one").checkpoint("relu.1", "light")
     train_network(order, lambda share: None)
     wanted = weights(order)
-    torch.save({"at": (1, 2), "predictor": {}, "optimizers": []}, tmp_path / "other.pt")
-    other = (tmp_path / "other.pt").read_bytes()
-    for data in (b"", b"torn", other[:200], other):
+    other = tensor_bytes({"at": torch.tensor([1, 2])})
+    for data in (b"", b"torn", other[:20], other):
         checkpoint.write_bytes(data)
         train_network(order, lambda share: None)
         assert same(weights(order), wanted)

@@ -8,12 +8,15 @@ import typer
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.sources import example_inputs, load_module, load_samples, options
 from latebind.domain.errors import ConfigError
-from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches
+from latebind.learned.build import CANDIDATES, DISK, PRESENTATIONS, build_caches
+from latebind.learned.explored import explored_folder, forget_explored
+from latebind.learned.networks import EVERY
 from latebind.learned.promise import CACHE_BYTES
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, build_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 
+ALL = "all"
 DEFAULT_MS = MIN_STAGE_SECONDS * 1e3
 
 
@@ -42,10 +45,14 @@ def build(
         list[str] | None,
         typer.Option(
             help="Train this predictor wherever its time may pay: residual, deep, light, plain, fc(256), pool(256), "
-            "conv(3,1) with any numbers; may be repeated. Default: the most able of the first four."
+            "conv(3,1) with any numbers, or all of these; may be repeated. Default: the most able of the first four."
         ),
     ] = None,
-    boundaries: Annotated[int, typer.Option(help="How many places for learned caches to try.")] = CANDIDATES,
+    boundaries: Annotated[str, typer.Option(help="How many places for learned caches to try, or all.")] = str(
+        CANDIDATES
+    ),
+    disk: Annotated[float, typer.Option(help="The most gigabytes that activations take while training.")] = DISK / 1e9,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train all anew, also what an earlier build trained.")] = False,
     memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES
     / 1e6,
     fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97,
@@ -70,6 +77,9 @@ def build(
     An .npz file holds an array for each input and may hold `labels`; it is split in halves for training and for
     calibration. A function returns the two sets itself. This step runs your code; serving never does.
 
+    Each network is kept as soon as it is trained: the same build goes on where it was broken off, and one with another
+    `--kind` trains only that.
+
     Examples:
 
     * `latebind build mymodels:resnet --input image=float32:3x224x224`
@@ -81,6 +91,7 @@ def build(
             raise ConfigError(
                 "--input is missing: describe each input as name=dtype:shape, such as image=float32:3x32x32"
             )
+        places = _places(boundaries)
         title = name or module.rpartition(":")[2]
         path = Repository(repository).path_for(title, version)
         network = load_module(module, weights)
@@ -105,6 +116,8 @@ def build(
             with progress("learning caches") as tell:
                 tell("loading data", 0.0)
                 fit, calibrate = load_samples(data, options(data_option or []), seed=seed)
+                if fresh:
+                    forget_explored(explored_folder(path))
                 learned = build_caches(
                     ModelDirectory.open(path),
                     fit,
@@ -112,8 +125,10 @@ def build(
                     fidelity=fidelity,
                     confidence=confidence,
                     presentations=lessons,
-                    kinds=kind or (),
-                    candidates=boundaries,
+                    kinds=_kinds(kind or []),
+                    candidates=places,
+                    disk=int(disk * 1e9),
+                    explored=explored_folder(path),
                     cache_bytes=int(memory * 1e6),
                     threads=threads,
                     seed=seed,
@@ -122,6 +137,8 @@ def build(
             show(
                 f"learned caches for fidelity {fidelity:g}", [{"": label, " ": text} for label, text in learned.rows()]
             )
+            if learned.tried:
+                show("all networks explored, each alone at the target", learned.variants())
             if len(learned.trials) > 1:
                 show("what each rule of composition would have chosen, calibrated alike", learned.comparison())
         console.print(f"serve it with: latebind serve {repository}")
@@ -130,6 +147,22 @@ def build(
             {
                 "program": built.rows(),
                 "caches": learned.rows() if learned else None,
+                "variants": learned.variants() if learned else None,
                 "composition": learned.comparison() if learned else None,
             },
         )
+
+
+def _places(boundaries: str) -> int:
+    """Return how many boundaries to try; 0 means all."""
+    if boundaries == ALL:
+        return 0
+    if not boundaries.isdecimal():
+        raise ConfigError(f"--boundaries {boundaries!r}: give a number, or all")
+    return int(boundaries)
+
+
+def _kinds(kinds: list[str]) -> tuple[str, ...]:
+    """Return the kinds to train, each once."""
+    named = [one for kind in kinds for one in (EVERY if kind == ALL else (kind,))]
+    return tuple(dict.fromkeys(named))

@@ -20,6 +20,7 @@ errors = Console(stderr=True)
 
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to FILE as JSON.")]
 Row = Mapping[str, object]
+ESTIMATE_SECONDS = 600.0
 
 
 @contextmanager
@@ -60,7 +61,8 @@ def progress(title: str) -> Iterator[Callable[[str, float], None]]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=errors, transient=True) as bars:
+    # steps of a build differ in pace: the estimate looks back further than rich's half minute
+    with Progress(*columns, console=errors, transient=True, speed_estimate_period=ESTIMATE_SECONDS) as bars:
         task = bars.add_task(title, total=1.0)
         yield lambda doing, share: bars.update(task, description=f"{title}: {doing}", completed=share)
 

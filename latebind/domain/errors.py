@@ -7,7 +7,8 @@ LatebindError
 |  |- TooLarge             413  a body, header or name past its limit
 |  |- ExportError               a module that cannot become a chain of stages
 |  |- ConfigError               a setting or option that makes no sense
-|  `- RepositoryError           a model directory that is incomplete, altered or of another format
+|  |- RepositoryError           a model directory that is incomplete, altered or of another format
+|  `- TrainingStopped           a training that died before its end: building again goes on from there
 |- Refused                 503  not accepted: the queue is full or the deadline cannot be met
 |- Expired                 504  accepted, but its deadline passed before the answer
 |- Failed                  500  the model raised while it ran
@@ -54,6 +55,10 @@ class ConfigError(UserError):
 
 class RepositoryError(UserError):
     """A model directory that is incomplete, altered or of another format."""
+
+
+class TrainingStopped(UserError):
+    """A training that died before its end, such as for want of memory; building again goes on from there."""
 
 
 class Refused(LatebindError):

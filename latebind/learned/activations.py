@@ -1,6 +1,6 @@
-"""What the base model makes of samples: activations at boundaries, kept in half the bytes, and its answers."""
+"""What the base model makes of samples: activations at boundaries, in half the bytes, and its answers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -15,37 +15,33 @@ from latebind.learned.samples import Samples
 from latebind.program.program import Program
 
 BATCH = 16
-HALF_BYTES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """Some samples gone through the base model: `behind[stage]` `(N, ...) bfloat16`, `answers` `(N, classes)`."""
+def capture(
+    program: Program,
+    samples: Samples,
+    rows: Tensor,
+    behind: Mapping[int, Tensor],
+    *,
+    tell: Callable[[float], None] = lambda share: None,
+) -> Tensor:
+    """Run these rows through the whole network, fill `behind[stage]` with what comes out there, return the answers.
 
-    behind: dict[int, Tensor]
-    answers: Tensor
-    labels: Tensor | None
-
-
-def bytes_a_row(program: Program, stages: Sequence[int]) -> int:
-    """Return the memory that one row of `capture` takes."""
-    return sum(HALF_BYTES * prod(program.activations[stage]) for stage in stages)
-
-
-def capture(program: Program, samples: Samples, stages: Sequence[int]) -> Captured:
-    """Run `samples` through the whole network and keep what comes out behind `stages`."""
-    n = len(samples)
-    # channels last, as convolutions train fastest
-    behind = {stage: _room(n, program.activations[stage]) for stage in stages}
-    answers = torch.empty((n, *program.spec.outputs[0].shape))
-    for start, batch in batches(samples):
-        passed: tuple[Tensor, ...] = batch
+    Rows of `behind`, and of the answers `(N, classes) float32`, are in the order of `rows`, which are numbers of rows
+    of `samples`. `tell` hears what share is done.
+    """
+    assert isinstance(samples.inputs, tuple)
+    answers = torch.empty((len(rows), *program.spec.outputs[0].shape))
+    for start in range(0, len(rows), BATCH):
+        chosen = rows[start : start + BATCH]
+        passed = tuple(tensor[chosen] for tensor in samples.inputs)
         for number, stage in enumerate(program.stages):
             passed = stage(*passed)
             if number in behind:
-                behind[number][start : start + len(passed[0])] = passed[0]
-        answers[start : start + len(passed[0])] = passed[0]
-    return Captured(behind, answers, samples.labels)
+                behind[number][start : start + len(chosen)] = passed[0]
+        answers[start : start + len(chosen)] = passed[0]
+        tell((start + len(chosen)) / len(rows))
+    return answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +90,14 @@ def batches(samples: Samples) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         yield start, tuple(tensor[start : start + BATCH].contiguous() for tensor in samples.inputs)
 
 
-def _room(rows: int, shape: tuple[int, ...]) -> Tensor:
+def half(rows: int, shape: tuple[int, ...]) -> Tensor:
+    """Return room for activations `(rows, *shape) bfloat16`."""
+    return laid_out(torch.empty(rows * prod(shape), dtype=torch.bfloat16), shape)
+
+
+def laid_out(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return numbers in a row as rows of this shape; images lie with channels last, as convolutions train fastest."""
     if len(shape) != 3:
-        return torch.empty((rows, *shape), dtype=torch.bfloat16)
+        return flat.view(-1, *shape)
     channels, height, width = shape
-    return torch.empty((rows, height, width, channels), dtype=torch.bfloat16).permute(0, 3, 1, 2)
+    return flat.view(-1, height, width, channels).permute(0, 3, 1, 2)

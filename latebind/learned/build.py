@@ -2,7 +2,10 @@
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -11,8 +14,18 @@ from torch import Tensor
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Observed, observe
 from latebind.learned.compose import Costs, Seen
-from latebind.learned.composition import Composition, Trial
-from latebind.learned.explore import FEWEST_ROWS, Explorer, Progress, Trained, all_cores, first_row, on_all_cores
+from latebind.learned.composition import Composition
+from latebind.learned.explore import (
+    FEWEST_ROWS,
+    Explored,
+    Explorer,
+    Progress,
+    Trained,
+    all_cores,
+    first_row,
+    on_all_cores,
+)
+from latebind.learned.explored import Exploration, Origin
 from latebind.learned.ilp import Variant
 from latebind.learned.latency import latency_in_place
 from latebind.learned.lookup import load_functions
@@ -26,11 +39,12 @@ from latebind.learned.stored import read_caches, read_lookup
 from latebind.program.load import load_program
 from latebind.program.measure import profile_stages
 from latebind.program.program import Program
+from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory
 
 CANDIDATES = 3
 PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
-MEMORY = 6 << 30
+DISK = 20 << 30
 
 
 def build_caches(
@@ -45,7 +59,8 @@ def build_caches(
     candidates: int = CANDIDATES,
     kinds: Sequence[str] = (),
     presentations: int = PRESENTATIONS,
-    memory: int = MEMORY,
+    disk: int = DISK,
+    explored: Path | None = None,
     cache_bytes: int = CACHE_BYTES,
     progress: Progress | None = None,
 ) -> CacheReport:
@@ -54,17 +69,20 @@ def build_caches(
     `fidelity` is the share of answers that must equal the base model's, on samples like `calibrate` and with
     `confidence`; 1.0 means no lookups at all. `fit` and `calibrate` must have no sample in common, and rows of `fit`
     that show the same thing must be neighbours, because its last part is kept from the predictors. Activations take
-    at most `memory` bytes at a time, the weights of all lookups in use `cache_bytes`.
+    at most `disk` bytes at a time, the weights of all lookups in use `cache_bytes`.
 
-    There are up to `candidates` boundaries. At each, the most able network that pays is trained, or all of `kinds` that
-    may pay (`networks.make_predictor`); then which are used is composed (GATI, section 4), and the report compares.
+    There are up to `candidates` boundaries (0: all). At each, the most able network that pays is trained, or all of
+    `kinds` that may pay (`networks.make_predictor`); then which are used is composed (GATI, section 4), and the report
+    compares. With a folder `explored`, networks are kept there as soon as they are trained, and what an earlier call
+    has left there of the same model, rows, seed and presentations is not trained again.
 
     Raises `ConfigError` for settings or samples without sense and for models that are not classifiers with one output
-    `(B, classes) float32`. With too few samples for the target there are fewer exits or none, and a warning says so.
+    `(B, classes) float32`, `TrainingStopped` if a training dies. With too few samples for the target there are fewer
+    exits or none, and a warning says so.
     """
     promise = Promise(fidelity, confidence, cache_bytes)
-    if candidates < 1 or presentations < 1:
-        raise ConfigError("candidates and presentations must be 1 or more")
+    if candidates < 0 or presentations < 1 or disk < 1:
+        raise ConfigError("presentations and disk must be 1 or more, candidates 1 or more or 0 for all boundaries")
     torch.set_num_threads(threads)
     program = load_program(directory, threads=threads)
     check_classifier(program.spec)
@@ -76,7 +94,9 @@ def build_caches(
         make_predictor((8, 8, 8), 2, kind)  # an unknown kind is told before anything is trained
     builder = _Builder(program, promise, seed, progress or (lambda text, share: None), wide, new_entry)
     ready = [checked(samples, program.spec) for samples in (fit, calibrate)]
-    found = builder.build(directory, *ready, most=candidates, kinds=kinds, presentations=presentations, memory=memory)
+    with nullcontext(explored) if explored else TemporaryDirectory(prefix="latebind-") as folder:
+        work = Exploring(Path(folder), candidates, tuple(kinds), presentations, disk)
+        found = builder.build(directory, *ready, work=work)
     if found.warning:
         warnings.warn(found.warning, stacklevel=2)
     return found
@@ -147,6 +167,17 @@ def _stored_caches(
     return builder, trained, rows
 
 
+@dataclass(frozen=True, slots=True)
+class Exploring:
+    """What to explore: at most so many boundaries (0: all), kinds of networks, in which folder, within what."""
+
+    folder: Path
+    most: int
+    kinds: tuple[str, ...]
+    presentations: int
+    disk: int
+
+
 @dataclass(slots=True)
 class _Builder:
     program: Program
@@ -163,24 +194,32 @@ class _Builder:
         fit: Samples,
         held_out: Samples,
         *,
-        most: int,
-        kinds: Sequence[str],
-        presentations: int,
-        memory: int,
+        work: Exploring,
     ) -> CacheReport:
         self.stages = self.stage_seconds(fit)
         reason = "" if self.promise.exact else self._too_few(fit, held_out)
         if reason or self.promise.exact or len(self.stages) < 2:
             return publish(directory, self._outcome([]), reason=reason)
-        planned = plan(self.program, self.stages, self._one_row(fit), most=most, kinds=kinds)
+        planned = plan(self.program, self.stages, self._one_row(fit), most=work.most, kinds=work.kinds)
         if self.new_entry and not (planned and planned[0].stage == 0):
             planned = self._without_entry(planned)
         if not planned:
             reason = "no lookup is small enough to pay behind any stage"
             return publish(directory, self._outcome([]), reason=reason)
-        explorer = Explorer(self.program, self.wide, self.seed, self.progress)
-        trained = explorer.train(planned, fit, presentations=presentations, memory=memory)
-        return self.calibrate(directory, trained, held_out)
+        origin = Origin.of(directory, fit, seed=self.seed, presentations=work.presentations)
+        explorer = Explorer(
+            program=self.program,
+            wide=self.wide,
+            names=read_model(directory).boundaries(entry=self.program.entry),
+            kept=Exploration.open(work.folder, origin),
+            seed=self.seed,
+            presentations=work.presentations,
+            disk=work.disk,
+            progress=self.progress,
+        )
+        found = explorer.train(planned, fit)
+        report = self.calibrate(directory, found.trained, held_out)
+        return replace(report, notes=_notes(found, len(fit)))
 
     def _without_entry(self, planned: list[Candidate]) -> list[Candidate]:
         """Nothing will stand before the network: it keeps the stages that it has."""
@@ -188,11 +227,11 @@ class _Builder:
         self.stages, self.new_entry = self.stages[1:], False
         return [replace(one, stage=one.stage - 1) for one in planned]
 
-    def calibrate(self, directory: ModelDirectory, trained: list[Trained], held_out: Samples) -> CacheReport:
+    def calibrate(self, directory: ModelDirectory, trained: Sequence[Trained], held_out: Samples) -> CacheReport:
         """Choose among the trained lookups and their thresholds, show the bound, write what holds."""
         if self.promise.exact:
             return publish(directory, self._outcome(trained), new_entry=self.new_entry)
-        self.progress("calibrating", 0.85)
+        self.progress("calibrating", 0.9)
         observed = self.observe(trained, held_out)
         seen = observed.seen
         choose, verify = split_worlds(held_out, seed=self.seed)
@@ -201,7 +240,10 @@ class _Builder:
         taken = composition.choose(choosing, worlds)
         self.progress("comparing", 0.95)
         others = composition.others(choosing, worlds) if len(trained) > 1 else []
-        outcome = self._outcome(trained, tuple(worlds), (taken, *others), observed)
+        alone = composition.problem(choosing).variants
+        outcome = replace(
+            self._outcome(trained), worlds=tuple(worlds), trials=(taken, *others), observed=observed, alone=alone
+        )
         reason = "" if taken.calibrated else self.promise.not_shown(min(map(len, verify)))
         return publish(directory, outcome, new_entry=self.new_entry, reason=reason)
 
@@ -214,15 +256,8 @@ class _Builder:
         """Return what can be composed of the lookups."""
         return Composition(tuple(map(_variant, trained)), self._costs(trained), self.stages, self.promise)
 
-    def _outcome(
-        self,
-        trained: Sequence[Trained],
-        worlds: tuple[Seen, ...] = (),
-        trials: tuple[Trial, ...] = (),
-        observed: Observed | None = None,
-    ) -> Outcome:
-        entry, costs = self.program.entry, self._costs(trained)
-        return Outcome(self.promise, entry, self.stages, tuple(trained), costs, worlds, trials, observed)
+    def _outcome(self, trained: Sequence[Trained]) -> Outcome:
+        return Outcome(self.promise, self.program.entry, self.stages, tuple(trained), self._costs(trained))
 
     def stage_seconds(self, samples: Samples) -> tuple[float, ...]:
         """Measured here and now, so that stages and lookups are measured alike."""
@@ -245,6 +280,16 @@ class _Builder:
             return f"{len(fit)} rows to fit are too few to train lookups: give {FEWEST_ROWS} or more"
         fewest = min(map(len, split_worlds(held_out, seed=self.seed)[1]), default=0)
         return "" if self.promise.can_show(fewest) else self.promise.not_shown(fewest)
+
+
+def _notes(found: Explored, rows: int) -> tuple[str, ...]:
+    """Say what was not trained now, and what was trained on less than all rows."""
+    notes = []
+    if found.reused:
+        notes.append(f"{found.reused} of {len(found.trained)} networks taken from an earlier run")
+    for stage, learned in found.limited.items():
+        notes.append(f"behind stage {stage} the disk had room for {learned} rows to learn from, of {rows} to fit")
+    return tuple(notes)
 
 
 def _variant(one: Trained) -> Variant:

@@ -19,6 +19,7 @@ FEW = 8  # channels of an image that are colours rather than features
 
 PLAIN, LIGHT, DEEP, RESIDUAL = "plain", "light", "deep", "residual"
 KINDS = (RESIDUAL, DEEP, LIGHT, PLAIN)  # the most able first
+EVERY = (*KINDS, "fc(256)", "pool(256)", "conv(3,1)")  # with one of each row of GATI's table 3
 TABLE = re.compile(r"(?P<name>fc|pool|conv)\((?P<first>[1-9]\d{0,4})(?:,(?P<second>[1-9]))?\)")
 
 

@@ -13,7 +13,7 @@ from latebind.learned.networks import DEEP, LIGHT, RESIDUAL, kinds_for, make_pre
 from latebind.program.measure import median_seconds
 from latebind.program.program import Program
 
-# What a lookup may take of the time that a hit saves; whether the smallest pays is left to composition.
+# What a lookup may take of the time that a hit saves if one is to be chosen before training.
 AFFORDABLE = {RESIDUAL: 0.2, DEEP: 0.2, LIGHT: 0.2}
 USUALLY_AFFORDABLE = 0.5
 HOPELESS = 10.0  # times: eight were seen between eager and eight-bit OpenVINO
@@ -36,19 +36,25 @@ def plan(
     most: int,
     kinds: Sequence[str] = (),
 ) -> list[Candidate]:
-    """Return candidates at up to `most` boundaries, spread evenly over the network's time.
+    """Return candidates at up to `most` boundaries (0: all), spread evenly over the network's time.
 
     `stages` are seconds of each stage at batch 1, `activations` one row `(1, ...)` behind each stage but the last.
-    At each boundary that is the most able network that its time affords, or all of `kinds` that it affords. Early
-    boundaries afford deeper networks: what a hit saves is longer there. The last may afford none.
+    At each boundary that is the most able network that its time affords, or all of `kinds` that take less than what a
+    hit saves, for the others can never pay. Early boundaries afford deeper networks: what a hit saves is longer there.
+    The last may afford none.
     """
     found: list[Candidate] = []
-    for stage in spread(stages, most):
+    for stage in spread(stages, most or len(stages)):
         activation = activations[stage]
         if activation.dtype != torch.float32:
             continue  # whole numbers, such as words: nothing was computed yet
         shape = tuple(activation.shape[1:])
-        affordable = _affordable(program, stage, activation, kinds_for(shape, kinds), saved=sum(stages[stage + 1 :]))
+        saved = sum(stages[stage + 1 :])
+        limits = {
+            kind: saved * (1.0 if kinds else AFFORDABLE.get(kind, USUALLY_AFFORDABLE))
+            for kind in kinds_for(shape, kinds)
+        }
+        affordable = _affordable(program, stage, activation, limits)
         found += affordable if kinds else islice(affordable, 1)
     return found
 
@@ -69,16 +75,13 @@ def spread(stages: Sequence[float], most: int) -> list[int]:
     return sorted(chosen)
 
 
-def _affordable(
-    program: Program, stage: int, activation: Tensor, kinds: Sequence[str], *, saved: float
-) -> Iterator[Candidate]:
-    """Yield the candidates whose time is worth it, in the order of `kinds`.
+def _affordable(program: Program, stage: int, activation: Tensor, limits: Mapping[str, float]) -> Iterator[Candidate]:
+    """Yield the kinds that take at most the seconds of `limits`, in that order.
 
     Compiling takes a second, so what is far too slow when run eagerly is not compiled.
     """
     classes = program.spec.outputs[0].shape[0]
-    for kind in kinds:
-        most = AFFORDABLE.get(kind, USUALLY_AFFORDABLE) * saved
+    for kind, most in limits.items():
         predictor = make_predictor(tuple(activation.shape[1:]), classes, kind).eval()
         with torch.inference_mode():
             eager = median_seconds(lambda predictor=predictor: predictor(activation))  # type: ignore[misc]

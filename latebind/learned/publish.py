@@ -10,6 +10,7 @@ from latebind.learned.calibrate import Calibrated
 from latebind.learned.compose import Costs, Seen, send
 from latebind.learned.composition import Trial
 from latebind.learned.explore import Trained
+from latebind.learned.ilp import Variant
 from latebind.learned.promise import Promise
 from latebind.learned.report import CacheReport, ToldTrial, Tried
 from latebind.learned.stored import (
@@ -33,7 +34,8 @@ class Outcome:
     """What was trained, seen and chosen. `entry` says that stage 0 is empty, `stages` are seconds.
 
     `worlds` are what the lookups, in the order of `trained`, made of the samples that show the bound; of `trials` the
-    first is taken. Without trials nothing is used. `observed` is what all held-out rows looked like to them.
+    first is taken. Without trials nothing is used. `observed` is what all held-out rows looked like to them, `alone`
+    the figures of each by itself on the samples that choose.
     """
 
     promise: Promise
@@ -44,6 +46,7 @@ class Outcome:
     worlds: tuple[Seen, ...] = ()
     trials: tuple[Trial, ...] = ()
     observed: Observed | None = None
+    alone: tuple[Variant, ...] = ()
 
     @property
     def calibrated(self) -> Calibrated | None:
@@ -161,7 +164,8 @@ def _tried(outcome: Outcome, k: int) -> Tried:
     one = outcome.trained[k]
     fidelity = min(float(seen.right[k].mean()) for seen in outcome.worlds)
     where = outcome.where(one.plan.stage)
-    return Tried(where, one.plan.stage, one.plan.kind, fidelity, one.curve.at(1), one.bytes)
+    hits, accuracy = outcome.alone[k].hit_rate, outcome.alone[k].accuracy
+    return Tried(where, one.plan.stage, one.plan.kind, fidelity, one.curve.at(1), one.bytes, hits, accuracy)
 
 
 def _told(outcome: Outcome, trial: Trial) -> ToldTrial:

@@ -8,7 +8,11 @@ from latebind.repository.directory import ModelDirectory
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One boundary at which a lookup was trained: how often its answer alone is the base model's, and its cost."""
+    """A lookup that was trained: how often its answer alone is the base model's, and its cost.
+
+    `hit_rate` is the share of lookups that hit at the target, this lookup alone, and `accuracy` the share of lookups
+    that give no wrong answer then (GATI, section 3.1), both on the samples that choose thresholds.
+    """
 
     where: str
     stage: int
@@ -16,6 +20,8 @@ class Tried:
     fidelity: float
     seconds: float
     bytes: int
+    hit_rate: float
+    accuracy: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,10 @@ class ToldTrial:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """Seconds are at batch 1. `warning` is empty, or says why there are fewer exits than asked for."""
+    """Seconds are at batch 1. `warning` is empty, or says why there are fewer exits than asked for.
+
+    `notes` say what of the exploration was done before, or with less than all rows.
+    """
 
     directory: ModelDirectory
     target: float
@@ -43,6 +52,24 @@ class CacheReport:
     seconds_with: float
     warning: str = ""
     trials: tuple[ToldTrial, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def variants(self) -> list[dict[str, object]]:
+        """Return all that were explored as rows of a table (GATI, section 4.1): each by itself, at the target."""
+        used = {(lookup.stage, lookup.kind) for lookup in self.lookups}
+        return [
+            {
+                "boundary": one.where,
+                "network": one.kind,
+                "hit rate": round(one.hit_rate, 4),
+                "accuracy": round(one.accuracy, 4),
+                "alone equal": round(one.fidelity, 4),
+                "lookup us": round(one.seconds * 1e6, 1),
+                "bytes": one.bytes,
+                "used": "yes" if (one.stage, one.kind) in used else "no",
+            }
+            for one in self.tried
+        ]
 
     def comparison(self) -> list[dict[str, object]]:
         """Return what each rule of composition would have given as rows of a table, the one taken first."""
@@ -75,6 +102,7 @@ class CacheReport:
                     f"confidence at least {self.lower:.4f} (target {self.target:g})",
                 )
             )
+        lines += [("explored", note) for note in self.notes]
         if self.warning:
             lines.append(("warning", self.warning))
         return lines

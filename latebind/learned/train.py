@@ -1,7 +1,9 @@
 """Training predictors and selectors on what the base model made of samples. One thread, deterministic by seed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,9 @@ from torch.nn import functional
 from latebind.learned.head import Selector
 from latebind.learned.lookup import has_bfloat16
 
+FORMAT = 1  # of the training itself: raised whenever what it makes of the same lesson changes
 BATCH = 128
+STRETCH_BYTES = 2 << 30  # of activations that are read in any order
 LEARNING_RATE = 1e-2
 WEIGHT_DECAY = 1e-2
 KERNEL_RATE, KERNEL_MOMENTUM, KERNEL_ROUNDS = 0.08, 0.6, 3
@@ -34,12 +38,20 @@ class Lesson:
 
 
 class PredictorTraining:
-    """One predictor while it learns; lessons come in pieces, `steps` is how many batches there are in all."""
+    """One predictor while it learns: `passes` over a lesson, stretch by stretch.
 
-    def __init__(self, predictor: nn.Module, *, steps: int, generator: torch.Generator) -> None:
+    A lesson that lies on disk (`recorded`) is gone through in stretches that fit in memory, so that reading its rows in
+    any order does not fetch each of them from the disk. What has been reached is told by `state` and taken up by
+    `restore`: the weights at the end are bit for bit those of a training that was never broken off.
+    """
+
+    def __init__(self, predictor: nn.Module, lesson: Lesson, *, passes: int, seed: int) -> None:
         self.predictor = predictor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._generator = generator
-        self._steps = max(1, steps)
+        self._lesson = lesson
+        self._seed = seed
+        stretches = _stretches(lesson.activations)
+        self._order = [stretch for _ in range(passes) for stretch in stretches]
+        self._steps = sum(batches_in(len(stretch)) for stretch in self._order)
         self._step = 0
         kernels = [weight for weight in predictor.parameters() if weight.dim() == 4]
         others = [weight for weight in predictor.parameters() if weight.dim() != 4]
@@ -47,16 +59,54 @@ class PredictorTraining:
         self._kernels = Kernels(kernels) if kernels else None
         self._half = has_bfloat16()
 
-    def learn(self, lesson: Lesson, *, passes: int, tell: Callable[[float], None] = lambda share: None) -> None:
-        """Go through the lesson `passes` times, shuffled anew each time; `tell` hears what share of them is done."""
+    def learn(self, tell: Callable[[float], None] = lambda share: None) -> None:
+        """Learn what is left; `tell` hears after each batch what share is done."""
         self.predictor.train()
-        for done in range(passes):
-            tell(done / passes)
-            for rows in _batches(len(lesson.answers), BATCH, self._generator):
-                self._learn_batch(lesson, rows)
+        reached, at = self._step, 0
+        for number, stretch in enumerate(self._order):
+            inside, at = max(0, reached - at), at + batches_in(len(stretch))
+            if reached >= at:
+                continue
+            for rows in islice(self._shuffled(number, stretch), inside, None):
+                self._learn_batch(rows)
+                tell(self._step / self._steps)
         self.predictor.eval()
 
-    def _learn_batch(self, lesson: Lesson, rows: Tensor) -> None:
+    def state(self) -> dict[str, Tensor]:
+        """Return how far it is, as tensors by name."""
+        found = {f"predictor.{name}": tensor for name, tensor in self.predictor.state_dict().items()}
+        for number, optimizer in enumerate(self._optimizers):
+            for place, state in optimizer.state_dict()["state"].items():
+                found |= {f"{number}.{place}.{name}": tensor for name, tensor in state.items()}
+        return found | {"at": torch.tensor([self._step, self._steps])}
+
+    def restore(self, state: Mapping[str, Tensor]) -> bool:
+        """Go on from a `state`; returns False, and leaves all as it is, if that is of a training of other length."""
+        step, steps = state["at"].tolist()
+        if steps != self._steps:
+            return False
+        self.predictor.load_state_dict({name: state[f"predictor.{name}"] for name in self.predictor.state_dict()})
+        for number, optimizer in enumerate(self._optimizers):
+            found: dict[int, dict[str, Tensor]] = defaultdict(dict)
+            for key in (key for key in state if key.startswith(f"{number}.")):
+                _, place, name = key.split(".")
+                found[int(place)][name] = state[key]
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": dict(found)})
+        self._step = step
+        return True
+
+    @property
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [self._optimizer, *([self._kernels.optimizer] if self._kernels else [])]
+
+    def _shuffled(self, number: int, stretch: range) -> Iterator[Tensor]:
+        """Yield batches; each stretch draws for itself, so that its order is known without those before it."""
+        generator = torch.Generator().manual_seed(self._seed + number)
+        for rows in _batches(len(stretch), BATCH, generator):
+            yield rows + stretch.start
+
+    def _learn_batch(self, rows: Tensor) -> None:
+        lesson = self._lesson
         pace = self._pace()
         for group in self._optimizer.param_groups:
             group["lr"] = LEARNING_RATE * pace
@@ -86,20 +136,20 @@ class Kernels:
     def __init__(self, kernels: Sequence[nn.Parameter]) -> None:
         self._kernels = kernels
         self._matrices = [nn.Parameter(_rows_of(kernel.detach())) for kernel in kernels]
-        self._optimizer = torch.optim.Muon(
+        self.optimizer = torch.optim.Muon(
             self._matrices, lr=KERNEL_RATE, momentum=KERNEL_MOMENTUM, weight_decay=0.0, ns_steps=KERNEL_ROUNDS
         )
 
     def step(self, pace: float) -> None:
         """Take one step at `pace` times the full rate, by the gradients that the kernels have."""
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = KERNEL_RATE * pace
         for kernel, matrix in zip(self._kernels, self._matrices, strict=True):
             assert kernel.grad is not None
             matrix.grad = kernel.grad.permute(0, 2, 3, 1).flatten(1)
             with torch.no_grad():
                 matrix.mul_(len(matrix) ** 0.5 / matrix.norm().clamp(min=1e-12))
-        self._optimizer.step()  # type: ignore[no-untyped-call]
+        self.optimizer.step()  # type: ignore[no-untyped-call]
 
 
 def _rows_of(kernel: Tensor) -> Tensor:
@@ -155,6 +205,14 @@ def predict(predictor: nn.Module, activations: Tensor) -> Tensor:
 def batches_in(rows: int) -> int:
     """Return how many batches one pass over `rows` has."""
     return max(1, rows // BATCH)
+
+
+def _stretches(activations: Tensor) -> list[range]:
+    """Part the rows evenly into as few stretches as fit in `STRETCH_BYTES`."""
+    n = len(activations)
+    parts = max(1, -(-activations.nbytes // STRETCH_BYTES))
+    ends = [n * part // parts for part in range(parts + 1)]
+    return [range(start, end) for start, end in pairwise(ends)]
 
 
 def _batches(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:

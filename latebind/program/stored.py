@@ -48,6 +48,11 @@ class StoredModel:
         """Whether the first stage is empty."""
         return bool(self.cuts) and self.cuts[0] in {spec.name for spec in self.inputs}
 
+    def boundaries(self, *, entry: bool) -> tuple[str, ...]:
+        """Return the names of the activations behind each stage but the last, with an empty first stage or without."""
+        cuts = self.cuts[1:] if self.entry else self.cuts
+        return (self.inputs[0].name, *cuts) if entry else cuts
+
     def spec(self) -> ModelSpec:
         """Return the model as clients and the scheduler know it, without learned caches."""
         stages = len(self.cuts) + 1

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from latebind.learned.head import Selector
 from latebind.learned.networks import LIGHT, PLAIN, make_predictor
-from latebind.learned.train import Lesson, PredictorTraining, batches_in, distillation_loss, predict, train_selector
+from latebind.learned.train import Lesson, PredictorTraining, distillation_loss, predict, train_selector
 
 
 def lesson(rows: int = 512) -> Lesson:
@@ -20,8 +20,7 @@ def learned(passes: int) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         predictor = make_predictor((4, 6, 6), 4, PLAIN)
-    generator = torch.Generator().manual_seed(2)
-    PredictorTraining(predictor, steps=passes * batches_in(512), generator=generator).learn(lesson(), passes=passes)
+    PredictorTraining(predictor, lesson(), passes=passes, seed=2).learn()
     return predictor
 
 
@@ -39,8 +38,7 @@ def test_kernels_of_convolutions_move_and_keep_their_norm() -> None:
         torch.manual_seed(1)
         predictor = make_predictor((4, 6, 6), 4, LIGHT)
     before = {name: weight.detach().clone() for name, weight in predictor.named_parameters() if weight.dim() == 4}
-    training = PredictorTraining(predictor, steps=batches_in(512), generator=torch.Generator().manual_seed(2))
-    training.learn(lesson(), passes=1)
+    PredictorTraining(predictor, lesson(), passes=1, seed=2).learn()
     assert before
     for name, weight in predictor.named_parameters():
         if name in before:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Version
+from latebind.adaptation.familiar import Familiar, looks
 from latebind.adaptation.retrain import Adapted, by_class, material, retrain
 from latebind.adaptation.versions import FORMAT, About, Versions, versions_folder
 from latebind.adaptation.window import Sample, Window
@@ -41,6 +42,14 @@ class Sampled:
     client: int
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Whether a sampled request had the base model's answer, and whether its input looked strange."""
+
+    same: bool
+    strange: bool
+
+
 class Adapter:
     """Owns window, versions and controller of one model. `see` and `learn` take long; no method is for two threads."""
 
@@ -68,17 +77,24 @@ class Adapter:
         self.window.load(self.folder / WINDOW, stages=tuple(self._lookups))
         self._taught = 0
         self._since = -np.inf  # when the traffic changed
+        self._familiar: Familiar | None = None  # what samples looked like at the last lesson
         self.controller = self._control()
 
-    def see(self, sampled: Sequence[Sampled]) -> list[bool]:
-        """Run sampled requests to the end of the network, keep what is seen, tell which had its answer."""
-        found = self.look(self._inputs(sampled))
-        classes, now = found.answers.argmax(dim=1).tolist(), time.time()
-        for place, (one, base) in enumerate(zip(sampled, classes, strict=True)):
-            seen = [rows[place].bfloat16() for rows in found.features]
-            features = dict(zip(self._lookups, seen, strict=True))
-            self.window.add(Sample(now, one.client, features, found.answers[place].bfloat16(), base))
-        return [one.answer == base for one, base in zip(sampled, classes, strict=True)]
+    def see(self, sampled: Sequence[Sampled]) -> list[Compared]:
+        """Run sampled requests to the end of the network, keep what is seen, compare."""
+        inputs = self._inputs(sampled)
+        found, seen = self.look(inputs), looks(inputs)
+        answers, now = found.answers.argmax(dim=1), time.time()
+        strange = self._familiar.strange(seen, answers) if self._familiar else torch.zeros(len(seen), dtype=torch.bool)
+        for place, (one, base) in enumerate(zip(sampled, answers.tolist(), strict=True)):
+            behind = [rows[place].bfloat16() for rows in found.features]
+            features = dict(zip(self._lookups, behind, strict=True))
+            kept = found.answers[place].bfloat16()
+            self.window.add(Sample(now, one.client, features, kept, base, seen[place].clone()))
+        return [
+            Compared(one.answer == base, odd)
+            for one, base, odd in zip(sampled, answers.tolist(), strange.tolist(), strict=True)
+        ]
 
     def look(self, inputs: tuple[Tensor, ...] | Mapping[str, Tensor]) -> Observed:
         """Return what lookups and base model make of rows; nothing is kept."""
@@ -106,6 +122,7 @@ class Adapter:
         """Of what was sampled keep the `last` samples only; what `build` kept shows nothing from now on."""
         self._trusted = False
         self._since = -np.inf
+        self._familiar = None
         recent = self.window.recent()
         if recent is not None and len(recent.times) > last:
             self.window.forget_before(float(recent.times[-last]))
@@ -113,6 +130,8 @@ class Adapter:
     def learn(self, mix: dict[int, float], reason: str) -> Version | None:
         """Make a version for these shares of classes and publish it; None if none can be shown."""
         recent = self.window.recent()
+        if recent is not None:
+            self._familiar = Familiar.of(recent.looks, recent.rows.classes, classes=self.spec.outputs[0].shape[0])
         self._taught += 1
         given = material(self._held_out, self._lessons, recent, trusted=self._trusted, since=self._since)
         heads = {stage: lookup.function.head for stage, lookup in self._lookups.items()}

@@ -18,6 +18,8 @@ MOVED = 0.25  # of all answers, by which the share of one class must change to c
 FIRST_LESSON, GROWTH = 100, 2  # answers after a change until the first retraining, then times as many each
 BUILT, FULL_DEPTH = "built", "none"  # the version that `build` made; the one without lookups
 SHOWN = "it was shown on the newest samples"
+FELL, CHANGED = "fidelity fell under its target", "inputs came to look different"
+MOST_STRANGE = 0.15  # of the samples may look strange; where nothing has changed it is 0.05 to 0.09
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Controller:
         self.mix = Mix()
         self._long_mix = Mix(LONG_MEMORY)  # since the traffic changed: what versions are made for
         self.watch = FidelityWatch(target)
+        self.looks = FidelityWatch(1.0 - MOST_STRANGE)
         self.used = used
         self._allowed = 1.0 - target
         self._versions = {full_depth.name: full_depth, **versions}
@@ -96,14 +99,19 @@ class Controller:
             decisions.append(self._learn("there is more to learn from"))
         return decisions
 
-    def compared(self, same: bool) -> list[Decision]:
-        """Take in whether a sampled answer was the base model's; versions that made an alarm are not used again."""
-        if not self.watch.add(same) or self.used == FULL_DEPTH:
+    def compared(self, same: bool, *, strange: bool = False) -> list[Decision]:
+        """Take in whether a sampled answer was the base model's, and whether its input looked `strange`.
+
+        Versions that made an alarm are not used again.
+        """
+        reasons = [FELL] if self.watch.add(same) else []
+        reasons += [CHANGED] if self.looks.add(not strange) else []
+        if not reasons or self.used == FULL_DEPTH:
             return []
         self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH]}
         self._changed()
-        use = self._use(FULL_DEPTH, "fidelity fell under its target: exits are stopped until a new version is shown")
-        return [use, self._learn("fidelity fell under its target", afresh=True)]
+        use = self._use(FULL_DEPTH, f"{reasons[0]}: exits are stopped until a new version is shown")
+        return [use, self._learn(reasons[0], afresh=True)]
 
     def waited(self, now: float, interval: float) -> list[Decision]:
         """Tell that it is `now` (seconds); a retraining is due when `interval` has passed since the last."""

@@ -69,7 +69,7 @@ class Lane:
             self.sampled,
             self.retrained,
             self.refused,
-            watch.alarms,
+            watch.alarms + self.adapter.controller.looks.alarms,
             fidelity,
             lower,
             upper,
@@ -191,11 +191,11 @@ class AdaptationService:
                     lane.adapter.controller.learned(None, time.monotonic())
 
     def _see(self, lane: Lane, batch: Sequence[Sampled]) -> None:
-        same = lane.adapter.see(batch)
+        compared = lane.adapter.see(batch)
         with self._work:
             lane.sampled += len(batch)
-            for one in same:
-                self._carry_out(lane, lane.adapter.controller.compared(one))
+            for one in compared:
+                self._carry_out(lane, lane.adapter.controller.compared(one.same, strange=one.strange))
 
     def _teach(self, lane: Lane, lesson: Retrain) -> None:
         with self._work:

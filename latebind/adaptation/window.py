@@ -20,7 +20,8 @@ LEARN_ONE_IN = 4  # blocks; the others show what was learned
 class Sample:
     """One sampled request: when (seconds since the epoch), whose, its features by stage, the base model's answer.
 
-    `answers` are `(classes,) bfloat16`, too coarse to tell the highest of them; that is `answer`.
+    `answers` are `(classes,) bfloat16`, too coarse to tell the highest of them; that is `answer`. `look` is that of its
+    inputs (`familiar.looks`).
     """
 
     time: float
@@ -28,6 +29,7 @@ class Sample:
     features: dict[int, Tensor]
     answers: Tensor
     answer: int
+    look: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Recent:
     rows: Rows
     times: Tensor
     learn: Tensor
+    looks: Tensor
 
 
 class Window:
@@ -84,7 +87,8 @@ class Window:
         features = {stage: torch.stack([sample.features[stage] for sample in samples]) for stage in stages}
         rows = Rows(features, answers, torch.tensor([sample.answer for sample in samples]))
         learn = torch.tensor([number // BLOCK % LEARN_ONE_IN == 0 for number in self._samples])
-        return Recent(rows, torch.tensor([sample.time for sample in samples], dtype=torch.float64), learn)
+        times = torch.tensor([sample.time for sample in samples], dtype=torch.float64)
+        return Recent(rows, times, learn, torch.stack([sample.look for sample in samples]))
 
     def save(self, path: Path) -> None:
         """Write all samples to `path` in one rename."""
@@ -94,24 +98,27 @@ class Window:
             return
         clients = torch.tensor([sample.client for sample in self._samples.values()])
         numbers = torch.tensor(list(self._samples))
-        write_bytes(
-            path, save({**recent.rows.tensors(), "times": recent.times, "clients": clients, "numbers": numbers})
-        )
+        beside = {"times": recent.times, "clients": clients, "numbers": numbers, "looks": recent.looks}
+        write_bytes(path, save({**recent.rows.tensors(), **beside}))
 
     def load(self, path: Path, *, stages: tuple[int, ...]) -> bool:
         """Take in what `save` wrote of lookups behind these stages; False for a file that is not of them."""
         try:
             tensors = load(path.read_bytes())
             times, clients, numbers = (tensors.pop(name).tolist() for name in ("times", "clients", "numbers"))
+            looks = tensors.pop("looks")
             rows = Rows.from_tensors(tensors)
         except (OSError, SafetensorError, KeyError, ValueError):
             return False
-        if set(rows.features) != set(stages) or not len(times) == len(clients) == len(numbers) == len(rows.classes):
+        if set(rows.features) != set(stages) or not len(times) == len(clients) == len(numbers) == len(looks) == len(
+            rows.classes
+        ):
             return False
         for place, (time, client, number) in enumerate(zip(times, clients, numbers, strict=True)):
             self._next = number
             features = {stage: found[place].clone() for stage, found in rows.features.items()}
-            self.add(Sample(time, client, features, rows.answers[place].clone(), int(rows.classes[place])))
+            answers, look = rows.answers[place].clone(), looks[place].clone()
+            self.add(Sample(time, client, features, answers, int(rows.classes[place]), look))
         return True
 
     def _least(self) -> int:

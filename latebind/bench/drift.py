@@ -171,7 +171,7 @@ class _Street:
             self._samples += 1
             data = b"".join(rows[row].numpy().tobytes() for rows in self._rows[bright].values())
             for told in self._adapter.see([Sampled(data, answer, 0)]):
-                self._carry_out(controller.compared(told))
+                self._carry_out(controller.compared(told.same, strange=told.strange))
         if self._lesson is not None and self._now >= self._lesson[0]:
             self._teach(self._lesson[1])
         return same

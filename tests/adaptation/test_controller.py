@@ -1,6 +1,15 @@
 """Which version is used and when a new one is asked for: events in, decisions out."""
 
-from latebind.adaptation.controller import FIRST_LESSON, FULL_DEPTH, Controller, Decision, Retrain, Use, Version
+from latebind.adaptation.controller import (
+    CHANGED,
+    FIRST_LESSON,
+    FULL_DEPTH,
+    Controller,
+    Decision,
+    Retrain,
+    Use,
+    Version,
+)
 
 TARGET = 0.9
 FULL = Version(FULL_DEPTH, (0.0, 0.0), (1.0, 1.0))
@@ -131,3 +140,18 @@ def test_exits_that_an_operator_stopped_stay_stopped() -> None:
     assert all(isinstance(decision, Retrain) for decision in answered(found, 0, 200))
     found.chosen("built", BUILT)
     assert found.used == "built"
+
+
+def test_inputs_that_come_to_look_different_stop_exits_although_answers_are_right() -> None:
+    found, decisions = controller(), []
+    for number in range(500):
+        decisions += found.compared(True, strange=number % 10 == 0)
+    assert decisions == []  # a tenth is nothing unusual
+    while not decisions:
+        number += 1
+        decisions += found.compared(True, strange=True)
+    assert number < 520
+    assert isinstance(decisions[0], Use)
+    assert decisions[0].version == FULL_DEPTH
+    assert decisions[1] == Retrain(CHANGED, afresh=True)
+    assert found.known() == (FULL_DEPTH,)

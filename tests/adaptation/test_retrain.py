@@ -42,7 +42,7 @@ def window_of(found: Rows) -> Recent:
     window = Window(10_000, 1e9, 0.5)
     for place in range(len(found.classes)):
         features, answers = {0: found.features[0][place]}, found.answers[place]
-        window.add(Sample(float(place), 0, features, answers, int(found.classes[place])))
+        window.add(Sample(float(place), 0, features, answers, int(found.classes[place]), torch.zeros(2)))
     recent = window.recent()
     assert recent is not None
     return recent

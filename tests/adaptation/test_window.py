@@ -11,7 +11,8 @@ from latebind.adaptation.window import BLOCK, Sample, Window
 def sample(time: float, client: int = 0) -> Sample:
     features = torch.tensor([time, 1.0]).bfloat16()
     answer = int(time) % 3
-    return Sample(time, client, {0: features}, torch.nn.functional.one_hot(torch.tensor(answer), 3).bfloat16(), answer)
+    answers = torch.nn.functional.one_hot(torch.tensor(answer), 3).bfloat16()
+    return Sample(time, client, {0: features}, answers, answer, torch.tensor([time, 1.0]))
 
 
 def filled(count: int, *, capacity: int = 100, seconds: float = 1e6, clients: int = 1) -> Window:

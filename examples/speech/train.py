@@ -17,7 +17,7 @@ from latebind.cli.console import console, progress
 from latebind.learned.train import Kernels
 
 BATCH = 64
-EPOCHS = 16
+EPOCHS = 10
 LEARNING_RATE, WEIGHT_DECAY = 4e-3, 1e-2  # of what is not a kernel
 WARM_UP, COOL_DOWN = 0.1, 0.7  # shares of the steps
 SMOOTHING = 0.1

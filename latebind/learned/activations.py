@@ -15,7 +15,7 @@ from latebind.learned.samples import Samples
 from latebind.program.program import Program
 
 BATCH = 16
-HALF_BYTES = 2
+HALF_BYTES, ANSWER_BYTES = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Captured:
 
 def bytes_a_row(program: Program, stages: Sequence[int]) -> int:
     """Return the memory that one row of `capture` takes."""
-    return sum(HALF_BYTES * prod(program.activations[stage]) for stage in stages)
+    answers = prod(program.spec.outputs[0].shape) * ANSWER_BYTES  # most of it for small rows and 1,000 classes
+    return answers + sum(HALF_BYTES * prod(program.activations[stage]) for stage in stages)
 
 
 def capture(program: Program, samples: Samples, stages: Sequence[int]) -> Captured:

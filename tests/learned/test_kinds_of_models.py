@@ -24,7 +24,7 @@ from latebind.program.load import load_program
 
 TARGET, CONFIDENCE = 0.9, 0.9
 HELD_OUT, UNSEEN = 250, 300
-SLOW, WIDTH = 5, 1_024  # layers, and how wide they are
+SLOW, WIDTH = 4, 1_024  # layers, and how wide they are
 SHARPNESS = 0.1  # so that logits of neighbouring classes are about ten apart
 
 
@@ -34,17 +34,16 @@ class Kind:
 
     shape: tuple[int, ...]
     classes: int
-    lookups: tuple[str, ...]
+    lookup: str
     noise: float
     fit: int = 600
-    lessons: int = 6_000
+    lessons: int = 5_000
 
 
 KINDS = {
-    "two classes of embeddings": Kind((384,), 2, ("plain",), noise=5.0),
-    "a thousand classes": Kind((384,), 1_000, ("plain",), noise=0.5, fit=2_500, lessons=20_000),
-    "a spectrogram": Kind((1, 40, 98), 12, ("light", "plain"), noise=1.0),
-    "a sequence": Kind((16, 24), 12, ("plain",), noise=2.0),
+    "two classes of spectrograms": Kind((1, 40, 98), 2, "conv(3,2)", noise=6.0),
+    "a thousand classes of embeddings": Kind((384,), 1_000, "plain", noise=0.5, fit=2_500, lessons=15_000),
+    "twelve classes of sequences": Kind((16, 24), 12, "plain", noise=2.0),
 }
 
 
@@ -110,7 +109,7 @@ def build(kind: Kind, folder: Path) -> Tried:
             fidelity=TARGET,
             confidence=CONFIDENCE,
             candidates=1,
-            kinds=kind.lookups,
+            kinds=(kind.lookup,),
             presentations=kind.lessons,
         )
     program = load_program(report.directory)

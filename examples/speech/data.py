@@ -1,8 +1,8 @@
 """Spoken commands as log-mel features from a file, parted by speaker, and samples for learned caches.
 
-Clips do not name their speakers, but those of a class come in the order of the speakers' names, so a speaker has about
-the same place in each class. Parts are therefore ranges of places, with a gap between what the network learns and what
-it never sees.
+Clips do not name their speakers, but those of a word come in the order of the speakers' names, so a speaker has about
+the same place in each word. Parts are therefore ranges of places, with a gap between what the network learns and what
+it never sees. The class of unknown words has another order: its clips are new in each part, its speakers may not be.
 """
 
 from dataclasses import dataclass

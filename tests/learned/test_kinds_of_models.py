@@ -24,7 +24,7 @@ from latebind.program.load import load_program
 
 TARGET, CONFIDENCE = 0.9, 0.9
 HELD_OUT, UNSEEN = 250, 300
-SLOW, WIDTH = 4, 1_024  # layers, and how wide they are
+SLOW, WIDTH = 8, 1_024  # layers, and how wide they are
 SHARPNESS = 0.1  # so that logits of neighbouring classes are about ten apart
 
 

@@ -17,6 +17,8 @@ HIDDEN = 64
 NARROW, MIDDLE, WIDE = 32, 64, 128  # channels of a residual predictor
 FEW = 8  # channels of an image that are colours rather than features
 
+Sides = tuple[int, int]  # height and width
+
 PLAIN, LIGHT, DEEP, RESIDUAL = "plain", "light", "deep", "residual"
 KINDS = (RESIDUAL, DEEP, LIGHT, PLAIN)  # the most able first
 EVERY = (*KINDS, "fc(256)", "pool(256)", "conv(3,1)")  # with one of each row of GATI's table 3
@@ -84,12 +86,14 @@ class ResidualFeatures(nn.Module):
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         channels, height, width = shape
-        layers, side = _shrink(max(height, width))
-        layers += _convolution(channels, NARROW, stride=2 if side > 16 else 1, size=5 if channels < FEW else 3)
-        side = -(-side // 2) if side > 16 else side
-        layers += [*_convolution(NARROW, MIDDLE), *_convolution(MIDDLE, MIDDLE, stride=2 if side > 8 else 1)]
-        side = -(-side // 2) if side > 8 else side
-        layers += [Residual(MIDDLE), *_convolution(MIDDLE, WIDE, stride=2 if side > 4 else 1), Residual(WIDE)]
+        layers, sides = _shrink((height, width))
+        first = _strides(sides, 16)
+        layers += _convolution(channels, NARROW, stride=first, size=5 if channels < FEW else 3)
+        sides = _behind(sides, first)
+        second = _strides(sides, 8)
+        layers += [*_convolution(NARROW, MIDDLE), *_convolution(MIDDLE, MIDDLE, stride=second)]
+        sides = _behind(sides, second)
+        layers += [Residual(MIDDLE), *_convolution(MIDDLE, WIDE, stride=_strides(sides, 4)), Residual(WIDE)]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, activation: Tensor) -> Tensor:
@@ -154,26 +158,36 @@ class Pooled(nn.Module):
 def convolutions(shape: tuple[int, ...], kind: str) -> nn.Sequential:
     """Halve an image `(C, H, W)` to 4 cells a side or less while doubling its channels, up to 128 of them."""
     channels, height, width = shape
-    layers, side = _shrink(max(height, width))
+    layers, sides = _shrink((height, width))
     wide = min(MAX_CHANNELS, max(32, 2 * channels))
-    while side > GRID:
-        layers += _convolution(channels, wide, stride=2)
-        side = -(-side // 2)
-        if kind == DEEP and side > GRID:
+    while max(sides) > GRID:
+        strides = _strides(sides, GRID)
+        layers += _convolution(channels, wide, stride=strides)
+        sides = _behind(sides, strides)
+        if kind == DEEP and max(sides) > GRID:
             layers += _convolution(wide, wide, stride=1)
         channels, wide = wide, min(MAX_CHANNELS, 2 * wide)
     return nn.Sequential(*layers, nn.Flatten())
 
 
-def _shrink(side: int) -> tuple[list[nn.Module], int]:
-    """Average images of more than `MAX_SIDE` cells a side; return the layer, if any, and the side behind it."""
-    if side <= MAX_SIDE:
-        return [], side
-    shrink = -(-side // MAX_SIDE)
-    return [nn.AvgPool2d(shrink, ceil_mode=True)], -(-side // shrink)
+def _shrink(sides: Sides) -> tuple[list[nn.Module], Sides]:
+    """Average each side of more than `MAX_SIDE` cells; return the layer, if any, and the sides behind it."""
+    if max(sides) <= MAX_SIDE:
+        return [], sides
+    by = -(-sides[0] // MAX_SIDE), -(-sides[1] // MAX_SIDE)
+    return [nn.AvgPool2d(by, ceil_mode=True)], _behind(sides, by)
 
 
-def _convolution(inside: int, outside: int, *, stride: int = 1, size: int = 3) -> list[nn.Module]:
+def _strides(sides: Sides, most: int) -> Sides:
+    """Halve each side of more than `most` cells, so that a long image becomes a square one."""
+    return 2 if sides[0] > most else 1, 2 if sides[1] > most else 1
+
+
+def _behind(sides: Sides, strides: Sides) -> Sides:
+    return -(-sides[0] // strides[0]), -(-sides[1] // strides[1])
+
+
+def _convolution(inside: int, outside: int, *, stride: int | Sides = 1, size: int = 3) -> list[nn.Module]:
     layer = nn.Conv2d(inside, outside, size, stride=stride, padding=size // 2, bias=False)
     return [layer, nn.BatchNorm2d(outside), nn.ReLU()]
 

@@ -73,12 +73,15 @@ class Samples:
 def check_classifier(spec: ModelSpec) -> None:
     """Raise `ConfigError` for a model that learned caches cannot answer for: one output `(B, classes) float32`."""
     name, outputs = spec.name, spec.outputs
+    instead = "build this model without data for caches, and it is served whole"
     if len(outputs) != 1:
-        raise ConfigError(f"{name} has {len(outputs)} outputs: learned caches answer for classifiers with one output")
+        raise ConfigError(
+            f"{name} has {len(outputs)} outputs: learned caches answer for classifiers with one output; {instead}"
+        )
     if outputs[0].dtype != "float32" or len(outputs[0].shape) != 1 or outputs[0].shape[0] < 2:
         raise ConfigError(
             f"{name} yields {outputs[0].dtype} of shape {outputs[0].shape} a row: learned caches answer for "
-            "classifiers, which yield one float32 for each of 2 or more classes"
+            f"classifiers, which yield one float32 for each of 2 or more classes; {instead}"
         )
 
 
@@ -89,11 +92,18 @@ def checked(samples: Samples, spec: ModelSpec) -> Samples:
     if len(ordered) == 0:
         raise ConfigError("there are no samples: give rows to fit and to calibrate")
     labels = ordered.labels
-    if labels is not None and (labels.is_floating_point() or not 0 <= int(labels.min()) <= int(labels.max()) < classes):
+    if labels is not None and not _are_classes(labels, classes):
         raise ConfigError(
-            f"labels must be whole numbers from 0 to {classes - 1}: learned caches answer for classifiers"
+            f"labels must be whole numbers from 0 to {classes - 1}, one for each row: learned caches answer for "
+            "classifiers"
         )
     return ordered
+
+
+def _are_classes(labels: Tensor, classes: int) -> bool:
+    if labels.dim() != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        return False
+    return 0 <= int(labels.min()) <= int(labels.max()) < classes
 
 
 def split_worlds(samples: Samples, *, seed: int) -> tuple[list[RowNumbers], list[RowNumbers]]:

@@ -128,31 +128,6 @@ def test_a_fidelity_without_sense_is_refused(built: Built, fidelity: float) -> N
         build_caches(built.directory, built.fit, built.calibrate, fidelity=fidelity)
 
 
-def test_labels_that_are_no_classes_are_refused(built: Built) -> None:
-    assert built.fit.labels is not None
-    wrong = Samples(built.fit.inputs, built.fit.labels + 5)
-    with pytest.raises(ConfigError, match="whole numbers from 0 to 9"):
-        build_caches(built.directory, wrong, built.calibrate)
-
-
-class Regression(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.sum(dim=1, keepdim=True)
-
-
-class TwoHeads(nn.Module):
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x * 2, x + 1
-
-
-@pytest.mark.parametrize(("module", "reason"), [(Regression(), "2 or more classes"), (TwoHeads(), "2 outputs")])
-def test_what_is_no_classifier_is_refused_with_the_reason(module: nn.Module, reason: str, tmp_path: Path) -> None:
-    rows = torch.randn(100, 4)
-    directory = build_program(module, {"x": rows[:4]}, directory=tmp_path / "m", name="m", backends=["eager"]).directory
-    with pytest.raises(ConfigError, match=reason):
-        build_caches(directory, Samples((rows,)), Samples((rows,)))
-
-
 def test_a_cache_before_the_network_gives_it_an_empty_first_stage(built: Built) -> None:
     program = load_program(built.directory)
     assert program.entry

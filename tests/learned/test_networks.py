@@ -69,6 +69,13 @@ def test_convolutions_end_at_four_cells_a_side() -> None:
     assert found.shape == (1, 128 * 4 * 4)
 
 
+def test_a_long_image_keeps_the_cells_of_its_short_side() -> None:
+    found = convolutions((1, 40, 98), DEEP)
+    assert found[0](torch.zeros(1, 1, 40, 98)).shape == (1, 1, 20, 25)
+    assert found(torch.zeros(1, 1, 40, 98)).shape == (1, 128 * 3 * 4)
+    assert convolutions((8, 3, 32), DEEP)(torch.zeros(1, 8, 3, 32)).shape == (1, 128 * 3 * 4)
+
+
 def test_scores_do_not_overflow_on_extreme_answers() -> None:
     scores = Selector(3)(torch.tensor([[1e4, -1e4, 0.0], [0.0, 0.0, 0.0]]))
     assert torch.isfinite(scores).all()

@@ -4,6 +4,7 @@ A version is shown for the mix of classes that it was made for. What it gets wro
 get wrong on the classes that come now is known as soon as they come; a version for which that is too much is left.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ LOOK_EVERY = 10  # answers
 CAUTION = 0.9  # of the errors allowed, that a version must be expected to stay below before it is taken up again
 REMEMBERED = 20  # versions
 LONG_MEMORY = 2_000  # answers
+RESTLESS = 3  # changes within as many answers, from which on the mix of all of those counts
 MOVED = 0.25  # of all answers, by which the share of one class must change to call for another version
 FIRST_LESSON, GROWTH = 100, 2  # answers after a change until the first retraining, then times as many each
 BUILT, FULL_DEPTH = "built", "none"  # the version that `build` made; the one without lookups
@@ -80,6 +82,9 @@ class Controller:
         self._allowed = 1.0 - target
         self._versions = {full_depth.name: full_depth, **versions}
         self._answers = 0  # since the traffic changed
+        self._heard = 0  # answers in all
+        self._moves: deque[int] = deque(maxlen=RESTLESS)  # at which the mix had changed
+        self._all_mix = Mix(LONG_MEMORY)
         self._next_lesson = FIRST_LESSON
         self._learning = False
         self._stopped = stopped  # by an operator
@@ -90,7 +95,9 @@ class Controller:
         """Take in the class of one answer."""
         self.mix.add(answer)
         self._long_mix.add(answer)
+        self._all_mix.add(answer)
         self._answers += 1
+        self._heard += 1
         decisions: list[Decision] = []
         if self._answers % LOOK_EVERY == 0 and len(self.mix) >= LOOK_EVERY:
             decisions += self._look()
@@ -154,7 +161,19 @@ class Controller:
 
     def shares(self) -> dict[int, float]:
         """Return the shares of classes to make a version for: since the traffic changed, if there are enough."""
+        if self.restless:
+            return self._all_mix.shares()
         return (self._long_mix if len(self._long_mix) >= FIRST_LESSON else self.mix).shares()
+
+    @property
+    def restless(self) -> bool:
+        """Whether the mix changes so often that only that of a long time means anything, as before a camera."""
+        return len(self._moves) == RESTLESS and self._moves[0] > self._heard - LONG_MEMORY
+
+    @property
+    def _present(self) -> Mix:
+        """The mix that a version must be good for."""
+        return self._all_mix if self.restless else self.mix
 
     def known(self) -> tuple[str, ...]:
         """Return the names of all versions that may be used."""
@@ -169,16 +188,17 @@ class Controller:
         newest = next(one for one in reversed(self._versions.values()) if self._good(one))
         if newest.name != self.used:
             decisions.append(self._use(newest.name, "it is the newest that is good for the classes that come"))
-        if not self._learning and self._lesson_mix and self.mix.distance(self._lesson_mix) > MOVED:
+        if not self._learning and self._lesson_mix and self._present.distance(self._lesson_mix) > MOVED:
+            self._moves.append(self._heard)
             self._changed()
             self._next_lesson = FIRST_LESSON * GROWTH
-            decisions.append(self._learn("the mix of classes has changed", moved=True))
+            decisions.append(self._learn("the mix of classes has changed", moved=not self.restless))
         return decisions
 
     def _good(self, version: Version) -> bool:
         """Tell whether a version errs seldom enough; to come back it must do better than to stay."""
         most = self._allowed if version.name == self.used else CAUTION * self._allowed
-        return self.mix.expect(version.wrong) <= most
+        return self._present.expect(version.wrong) <= most
 
     def _use(self, name: str, reason: str) -> Use:
         """Change versions; what the watch has seen stands, or new versions would blind it to a slow fall."""

@@ -155,3 +155,20 @@ def test_inputs_that_come_to_look_different_stop_exits_although_answers_are_righ
     assert decisions[0].version == FULL_DEPTH
     assert decisions[1] == Retrain(CHANGED, afresh=True)
     assert found.known() == (FULL_DEPTH,)
+
+
+def test_where_the_mix_changes_all_the_time_that_of_a_long_time_counts() -> None:
+    """Before a camera things come and go: a version that is good for all together stays while one of them is there."""
+    found = controller()
+    answered(found, 0, FIRST_LESSON)
+    found.learned(Version("000001", (0.0, 0.15), (0.2, 0.2), {0: 0.5, 1: 0.5}), 0.0)
+    decisions = []
+    for number in range(1_000):
+        for decision in answered(found, number // 100 % 2, 1):
+            decisions.append((number, decision))
+            if isinstance(decision, Retrain):
+                found.learned(None, 0.0)
+    assert found.restless
+    late = [decision for number, decision in decisions if number >= 500]
+    assert not any(isinstance(decision, Use) or decision.moved for decision in late)
+    assert abs(found.shares()[0] - 0.5) < 0.06

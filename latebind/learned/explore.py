@@ -21,7 +21,7 @@ from latebind.learned.networks import Predictor, make_predictor
 from latebind.learned.plan import Candidate
 from latebind.learned.samples import Samples
 from latebind.learned.stored import LookupFiles, Rows
-from latebind.learned.train import Lesson, PredictorTraining, batches_in, predict, train_selector
+from latebind.learned.train import DISTILLATION, Lesson, PredictorTraining, batches_in, predict, train_selector
 from latebind.program.load import load_program
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
@@ -53,12 +53,16 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Explorer:
-    """Trains candidates for `program`; `wide` is the same on all cores, for work that is not measured."""
+    """Trains candidates for `program`; `wide` is the same on all cores, for work that is not measured.
+
+    `distillation` is the share of the base model's distribution in the loss (`train.distillation_loss`).
+    """
 
     program: Program
     wide: Program
     seed: int
     progress: Progress
+    distillation: float = DISTILLATION
 
     def train(self, planned: Sequence[Candidate], fit: Samples, *, presentations: int, memory: int) -> list[Trained]:
         """Train a predictor and a selector for each candidate on the rows of `fit`, and measure them in their place.
@@ -74,7 +78,9 @@ class Explorer:
         steps = sum(passes * batches_in(len(part)) for part in parts)
         predictors = [self._predictor(one) for one in planned]
         training = [
-            PredictorTraining(predictor, steps=steps, generator=_generator(self.seed, one.stage))
+            PredictorTraining(
+                predictor, steps=steps, generator=_generator(self.seed, one.stage), distillation=self.distillation
+            )
             for one, predictor in zip(planned, predictors, strict=True)
         ]
         each = 0.75 / len(parts)

@@ -36,9 +36,12 @@ class Lesson:
 class PredictorTraining:
     """One predictor while it learns; lessons come in pieces, `steps` is how many batches there are in all."""
 
-    def __init__(self, predictor: nn.Module, *, steps: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, predictor: nn.Module, *, steps: int, generator: torch.Generator, distillation: float = DISTILLATION
+    ) -> None:
         self.predictor = predictor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._generator = generator
+        self._distillation = distillation
         self._steps = max(1, steps)
         self._step = 0
         kernels = [weight for weight in predictor.parameters() if weight.dim() == 4]
@@ -64,7 +67,7 @@ class PredictorTraining:
         with torch.autocast("cpu", torch.bfloat16, enabled=self._half):
             predicted = self.predictor(lesson.activations[rows].float())
         labels = lesson.labels[rows] if lesson.labels is not None else None
-        loss = distillation_loss(predicted.float(), lesson.answers[rows], labels)
+        loss = distillation_loss(predicted.float(), lesson.answers[rows], labels, share=self._distillation)
         self.predictor.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
@@ -107,10 +110,12 @@ def _rows_of(kernel: Tensor) -> Tensor:
     return kernel.permute(0, 2, 3, 1).view(len(kernel), -1)
 
 
-def distillation_loss(predicted: Tensor, answers: Tensor, labels: Tensor | None) -> Tensor:
+def distillation_loss(
+    predicted: Tensor, answers: Tensor, labels: Tensor | None, *, share: float = DISTILLATION
+) -> Tensor:
     """Return the loss of Hinton et al. 2015: the base model's distribution, softened, and the true classes.
 
-    Without labels the base model's own answer takes their place.
+    Without labels the base model's own answer takes their place. `share` is that of the distribution.
     """
     soft = functional.kl_div(
         functional.log_softmax(predicted / TEMPERATURE, dim=1),
@@ -118,7 +123,7 @@ def distillation_loss(predicted: Tensor, answers: Tensor, labels: Tensor | None)
         reduction="batchmean",
     )
     hard = functional.cross_entropy(predicted, labels if labels is not None else answers.argmax(dim=1))
-    return DISTILLATION * TEMPERATURE**2 * soft + (1.0 - DISTILLATION) * hard
+    return share * TEMPERATURE**2 * soft + (1.0 - share) * hard
 
 
 def train_selector(

@@ -24,7 +24,7 @@ from latebind.bench.streams import brighter, zipf_stream
 from latebind.domain.config import AdaptationConfig
 from latebind.learned.activations import Observed
 from latebind.learned.build import recalibrate
-from latebind.learned.head import Head
+from latebind.learned.head import Head, HeadFunction
 from latebind.learned.samples import Samples
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository, find_models
@@ -203,15 +203,15 @@ class _Street:
         key = (version, bright)
         if key not in self._answers:
             observed = self._looked[bright]
-            base = observed.answers.argmax(dim=1)
-            given = base.clone()
-            waits = torch.ones(len(base), dtype=torch.bool)
+            base = observed.answers.argmax(dim=1).numpy()
+            given = base.copy()
+            waits = np.ones(len(base), dtype=np.bool_)
             for features, (head, threshold) in zip(observed.features, self._heads(version), strict=True):
-                said, scores = head(features)
+                said, scores = HeadFunction(head)(features.numpy())
                 hit = waits & (scores >= threshold)
-                given[hit] = said.argmax(dim=1)[hit]
+                given[hit] = said.argmax(axis=1)[hit]
                 waits &= ~hit
-            self._answers[key] = (given.numpy(), (given == base).numpy())
+            self._answers[key] = (given, given == base)
         return self._answers[key]
 
     def _heads(self, version: str) -> list[tuple[Head, float]]:

@@ -5,26 +5,20 @@ that a change of the machine's speed meets both alike. With folds, thresholds ar
 sent, so that one set of rows is enough and every one of them is new to the thresholds that answer it.
 """
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from latebind.bench.client import Answered, Array, Body, Caller, encode
+from latebind.bench.folds import calibrated_folds
 from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.domain.errors import ConfigError
-from latebind.learned.build import recalibrate
-from latebind.learned.samples import Samples
-from latebind.repository.directory import ModelDirectory
-from latebind.repository.listing import Repository, find_models
 
 BLOCK = 25
 WARM_UP = 50
@@ -97,30 +91,23 @@ def run_folds(
     fidelity: float,
     progress: Callable[[str, float], None],
 ) -> ExitsReport:
-    """Part the rows into `folds`; for each, calibrate a copy of the model on the others, then ask for this one.
-
-    Row i is in fold i modulo `folds`.
-    """
-    fold_of = np.arange(len(_rows(inputs))) % folds
-    if not 2 <= folds <= len(fold_of):
-        raise ConfigError(f"{folds} folds of {len(fold_of)} rows: give 2 or more, and not more than there are rows")
-    (source,) = find_models(repository, [model])
+    """Part the rows into `folds`; for each, ask a copy of the model that was calibrated on the others."""
     answers: dict[str, list[Answered]] = {"on": [], "off": []}
-    for fold in range(folds):
-        here = fold_of == fold
-        others = Samples({name: torch.from_numpy(array[~here]) for name, array in inputs.items()})
-        with TemporaryDirectory() as folder:
-            copy = Repository(folder).path_for(model, "1")
-            shutil.copytree(source, copy)
-            progress(f"calibrating for fold {fold + 1} of {folds}", fold / folds)
-            recalibrate(
-                ModelDirectory.open(copy), others, fidelity=fidelity, backend=setting.backend, seed=setting.seed
-            )
-            progress(f"asking for fold {fold + 1} of {folds}", (fold + 0.4) / folds)
-            found = ask_both(Path(folder), model, {name: array[here] for name, array in inputs.items()}, setting)
+    order: list[int] = []
+    for folder, here in calibrated_folds(
+        repository,
+        model,
+        inputs,
+        folds=folds,
+        fidelity=fidelity,
+        backend=setting.backend,
+        seed=setting.seed,
+        progress=progress,
+    ):
+        order += here.tolist()
+        found = ask_both(folder, model, {name: array[here] for name, array in inputs.items()}, setting)
         for name, given in found.items():
             answers[name] += given
-    order = np.argsort(fold_of, kind="stable")
     return _report(model, setting.seed, answers, None if labels is None else labels[order])
 
 

@@ -40,12 +40,16 @@ SIDES = {"off": ["--no-exits"], "built": ["--exits"], "adapted": ["--exits", "--
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What is sent. With `alpha` classes follow Zipf's law (`streams.zipf_stream`); without, rows come as they lie."""
+    """What is sent.
+
+    With `alpha` classes follow Zipf's law (`streams.zipf_stream`); without, rows come as they lie, `passes` times over.
+    """
 
     alpha: float | None = None
     phases: int = 2
     length: int = 10_000
     jitter: int = 2
+    passes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ def run(
     random = np.random.default_rng(setting.seed)
     n = len(next(iter(inputs.values())))
     if traffic.alpha is None:
-        held, sent = np.arange(0), np.arange(n)
+        held, sent = np.arange(0), np.tile(np.arange(n), traffic.passes)
     else:
         if labels is None:
             raise ConfigError("a stream by classes needs labels: give data that has them")

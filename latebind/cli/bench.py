@@ -8,6 +8,7 @@ import typer
 
 from latebind.bench import calibration as calibration_bench
 from latebind.bench import drift as drift_bench
+from latebind.bench import engine as engine_bench
 from latebind.bench import exits as exits_bench
 from latebind.bench import flood as flood_bench
 from latebind.bench import load as load_bench
@@ -103,6 +104,50 @@ def exits(
 
 
 @app.command()
+def engine(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    backend: Annotated[str | None, typer.Option(help="Serve both sides with it. Default: as built.")] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Rows a call; may be repeated. Default: 1, 2, 4 and 8.")
+    ] = None,
+    folds: Annotated[
+        int, typer.Option(help="Calibrate on the other rows, in so many folds. Default: take the model as it is.")
+    ] = 0,
+    fidelity: Annotated[float, typer.Option(help="The target to calibrate the folds for.")] = 0.97,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """What leaving early is worth in the live engine without a door: by the rows of a call, and throughput.
+
+    Example: `latebind bench engine models --model resnet56 --data examples.cifar10.data:unseen
+    --data-option data=cifar10/ --folds 5`
+    """
+    setting = exits_bench.Setting(backend, (door_core,), engine_core, seed)
+    with reporting(), progress("asking two engines") as tell:
+        inputs, _ = load_rows(data, options(data_option or []))
+        report = engine_bench.run(
+            repository,
+            model,
+            inputs,
+            setting=setting,
+            folds=folds,
+            fidelity=fidelity,
+            batches=batch or engine_bench.BATCHES,
+            progress=tell,
+        )
+    kind = f"{folds} folds, target {fidelity:g}" if folds else "calibrated as it is"
+    show(f"{model}: latency of rows in the engine, closed loop, {kind}, seed {seed}", report.rows())
+    show("throughput with more waiting than a batch takes", report.throughput_rows())
+    console.print(f"times more, each side with its better policy   {report.throughput()}")
+    save(json_file, {"latency": report.rows(), "throughput": report.throughput_rows()})
+
+
+@app.command()
 def locality(
     repository: Repository,
     model: Model,
@@ -113,7 +158,13 @@ def locality(
     ] = None,
     phases: Annotated[int, typer.Option(help="How often another class dominates.")] = 2,
     length: Annotated[int, typer.Option(help="Requests of each phase.")] = 10_000,
-    jitter: Annotated[int, typer.Option(help="Shift images by up to so many cells, and mirror them, at random.")] = 2,
+    passes: Annotated[
+        int, typer.Option(help="Without --alpha: how often all rows are sent, one pass after another.")
+    ] = 1,
+    jitter: Annotated[
+        int | None,
+        typer.Option(help="Shift images by up to so many cells, and mirror them, at random. Default: 2 with --alpha."),
+    ] = None,
     fidelity: Annotated[float, typer.Option(help="The target.")] = 0.97,
     sample: Annotated[float, typer.Option(help="Share of requests that the service runs to the end.")] = 0.2,
     retrain_s: Annotated[float, typer.Option(help="Seconds until caches are retrained anyway.")] = 900.0,
@@ -133,7 +184,8 @@ def locality(
     --data-option data=cifar10/ --alpha 1.5`
     """
     setting = exits_bench.Setting(backend, (door_core,), engine_core, seed, log)
-    traffic = locality_bench.Traffic(alpha, phases, length, jitter)
+    shift = jitter if jitter is not None else 2 if alpha is not None else 0
+    traffic = locality_bench.Traffic(alpha, phases, length, shift, passes)
     with reporting(), progress("asking three servers") as tell:
         inputs, labels = load_rows(data, options(data_option or []))
         report = locality_bench.run(
@@ -147,7 +199,7 @@ def locality(
             options=("--sample", str(sample), "--retrain-s", str(retrain_s)),
             progress=tell,
         )
-    kind = f"Zipf {alpha:g}, {phases} phases of {length}" if alpha is not None else "rows as they lie"
+    kind = f"Zipf {alpha:g}, {phases} phases of {length}" if alpha is not None else f"rows as they lie, {passes} times"
     show(
         f"{model}: {len(report.calls['off'])} requests a side, {kind}, target {fidelity:g}, seed {seed}", report.rows()
     )

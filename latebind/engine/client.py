@@ -241,8 +241,8 @@ def _answer(call: Call) -> Answer:
             spec.name: rows[slots] for spec, rows in zip(call.lane.spec.outputs, call.lane.rows.outputs, strict=True)
         },
         left_at=tuple(end.stage for end in ends),
-        queue_seconds=max(end.waited for end in ends),
-        compute_seconds=max(end.ran for end in ends),
+        waited=tuple(end.waited for end in ends),
+        ran=tuple(end.ran for end in ends),
     )
 
 

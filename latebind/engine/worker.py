@@ -57,6 +57,7 @@ class Worker:
             )
             for name, slots in zip(models, memory.models, strict=True)
         }
+        self._answers = {name: slots.outputs[0] for name, slots in zip(models, memory.models, strict=True)}
         self._lookups = {name: model.lookups for name, model in models.items()}
         self._requests: tuple[int, ...] = ()
         self._activation: Tensor | None = None
@@ -100,11 +101,13 @@ class Worker:
         if lookup is None:
             return ()
         answers, hits = lookup(activation)
-        places = [place for place, hit in enumerate(hits.tolist()) if hit]
-        if not places:
-            return ()
-        _scatter(self._slots[action.model][1][0], tuple(action.slots[place] for place in places), answers[places])
-        return tuple(action.requests[place] for place in places)
+        rows = self._answers[action.model]
+        exited = []
+        for place, hit in enumerate(hits.tolist()):
+            if hit:
+                rows[action.slots[place]] = answers[place]
+                exited.append(action.requests[place])
+        return tuple(exited)
 
 
 def _gather(rows: Tensor, slots: tuple[int, ...]) -> Tensor:

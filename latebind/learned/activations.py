@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from latebind.learned.compose import Seen
-from latebind.learned.head import Head
+from latebind.learned.head import Head, HeadFunction
 from latebind.learned.lookup import LookupFunction
 from latebind.learned.samples import Samples
 from latebind.program.program import Program
@@ -78,13 +78,12 @@ def observe(program: Program, samples: Samples, lookups: Sequence[tuple[int, Loo
 
 def observed(heads: Sequence[Head], features: Sequence[Tensor], answers: Tensor) -> Observed:
     """Return what `heads` make of features, each of its own, where the base model gave `answers`."""
-    classes = answers.argmax(dim=1)
+    classes = answers.argmax(dim=1).numpy()
     scores = np.empty((len(heads), len(answers)))
     right = np.empty((len(heads), len(answers)), dtype=np.bool_)
     for k, (head, rows) in enumerate(zip(heads, features, strict=True)):
-        said, sure = head(rows)
-        scores[k] = sure.numpy()
-        right[k] = (said.argmax(dim=1) == classes).numpy()
+        said, scores[k] = HeadFunction(head)(rows.numpy())
+        right[k] = said.argmax(axis=1) == classes
     return Observed(Seen(scores, right), tuple(features), answers)
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
-from latebind.learned.head import Head
+from latebind.learned.head import Floats, Head, HeadFunction
 from latebind.learned.stored import LookupFiles, read_caches, read_lookup
 from latebind.program.backends import StageFunction
 from latebind.program.load import compile_graph
@@ -15,17 +17,18 @@ from latebind.program.stored import read_model, read_stages
 from latebind.repository.directory import ModelDirectory
 
 
-@dataclass(frozen=True, slots=True)
 class LookupFunction:
-    """`lookup(activation) -> (answers (B, classes), scores (B,))`. Not for two threads at a time."""
+    """`lookup(activation) -> (answers (B, classes), scores (B,))`, float32. Not for two threads at a time."""
 
-    features: StageFunction
-    head: Head
+    def __init__(self, features: StageFunction, head: Head) -> None:
+        self.features = features
+        self.head = head
+        self._answer = HeadFunction(head)
 
-    def __call__(self, activation: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, activation: Tensor) -> tuple[Floats, Floats]:
         """Return what the base model would answer, and how sure that is."""
         (features,) = self.features(activation)
-        return self.head(features)
+        return self._answer(features.numpy())
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Lookup:
     threshold: float
     function: LookupFunction
 
-    def __call__(self, activation: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, activation: Tensor) -> tuple[Floats, NDArray[np.bool_]]:
         """Return answers `(B, classes) float32` like the model's output, and for which rows they hold, `(B,) bool`."""
         answers, scores = self.function(activation)
         return answers, scores >= self.threshold

@@ -15,14 +15,14 @@ Array = NDArray[Any]
 class Answer:
     """What became of the N rows of one call.
 
-    `outputs` are arrays `(N, *shape)` by name, `left_at` the stage that each row left at, the seconds those of the
-    slowest row in the queue and on a worker.
+    `outputs` are arrays `(N, *shape)` by name; of each row, `left_at` is the stage that it left at, `waited` and `ran`
+    are the seconds that it spent in the queue and with a worker.
     """
 
     outputs: dict[str, Array]
     left_at: tuple[int, ...]
-    queue_seconds: float = 0.0
-    compute_seconds: float = 0.0
+    waited: tuple[float, ...] = ()
+    ran: tuple[float, ...] = ()
 
 
 class Outcomes(TypedDict):

@@ -95,7 +95,9 @@ class Service:
 
     def milliseconds(self, answer: Answer) -> tuple[float, float]:
         """Return how long the slowest row waited and ran; both 0 where the operator hides what answers tell."""
-        return (answer.queue_seconds * 1e3, answer.compute_seconds * 1e3) if self._show_exit else (0.0, 0.0)
+        if not self._show_exit:
+            return 0.0, 0.0
+        return max(answer.waited, default=0.0) * 1e3, max(answer.ran, default=0.0) * 1e3
 
     async def metrics(self) -> Snapshot:
         """Return the engine's figures."""

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ def answers_with_exits(directory: ModelDirectory, images: Tensor) -> tuple[Tenso
             if number in lookups:
                 answers, hit = lookups[number](passed[0])
                 if bool(hit):
-                    passed, left = (answers,), left + 1
+                    passed, left = (torch.from_numpy(answers),), left + 1
                     break
         found.append(passed[0])
     return torch.cat(found), left / len(images)
@@ -84,11 +85,11 @@ def test_a_lookup_gives_the_same_answers_each_time_it_is_loaded(built: Built) ->
         activation = program.run_through(stage, built.unseen[:16])
         answers, hit = lookup(activation)
         again, hit_again = second[stage](activation)
-        assert torch.equal(answers, again)
-        assert torch.equal(hit, hit_again)
+        assert np.array_equal(answers, again)
+        assert np.array_equal(hit, hit_again)
         assert answers.shape == (16, 10)
-        assert answers.dtype == torch.float32
-        assert hit.dtype == torch.bool
+        assert answers.dtype == np.float32
+        assert hit.dtype == np.bool_
 
 
 def test_openvino_answers_as_eager_does_within_half_precision(built: Built) -> None:
@@ -97,7 +98,7 @@ def test_openvino_answers_as_eager_does_within_half_precision(built: Built) -> N
     fast = load_lookups(built.directory, backend="openvino")
     for stage, lookup in load_lookups(built.directory, backend="eager").items():
         activation = program.run_through(stage, built.unseen[:8])
-        torch.testing.assert_close(fast[stage](activation)[0], lookup(activation)[0], rtol=5e-2, atol=5e-2)
+        np.testing.assert_allclose(fast[stage](activation)[0], lookup(activation)[0], rtol=5e-2, atol=5e-2)
 
 
 def test_a_target_of_one_leaves_no_lookups(built: Built, tmp_path: Path) -> None:

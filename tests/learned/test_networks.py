@@ -1,10 +1,11 @@
 """Predictors take activations of any shape; a lookup is one module."""
 
+import numpy as np
 import pytest
 import torch
 
 from latebind.domain.errors import ConfigError
-from latebind.learned.head import Head, Selector
+from latebind.learned.head import Floats, Head, HeadFunction, Selector
 from latebind.learned.networks import (
     DEEP,
     KINDS,
@@ -15,12 +16,18 @@ from latebind.learned.networks import (
 )
 
 
+def random_features(rows: int, width: int) -> Floats:
+    return np.random.default_rng(0).normal(size=(rows, width)).astype(np.float32)
+
+
 @pytest.mark.parametrize("shape", [(16, 32, 32), (3, 5, 7), (8, 100, 60), (4, 1, 1), (20, 12), (50,)])
 def test_any_activation_gives_one_answer_a_row(shape: tuple[int, ...]) -> None:
     for kind in kinds_for(shape):
         predictor = make_predictor(shape, 7, kind).eval()
         head = Head.of(predictor.answer, Selector(7))
-        answers, scores = head(predictor.features(torch.randn(3, *shape)))
+        with torch.inference_mode():
+            features = predictor.features(torch.randn(3, *shape)).numpy()
+        answers, scores = HeadFunction(head)(features)
         assert answers.shape == (3, 7)
         assert scores.shape == (3,)
 
@@ -68,11 +75,24 @@ def test_scores_do_not_overflow_on_extreme_answers() -> None:
 
 
 def test_a_selector_that_has_learned_nothing_gives_the_odds_of_the_highest_class() -> None:
-    head = Head.of(torch.nn.Linear(3, 4), Selector(4))
-    answers, scores = head(torch.randn(20, 3))
-    torch.testing.assert_close(scores, torch.logit(answers.softmax(dim=1).amax(dim=1)), rtol=1e-4, atol=1e-4)
-    certain = head(torch.full((1, 3), 1e4))[1]
-    assert bool(certain.isfinite().all())
+    head = HeadFunction(Head.of(torch.nn.Linear(3, 4), Selector(4)))
+    answers, scores = head(random_features(20, 3))
+    highest = torch.from_numpy(answers).softmax(dim=1).amax(dim=1)
+    np.testing.assert_allclose(scores, torch.logit(highest), rtol=1e-4, atol=1e-4)
+    assert np.isfinite(head(np.full((1, 3), 1e4, np.float32))[1]).all()
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1_000])
+def test_a_head_at_work_gives_what_layer_and_selector_gave_in_training(classes: int) -> None:
+    layer, selector = torch.nn.Linear(16, classes), Selector(classes)
+    torch.nn.init.normal_(selector.score.weight)
+    features = random_features(50, 16)
+    with torch.inference_mode():
+        wanted = layer(torch.from_numpy(features))
+        sure = selector(wanted)
+    answers, scores = HeadFunction(Head.of(layer, selector))(features)
+    np.testing.assert_allclose(answers, wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores, sure, rtol=1e-4, atol=1e-4)
 
 
 def test_tensors_that_are_no_head_are_refused() -> None:

@@ -1,0 +1,247 @@
+"""What leaving early is worth in the live engine, without a door: by the rows of a call, and with always enough to do.
+
+Two engines with the same model directory, backend and core, one with exits, are asked in turn, block by block. A row's
+seconds are those from the engine's hearing of it to its answer: of the rows of one call, those that hit leave first.
+Throughput is that with more single rows waiting than a batch takes, for the smallest and the largest batch asked for;
+each side is given the better of the two.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.bench.client import Array
+from latebind.bench.exits import Setting
+from latebind.bench.folds import calibrated_folds
+from latebind.bench.server import pinned
+from latebind.bench.statistics import Interval, ratio_of_means
+from latebind.domain.config import EngineConfig, PolicyConfig
+from latebind.engine.client import EngineClient
+from latebind.engine.order import EngineOrder
+from latebind.repository.listing import find_models
+from latebind.server.gateway import Answer
+
+BATCHES = (1, 2, 4, 8)
+BLOCK = 24  # rows that one engine is asked for before the other has its turn
+WARM_UP = 48
+PIECE = 250  # rows of one phase of throughput
+WAITING = 3  # batches' worth of rows under way while throughput is measured
+PATIENCE = 30.0  # seconds that any call may take
+SIDES = ("off", "on")
+
+Seconds = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Asked:
+    """What calls of one size saw, row by row in the same order on both sides."""
+
+    rows: dict[str, list[float]] = field(default_factory=lambda: {side: [] for side in SIDES})
+    calls: dict[str, list[float]] = field(default_factory=lambda: {side: [] for side in SIDES})
+    classes: dict[str, list[int]] = field(default_factory=lambda: {side: [] for side in SIDES})
+
+    def take(self, side: str, answer: Answer, seconds: float) -> None:
+        """Note one call."""
+        (output,) = answer.outputs.values()
+        self.rows[side] += [waited + ran for waited, ran in zip(answer.waited, answer.ran, strict=True)]
+        self.calls[side].append(seconds)
+        self.classes[side] += output.argmax(axis=1).tolist()
+
+    def seconds(self, side: str) -> Seconds:
+        """Return the seconds of each row."""
+        return np.array(self.rows[side])
+
+    def gain(self, seed: int) -> Interval:
+        """Return the mean of rows without exits over the mean with."""
+        return ratio_of_means(self.seconds("off"), self.seconds("on"), block=BLOCK, seed=seed)
+
+    @property
+    def tail(self) -> float:
+        """The 99th percentile with exits over that without."""
+        return float(np.percentile(self.seconds("on"), 99) / np.percentile(self.seconds("off"), 99))
+
+    @property
+    def fidelity(self) -> float:
+        """The share of rows answered alike."""
+        return float((np.array(self.classes["on"]) == np.array(self.classes["off"])).mean())
+
+
+@dataclass(slots=True)
+class EngineReport:
+    """By the number of rows in a call; and by the largest batch the seconds a row of each phase, by side."""
+
+    model: str
+    seed: int
+    asked: dict[int, Asked]
+    phases: dict[int, dict[str, list[float]]]
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the latencies as rows of a table."""
+        return [self._row(batch) for batch in self.asked]
+
+    def throughput_rows(self) -> list[dict[str, object]]:
+        """Return the throughputs as rows of a table."""
+        return [
+            {
+                "largest batch": most,
+                "off per s": f"{1 / np.mean(phases['off']):.0f}",
+                "on per s": f"{1 / np.mean(phases['on']):.0f}",
+                "times more": str(self._times(phases["off"], phases["on"])),
+            }
+            for most, phases in self.phases.items()
+        ]
+
+    def throughput(self) -> Interval:
+        """Return how many times more rows a second there are with exits, each side with its better policy."""
+        off, on = (min((phases[side] for phases in self.phases.values()), key=np.mean) for side in SIDES)
+        return self._times(off, on)
+
+    def _times(self, off: Sequence[float], on: Sequence[float]) -> Interval:
+        return ratio_of_means(np.array(off), np.array(on), block=1, seed=self.seed)
+
+    def _row(self, batch: int) -> dict[str, object]:
+        asked, gain = self.asked[batch], self.asked[batch].gain(self.seed)
+        off, on = asked.seconds("off"), asked.seconds("on")
+        first = next(iter(self.asked.values())).gain(self.seed)
+        return {
+            "rows a call": batch,
+            "off ms": f"{off.mean() * 1e3:.3f}",
+            "on ms": f"{on.mean() * 1e3:.3f}",
+            "times less": str(gain),
+            "of the first": f"{gain.value / first.value:.3f}",
+            "p99 off": f"{np.percentile(off, 99) * 1e3:.2f}",
+            "p99 on": f"{np.percentile(on, 99) * 1e3:.2f}",
+            "p99 on / off": f"{asked.tail:.3f}",
+            "call off ms": f"{np.mean(asked.calls['off']) * 1e3:.3f}",
+            "call on ms": f"{np.mean(asked.calls['on']) * 1e3:.3f}",
+            "fidelity": f"{asked.fidelity:.4f}",
+        }
+
+
+def run(
+    repository: Path,
+    model: str,
+    inputs: Mapping[str, Array],
+    *,
+    setting: Setting,
+    folds: int,
+    fidelity: float,
+    batches: Sequence[int] = BATCHES,
+    progress: Callable[[str, float], None],
+) -> EngineReport:
+    """Ask for every row of `inputs` (arrays `(N, *shape)` by name) in calls of each size, and for throughput.
+
+    With `folds` each part of the rows meets thresholds calibrated on the others (`folds.calibrated_folds`), without it
+    the model is taken as it is. Raises `ConfigError`.
+    """
+    report = EngineReport(
+        model,
+        setting.seed,
+        asked={batch: Asked() for batch in batches},
+        phases={most: {side: [] for side in SIDES} for most in sorted({min(batches), max(batches)})},
+    )
+    everything = np.arange(len(next(iter(inputs.values()))))
+    parts: Iterator[tuple[Path, NDArray[np.int64]]] = iter([(repository, everything)])
+    if folds:
+        parts = calibrated_folds(
+            repository,
+            model,
+            inputs,
+            folds=folds,
+            fidelity=fidelity,
+            backend=setting.backend,
+            seed=setting.seed,
+            progress=progress,
+        )
+    for folder, here in parts:
+        rows = {name: array[here] for name, array in inputs.items()}
+        with pinned(setting.door_cores):
+            asyncio.run(_measure(report, folder, rows, setting))
+    return report
+
+
+async def _measure(report: EngineReport, repository: Path, rows: Mapping[str, Array], setting: Setting) -> None:
+    (path,) = find_models(repository, [report.model])
+    random = Random(setting.seed)
+    for most, phases in report.phases.items():
+        async with AsyncExitStack() as stack:
+            engines = {side: await _started(stack, path, side, most, setting) for side in SIDES}
+            for engine in engines.values():
+                for start in range(0, WARM_UP, most):
+                    await _call(engine, report.model, _take(rows, start, start + most))
+            if most == max(report.phases):
+                for batch, asked in report.asked.items():
+                    await _closed_loop(engines, report.model, rows, batch, asked, random)
+            await _saturated(engines, report.model, rows, most, phases, random)
+
+
+async def _started(stack: AsyncExitStack, path: Path, side: str, most: int, setting: Setting) -> EngineClient:
+    order = EngineOrder(
+        directories=(str(path),),
+        engine=EngineConfig(cores=(setting.engine_core,), exits=side == "on", backend=setting.backend),
+        policy=PolicyConfig("graph", max_batch=most),
+    )
+    engine = await EngineClient.start(order)
+    stack.push_async_callback(engine.close)
+    return engine
+
+
+async def _closed_loop(
+    engines: Mapping[str, EngineClient],
+    model: str,
+    rows: Mapping[str, Array],
+    batch: int,
+    asked: Asked,
+    random: Random,
+) -> None:
+    """Ask both for every row, `batch` rows a call; who comes first is drawn for each block."""
+    n = len(next(iter(rows.values())))
+    for begin, end in pairwise([*range(0, n, BLOCK), n]):
+        for side in random.sample(SIDES, len(SIDES)):
+            for start in range(begin, end, batch):
+                part = _take(rows, start, min(start + batch, end))
+                begun = time.perf_counter()
+                answer = await _call(engines[side], model, part)
+                asked.take(side, answer, time.perf_counter() - begun)
+
+
+async def _saturated(
+    engines: Mapping[str, EngineClient],
+    model: str,
+    rows: Mapping[str, Array],
+    most: int,
+    phases: Mapping[str, list[float]],
+    random: Random,
+) -> None:
+    """Time phases of single rows with more under way than a batch takes."""
+    n = len(next(iter(rows.values())))
+    size = min(PIECE, n)
+    for begin in range(0, n - size + 1, size):
+        for side in random.sample(SIDES, len(SIDES)):
+            places = iter(range(begin, begin + size))
+
+            async def ask(engine: EngineClient = engines[side], places: Iterator[int] = places) -> None:
+                for place in places:
+                    await _call(engine, model, _take(rows, place, place + 1))
+
+            begun = time.perf_counter()
+            async with asyncio.TaskGroup() as group:
+                for _ in range(WAITING * most):
+                    group.create_task(ask())
+            phases[side].append((time.perf_counter() - begun) / size)
+
+
+async def _call(engine: EngineClient, model: str, rows: Mapping[str, Array]) -> Answer:
+    return await engine.infer(model, rows, deadline=time.monotonic() + PATIENCE)
+
+
+def _take(rows: Mapping[str, Array], start: int, end: int) -> dict[str, Array]:
+    return {name: array[start:end] for name, array in rows.items()}

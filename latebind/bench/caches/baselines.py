@@ -21,7 +21,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
 
-RANGE_ROWS = 256  # that show a network in eight bits how large its numbers get; they are used for nothing else
+RANGE_ROWS = 128  # that show a network in eight bits how large its numbers get; they are used for nothing else
 
 
 def set_aside(samples: Samples, seed: int) -> tuple[Samples, Samples]:

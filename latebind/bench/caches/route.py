@@ -153,12 +153,7 @@ def _seconds(route: Route, row: tuple[Tensor, ...]) -> list[float]:
 
 def selected(function: LookupFunction) -> Look:
     """Return a learned cache as it is: the predictor answers, the selector says how sure it is."""
-
-    def look(activation: Tensor) -> Scored:
-        answers, scores = function(activation)
-        return np.asarray(answers), np.asarray(scores)
-
-    return look
+    return function
 
 
 def unselected(function: LookupFunction) -> Look:

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from latebind.bench.caches import suite
 from latebind.bench.caches.baselines import RANGE_ROWS
 from latebind.bench.caches.contest import Contender, Plan, promised, standings
+from latebind.bench.caches.models import load_model
 from latebind.bench.caches.plots import write_caches_page
-from latebind.bench.caches.route import END, Exit, Route, Scored, Stage, answers_of, confidence
+from latebind.bench.caches.route import END, Exit, Route, Scored, Stage, answers_of, confidence, selected
 from latebind.bench.caches.suite import Report, Setting
 from latebind.bench.caches.traditional import Hashed, Kept, Nearest
 from latebind.bench.caches.variants import Lessons
@@ -22,7 +23,7 @@ from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.promise import Promise
-from latebind.learned.samples import Samples
+from latebind.learned.samples import Samples, checked
 from tests.digits import FIT, Built, digits
 
 PLAN = Plan(Promise(0.9, 0.9), folds=2)
@@ -168,6 +169,19 @@ def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(report
     accuracy = found.accuracy(found.base)
     assert accuracy is not None
     assert accuracy > 0.9  # labels go with their rows
+
+
+def test_eight_bits_answer_alike_whole_and_in_stages(built: Built, rows: Samples) -> None:
+    model = load_model(built.directory.path.parent.parent, "digits")
+    samples = checked(rows, model.program.spec)
+    assert isinstance(samples.inputs, tuple)
+    exact = answers_of(model.whole(), samples).ends
+    whole = answers_of(Route((model.in_bytes(samples.inputs),)), samples).ends
+    staged = answers_of(model.cached_in_bytes(selected, samples.inputs), samples)
+    assert (whole == exact).mean() > 0.97
+    assert (staged.ends == whole).mean() > 0.99
+    assert len(staged.scores) == len(model.caches)
+    assert model.quantised_bytes() < model.bytes / 2
 
 
 def test_caches_that_compare_are_told_with_what_they_cost(report: Report) -> None:

@@ -101,7 +101,11 @@ def _with_smaller(base: CachedModel, smaller: CachedModel, rows: tuple[torch.Ten
         cascade = Route((first, asks, Stage(base.uncut, again=True)))
         found.append(("cascade, first in eight bits", cascade, base.bytes + size))
         cascade = Route((first, asks, Stage(base.in_bytes(rows).run, again=True)))
-        found.append(("cascade, both in eight bits", cascade, base.quantised_bytes() + size))
+        size += base.quantised_bytes()
+        found.append(("cascade, both in eight bits", cascade, size))
+        own = _again(base.cached_in_bytes(selected, rows).pieces)
+        cached = Route((*smaller.cached_in_bytes(selected, rows).pieces, asks, *own))
+        found.append(("cascade, learned caches in both, all in eight bits", cached, size))
     return found
 
 

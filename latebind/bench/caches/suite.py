@@ -1,7 +1,7 @@
 """All parts of the comparison on one set of rows. Slow parts share what was trained for them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -78,16 +78,20 @@ def run(
     if not all(0 <= stage < len(base.program.stages) - 1 for stage in stages):
         raise ConfigError(f"{base.name} has boundaries 0 to {len(base.program.stages) - 2}, not all of {stages}")
     ranges, samples = baselines.set_aside(checked(data, base.program.spec), plan.seed)
-    found: dict[str, Standings | tuple[Row, ...]] = {}
+    report = Report(len(samples), base.program.backend, stages[-1])
     if BASELINES in parts:
-        found[BASELINES] = baselines.compare(base, smaller, ranges, samples, plan, tell=_part(tell, BASELINES))
-    if lessons is not None:
-        lessons = Lessons(checked(lessons.fit, base.program.spec), *_rest(lessons))
-        if TRADITIONAL in parts:
-            found[TRADITIONAL] = _traditional(base, stages[-1], lessons, setting.stored, samples, plan, tell)
-        if TRAINING & set(parts):
-            found |= _trained(base, stages, lessons, setting, samples, plan, parts, tell)
-    return Report(len(samples), base.program.backend, stages[-1], **found)  # type: ignore[arg-type]
+        told = _part(tell, BASELINES)
+        report = replace(report, baselines=baselines.compare(base, smaller, ranges, samples, plan, tell=told))
+    if lessons is None:
+        return report
+    lessons = replace(lessons, fit=checked(lessons.fit, base.program.spec))
+    if TRADITIONAL in parts:
+        kept, told = _some(lessons.fit, setting.stored, plan.seed), _part(tell, TRADITIONAL)
+        found = traditional.compare(base, stages[-1], kept, samples, plan, tell=told)
+        report = replace(report, traditional=tuple(found))
+    if TRAINING & set(parts):
+        report = _trained(report, base, stages, lessons, setting, samples, plan, parts, tell)
+    return report
 
 
 def _check(parts: Sequence[str], lessons: Lessons | None) -> None:
@@ -98,19 +102,13 @@ def _check(parts: Sequence[str], lessons: Lessons | None) -> None:
         raise ConfigError("only the part baselines trains nothing: give rows to train with (--fit) for the others")
 
 
-def _rest(lessons: Lessons) -> tuple[Sequence[str], int, int]:
-    return lessons.kinds, lessons.presentations, lessons.memory
-
-
-def _traditional(
-    base: CachedModel, stage: int, lessons: Lessons, stored: int, samples: Samples, plan: Plan, tell: Tell
-) -> tuple[Row, ...]:
-    order = torch.randperm(len(lessons.fit), generator=torch.Generator().manual_seed(plan.seed))
-    kept = lessons.fit.take(order[:stored])
-    return tuple(traditional.compare(base, stage, kept, samples, plan, tell=_part(tell, TRADITIONAL)))
+def _some(samples: Samples, most: int, seed: int) -> Samples:
+    """Return up to `most` rows, drawn by seed."""
+    return samples.take(torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))[:most])
 
 
 def _trained(
+    report: Report,
     base: CachedModel,
     stages: Sequence[int],
     lessons: Lessons,
@@ -119,19 +117,20 @@ def _trained(
     plan: Plan,
     parts: Sequence[str],
     tell: Tell,
-) -> Mapping[str, Standings | tuple[Row, ...]]:
+) -> Report:
     explored = variants.explore(base, stages, lessons, samples, plan.seed, tell=_part(tell, VARIANTS))
-    found: dict[str, Standings | tuple[Row, ...]] = {}
     if VARIANTS in parts:
-        found[VARIANTS] = tuple(variants.compare(explored, samples, plan))
+        report = replace(report, variants=tuple(variants.compare(explored, samples, plan)))
     if COMPOSITION in parts:
         told = _part(tell, COMPOSITION)
-        found[COMPOSITION] = composition.compare(base, explored, samples, plan, budgets=setting.budgets, tell=told)
+        composed = composition.compare(base, explored, samples, plan, budgets=setting.budgets, tell=told)
+        report = replace(report, composition=composed)
     if ABLATIONS in parts:
         told = _part(tell, ABLATIONS)
         undistilled = variants.explore(base, stages, lessons, samples, plan.seed, tell=told, distillation=0.0)
-        found[ABLATIONS] = ablations.compare(base, explored, undistilled, samples, plan, tell=told)
-    return found
+        ablated = ablations.compare(base, explored, undistilled, samples, plan, tell=told)
+        report = replace(report, ablations=ablated)
+    return report
 
 
 def _part(tell: Tell, part: str) -> Tell:

@@ -162,6 +162,7 @@ def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(report
     assert found.fidelity(found.base) == 1.0
     assert found.fidelity(named["cascade"]) == 1.0  # of a model with itself
     assert "digits" in named["cascade"].left
+    assert {"smaller digits", "cascade of cached models", "learned cache, then cascade"} < set(named)
     for name in ("learned caches", "softmax of predictors"):
         assert found.fidelity(named[name]) >= KEPT
         assert named[name].left.count(END) < 0.8 * report.rows

@@ -1,8 +1,9 @@
 """Learned caches against fewer bits, a smaller model and a cascade of both (GATI, table 6, figures 6 and 8a)."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from latebind.bench.caches.contest import Contender, Plan, Standings, Tell, no_exits, promised, standings
 from latebind.bench.caches.models import CachedModel
@@ -37,11 +38,9 @@ def compare(
 ) -> Standings:
     """Measure the base model and every method on the same rows. `ranges` are rows for eight bits alone."""
     assert isinstance(ranges.inputs, tuple)
-    methods = [*_fewer_bits(base, ranges.inputs), *_cached(base, ranges.inputs)]
-    if smaller is not None:
-        if smaller.program.spec.inputs != base.program.spec.inputs:
-            raise ConfigError(f"{smaller.name} takes other inputs than {base.name}: name a model of the same")
-        methods += _with_smaller(base, smaller, ranges.inputs)
+    if smaller is not None and smaller.program.spec.inputs != base.program.spec.inputs:
+        raise ConfigError(f"{smaller.name} takes other inputs than {base.name}: name a model of the same")
+    methods = _methods(base, smaller, ranges.inputs)
     tell("what the base model says", 0.0)
     says = answers_of(base.whole(), samples).ends
     contenders = [Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits)]
@@ -62,55 +61,71 @@ def contender(name: str, route: Route, size: int, samples: Samples, says: Classe
 Method = tuple[str, Route, int]
 
 
-def _fewer_bits(base: CachedModel, rows: tuple[torch.Tensor, ...]) -> list[Method]:
-    found: list[Method] = []
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A model in one precision: whole, and in stages with its learned caches; `bytes` without those."""
+
+    whole: Stage
+    cached: Route
+    bytes: int
+    entry: bool
+
+    @property
+    def again(self) -> Stage:
+        """The whole model as the second network of a cascade."""
+        return Stage(self.whole.run, again=True)
+
+    @property
+    def cached_again(self) -> tuple[Stage | Exit, ...]:
+        """The cached model as the second network of a cascade."""
+        first, *others = self.cached.pieces
+        assert isinstance(first, Stage)
+        return (Stage(first.run, again=True), *others)
+
+    @property
+    def before(self) -> tuple[Stage | Exit, ...]:
+        """The learned cache before the network, if there is one."""
+        first = self.cached.pieces[:2]
+        return first if self.entry and isinstance(first[1], Exit) else ()
+
+
+def _exact(model: CachedModel) -> Form:
+    return Form(Stage(model.uncut), model.cached(selected), model.bytes, model.program.entry)
+
+
+def _in_bytes(model: CachedModel, rows: tuple[Tensor, ...]) -> Form:
+    cached = model.cached_in_bytes(selected, rows)
+    return Form(model.in_bytes(rows), cached, model.quantised_bytes(), model.program.entry)
+
+
+def _methods(base: CachedModel, smaller: CachedModel | None, rows: tuple[Tensor, ...]) -> list[Method]:
+    large = _exact(base)
+    found: list[Method] = [
+        ("learned caches", large.cached, large.bytes),
+        ("softmax of predictors", base.cached(unselected), large.bytes),
+    ]
+    if smaller is not None:
+        found += _cascades(smaller.name, _exact(smaller), large, "")
     if base.program.backend == "openvino":
-        found.append((f"{base.name} in bfloat16", base.in_bfloat16(), base.bytes // 2))
+        found.append((f"{base.name}, bfloat16", base.in_bfloat16(), base.bytes // 2))
     if base.has_bytes:
-        found.append((f"{base.name} in eight bits", Route((base.in_bytes(rows),)), base.quantised_bytes()))
+        narrow = _in_bytes(base, rows)
+        found.append((f"{base.name}, eight bits", Route((narrow.whole,)), narrow.bytes))
+        found.append(("learned caches, eight bits", narrow.cached, narrow.bytes))
+        if smaller is not None:
+            found += _cascades(smaller.name, _in_bytes(smaller, rows), narrow, ", eight bits")
     return found
 
 
-def _cached(base: CachedModel, rows: tuple[torch.Tensor, ...]) -> list[Method]:
+def _cascades(name: str, small: Form, large: Form, precision: str) -> list[Method]:
+    """Return a smaller model alone and before the base model: bare, as the paper caches both, and behind a cache."""
+    asks, size = Exit(name, confident), small.bytes + large.bytes
     found: list[Method] = [
-        ("learned caches", base.cached(selected), base.bytes),
-        ("softmax of predictors", base.cached(unselected), base.bytes),
+        (f"smaller {name}{precision}", Route((small.whole,)), small.bytes),
+        (f"cascade{precision}", Route((small.whole, asks, large.again)), size),
+        (f"cascade of cached models{precision}", Route((*small.cached.pieces, asks, *large.cached_again)), size),
     ]
-    if base.has_bytes:
-        route = base.cached_in_bytes(selected, rows)
-        found.append(("learned caches, all in eight bits", route, base.quantised_bytes()))
+    if large.before:
+        behind = Route((*large.before, small.again, asks, large.again))
+        found.append((f"learned cache, then cascade{precision}", behind, size))
     return found
-
-
-def _with_smaller(base: CachedModel, smaller: CachedModel, rows: tuple[torch.Tensor, ...]) -> list[Method]:
-    both = base.bytes + smaller.bytes
-    first, own = Stage(smaller.uncut), base.cached(selected).pieces
-    asks = Exit(smaller.name, confident)
-    found: list[Method] = [
-        (f"{smaller.name} alone", smaller.whole(), smaller.bytes),
-        ("cascade", Route((first, asks, Stage(base.uncut, again=True))), both),
-        (
-            "cascade, learned caches in both",
-            Route((*smaller.cached(selected).pieces, asks, *_again(own))),
-            both,
-        ),
-    ]
-    if smaller.has_bytes:
-        first, size = smaller.in_bytes(rows), smaller.quantised_bytes()
-        found.append((f"{smaller.name} in eight bits", Route((first,)), size))
-        cascade = Route((first, asks, Stage(base.uncut, again=True)))
-        found.append(("cascade, first in eight bits", cascade, base.bytes + size))
-        cascade = Route((first, asks, Stage(base.in_bytes(rows).run, again=True)))
-        size += base.quantised_bytes()
-        found.append(("cascade, both in eight bits", cascade, size))
-        own = _again(base.cached_in_bytes(selected, rows).pieces)
-        cached = Route((*smaller.cached_in_bytes(selected, rows).pieces, asks, *own))
-        found.append(("cascade, learned caches in both, all in eight bits", cached, size))
-    return found
-
-
-def _again(pieces: Sequence[Stage | Exit]) -> tuple[Stage | Exit, ...]:
-    """Return the pieces of a second network: its first stage takes the input once more."""
-    first = pieces[0]
-    assert isinstance(first, Stage)
-    return (Stage(first.run, again=True), *pieces[1:])

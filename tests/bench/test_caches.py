@@ -10,15 +10,15 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 from typer.testing import CliRunner
 
-from latebind.bench.caches import suite
+from latebind.bench.caches import ablations, composition, suite, variants
 from latebind.bench.caches.baselines import RANGE_ROWS
 from latebind.bench.caches.contest import Contender, Plan, promised, standings
-from latebind.bench.caches.models import load_model
+from latebind.bench.caches.models import CachedModel, load_model
 from latebind.bench.caches.plots import write_caches_page
 from latebind.bench.caches.route import END, Exit, Route, Scored, Stage, answers_of, confidence, selected
 from latebind.bench.caches.suite import Report, Setting
 from latebind.bench.caches.traditional import Hashed, Kept, Nearest
-from latebind.bench.caches.variants import Lessons
+from latebind.bench.caches.variants import Explored, Lessons, explore
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
 from latebind.learned.compose import Costs, Seen
@@ -147,11 +147,22 @@ def rows() -> Samples:
 
 @pytest.fixture(scope="module")
 def report(built: Built, rows: Samples) -> Report:
+    lessons = Lessons(Samples({"image": digits()[0][:FIT]}))
+    setting = Setting(built.directory.path.parent.parent, "digits", smaller="digits", stages=(0,), stored=300)
+    return suite.run(setting, rows, PLAN, parts=["baselines", "traditional"], lessons=lessons, tell=silent)
+
+
+@pytest.fixture(scope="module")
+def model(built: Built) -> CachedModel:
+    return load_model(built.directory.path.parent.parent, "digits")
+
+
+@pytest.fixture(scope="module")
+def explored(model: CachedModel, rows: Samples) -> Explored:
     images, labels = digits()
-    lessons = Lessons(Samples({"image": images[:400]}, labels[:400]), ("plain", "fc(16)"), presentations=6_000)
-    folder = built.directory.path.parent.parent
-    setting = Setting(folder, "digits", smaller="digits", stages=(0,), stored=300, budgets=(1, 10**7))
-    return suite.run(setting, rows, PLAN, parts=suite.PARTS, lessons=lessons, tell=silent)
+    fit = checked(Samples({"image": images[:300]}, labels[:300]), model.program.spec)
+    lessons = Lessons(fit, ("plain", "fc(16)"), presentations=6_000)
+    return explore(model, [0], lessons, checked(rows, model.program.spec), 0, tell=silent)
 
 
 def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(report: Report, rows: Samples) -> None:
@@ -172,8 +183,7 @@ def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(report
     assert accuracy > 0.9  # labels go with their rows
 
 
-def test_eight_bits_answer_alike_whole_and_in_stages(built: Built, rows: Samples) -> None:
-    model = load_model(built.directory.path.parent.parent, "digits")
+def test_eight_bits_answer_alike_whole_and_in_stages(model: CachedModel, rows: Samples) -> None:
     samples = checked(rows, model.program.spec)
     assert isinstance(samples.inputs, tuple)
     exact = answers_of(model.whole(), samples).ends
@@ -194,25 +204,38 @@ def test_caches_that_compare_are_told_with_what_they_cost(report: Report) -> Non
     assert all(row.fidelity >= KEPT and row.seconds > 0 for row in found.values())
 
 
-def test_networks_compositions_and_ablations_are_run_for_real(report: Report) -> None:
-    assert [row.cache.split()[0] for row in report.variants] == ["plain", "fc(16)"] * (len(report.variants) // 2)
-    assert report.composition is not None
-    assert report.ablations is not None
-    composed = {one.name: one for one in report.composition.outcomes}
-    assert {"search on samples", "full programme", "only plain", "alpha 0.2", "memory 10 MB"} < set(composed)
-    assert set(composed["memory 1e-06 MB"].left) == {END}
-    assert composed["memory 10 MB"].seconds.tolist() == composed["search on samples"].seconds.tolist()
-    parts = {one.name for one in report.ablations.outcomes}
-    assert {"all parts", "no distillation", "no selector", "no composition", "profile of openvino"} < parts
-    for found in (report.composition, report.ablations):
-        assert all(found.fidelity(one) >= KEPT for one in found.outcomes)
+def test_networks_and_what_rules_make_of_them_are_run_for_real(
+    model: CachedModel, explored: Explored, rows: Samples, tmp_path: Path
+) -> None:
+    samples = checked(rows, model.program.spec)
+    assert [row.cache for row in variants.compare(explored, samples, PLAN)] == ["plain behind 0", "fc(16) behind 0"]
+    found = composition.compare(model, explored, samples, PLAN, budgets=(1, 8_000_000), tell=silent)
+    named = {one.name: one for one in found.outcomes}
+    assert {"search on samples", "full programme", "only plain", "alpha 0.2", "memory 8 MB"} < set(named)
+    assert set(named["memory 1e-06 MB"].left) == {END}
+    assert named["memory 8 MB"].seconds.tolist() == named["search on samples"].seconds.tolist()
+    assert set(named["only plain"].left) == {END, "plain behind 0"}
+    assert all(found.fidelity(one) >= KEPT for one in found.outcomes)
+    write_caches_page(Report(len(samples), "eager", 0, composition=found), tmp_path / "page.html", title="", text="")
+    assert (tmp_path / "page.html").read_text().count("Plotly.newPlot(") >= 2
 
 
-def test_the_page_has_a_plot_for_each_part_and_fetches_nothing(report: Report, tmp_path: Path) -> None:
+def test_an_ablation_without_a_difference_is_the_same_run(
+    model: CachedModel, explored: Explored, rows: Samples
+) -> None:
+    found = ablations.compare(model, explored, explored, checked(rows, model.program.spec), PLAN, tell=silent)
+    named = {one.name: one for one in found.outcomes}
+    assert {"no selector", "no composition", "profile of openvino"} < set(named)
+    assert named["no distillation"].seconds.tolist() == named["all parts"].seconds.tolist()
+    assert named["no selector"].seconds.tolist() != named["all parts"].seconds.tolist()
+    assert all(found.fidelity(one) >= KEPT for one in found.outcomes)
+
+
+def test_the_page_has_plots_and_fetches_nothing(report: Report, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     write_caches_page(report, page, title="caches", text="digits")
     text = page.read_text()
-    assert text.count("Plotly.newPlot(") >= 4
+    assert text.count("Plotly.newPlot(") >= 2
     assert 'src="http' not in text
     assert all(one.name in text for one in (report.baselines.outcomes if report.baselines else ()))
 

@@ -1,4 +1,8 @@
-"""Learned caches against fewer bits, a smaller model and a cascade of both (GATI, table 6, figures 6 and 8a)."""
+"""Learned caches against fewer bits, a smaller model and a cascade of both (GATI, table 6, figures 6 and 8a).
+
+What has exits is given the same promise, by the same search and test, in each precision alike. What has none promises
+nothing; its fidelity is told.
+"""
 
 from dataclasses import dataclass
 

@@ -165,9 +165,12 @@ def single(base: CachedModel, stage: int, exit_: Exit) -> Route:
 
 
 def figures(exit_: Exit, said: Answers, costs: Costs, samples: Samples, plan: Plan) -> Row:
-    """Return what one lookup is worth where it is the only one on its route, each row by thresholds new to it."""
-    seen = said.against(said.ends)
-    thresholds, left = promised(seen, costs, plan.promise), np.zeros(len(samples), dtype=np.bool_)
+    """Return what one lookup gives where it is the only one on its route, each row by thresholds new to it.
+
+    Its hit rate is what the target allows, whether its time is worth it or not.
+    """
+    seen, left = said.against(said.ends), np.zeros(len(samples), dtype=np.bool_)
+    thresholds = promised(seen, Costs(costs.segments, (0.0,)), plan.promise)
     for choose, show, measured in plan.parts(len(samples)):
         left[measured] = send(thresholds(choose, show), seen.take(measured), costs).left_at == 0
     classes = np.where(left, said.classes[0], said.ends)

@@ -28,19 +28,27 @@ def write_page(report: LoadReport, file: Path, *, title: str) -> None:
         f"{len(report.off.answers)} requests a side at {report.rate:.0f} a second (Poisson, seed {report.seed}), "
         "through HTTP, the same arrivals with exits off and on."
     )
-    _write(file, title, text, _table(report.rows()), (latency_figure(report), accuracy_figure(report)))
+    write_plots(file, title, text, [report.rows()], (latency_figure(report), accuracy_figure(report)))
 
 
 def write_locality_page(report: LocalityReport, file: Path, *, title: str) -> None:
     """Write the page of a run of `bench.locality`."""
     text = f"{len(report.calls['off'])} requests a side, one after another, paired (seed {report.seed})."
-    _write(file, title, text, _table(report.rows()), locality_figures(report))
+    write_plots(file, title, text, [report.rows()], locality_figures(report))
 
 
-def _write(file: Path, title: str, text: str, table: str, figures: Sequence[go.Figure]) -> None:
+def write_plots(
+    file: Path,
+    title: str,
+    text: str,
+    tables: Sequence[Sequence[Mapping[str, object]]],
+    figures: Sequence[go.Figure],
+) -> None:
+    """Write a page of tables, each of rows with equal keys, and figures."""
     plots = "".join(
         f'<div class="plot">{pio.to_html(figure, full_html=False, include_plotlyjs=False)}</div>' for figure in figures
     )
+    table = "".join(_table(rows) for rows in tables if rows)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'

@@ -15,6 +15,7 @@ from latebind.bench import load as load_bench
 from latebind.bench import locality as locality_bench
 from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
+from latebind.cli.bench_caches import caches
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
 from latebind.cli.sources import load_rows, options
 from latebind.domain.errors import ConfigError
@@ -27,6 +28,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+
+app.command()(caches)
 
 Repository = Annotated[Path, typer.Argument(help="A folder of models.")]
 Model = Annotated[str, typer.Option(help="Which model of the folder.")]

@@ -19,14 +19,18 @@ ROUNDS = 8  # of coordinate descent; it settles in two to four
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What lookups said of n samples: `scores[k, i]` how sure lookup k was, `right[k, i]` whether as the base model."""
+    """What lookups said of n samples: `scores[k, i]` how sure lookup k was, `right[k, i]` whether as the base model.
+
+    `end[i]` tells the same of the end of the network; None where that is the base model itself.
+    """
 
     scores: Floats
     right: Bools
+    end: Bools | None = None
 
     def take(self, columns: NDArray[np.int64] | Bools) -> "Seen":
         """Return some of the samples."""
-        return Seen(self.scores[:, columns], self.right[:, columns])
+        return Seen(self.scores[:, columns], self.right[:, columns], None if self.end is None else self.end[columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ def send(thresholds: Floats, seen: Seen, costs: Costs) -> Result:
             left_at[hit] = k
             here = here & ~hit
         seconds[here] += costs.segments[k + 1]
+    if seen.end is not None:
+        wrong |= here & ~seen.end
     return Result(seconds, wrong, left_at)
 
 
@@ -131,6 +137,8 @@ class Composer:
         for _ in range(ROUNDS):
             before = thresholds.copy()
             rest = np.full(n, self.costs.segments[-1])  # what each sample costs from here to its end
+            if self.seen.end is not None:
+                rest += price * ~self.seen.end
             for k in reversed(range(lookups)):
                 if k in there:
                     thresholds[k] = self._best_threshold(k, thresholds, rest, price)

@@ -51,11 +51,15 @@ class Composition:
         """Return what each of the paper's rules and each kind of network alone would have given."""
         trials = []
         for rule, choice in self.proposals(seen).items():
-            trials.append(self._trial(rule, seen, worlds, [choice], set(choice).issuperset))
+            trials.append(self.only(rule, choice, seen, worlds))
         kinds = sorted({variant.kind for variant in self.variants})
         if len(kinds) > 1:
             trials += [self._trial(f"only {kind}", seen, worlds, [()], self._only(kind)) for kind in kinds]
         return trials
+
+    def only(self, rule: str, choice: Choice, seen: Seen, worlds: Sequence[Seen]) -> Trial:
+        """Return what calibration makes of these lookups and no others."""
+        return self._trial(rule, seen, worlds, [choice], set(choice).issuperset)
 
     def proposals(self, seen: Seen) -> dict[str, Choice]:
         """Return what each of the paper's rules chooses by figures of single lookups."""

@@ -24,7 +24,7 @@ from latebind.learned.plan import Candidate
 from latebind.learned.recorded import complete, forget, make_room, recorded, row_bytes
 from latebind.learned.samples import Samples
 from latebind.learned.stored import LookupFiles, Rows
-from latebind.learned.train import batches_in
+from latebind.learned.train import DISTILLATION, batches_in
 from latebind.learned.trainer import Network, Order, kept_network, passes_over
 from latebind.learned.training import seconds_a_batch, side_by_side, train_all
 from latebind.program.load import load_program
@@ -75,7 +75,7 @@ class Explorer:
 
     `names` are those of the activations behind each stage but the last, `kept` is where networks stay, and `disk` the
     most bytes that activations take there at a time. Each predictor sees about `presentations` rows, repetitions
-    counted.
+    counted; `distillation` is the share of the base model's distribution in its loss (`train.distillation_loss`).
     """
 
     program: Program
@@ -86,6 +86,7 @@ class Explorer:
     presentations: int
     disk: int
     progress: Progress
+    distillation: float = DISTILLATION
 
     def train(self, planned: Sequence[Candidate], fit: Samples) -> Explored:
         """Return a predictor and a selector for each candidate, trained on the rows of `fit` and measured in place.
@@ -123,6 +124,7 @@ class Explorer:
             seed=self.seed,
             presentations=self.presentations,
             threads=threads,
+            distillation=self.distillation,
         )
 
     def _groups(self, orders: Sequence[Order], rows: int) -> Iterator[tuple[int, list[Order]]]:

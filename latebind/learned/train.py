@@ -45,10 +45,13 @@ class PredictorTraining:
     `restore`: the weights at the end are bit for bit those of a training that was never broken off.
     """
 
-    def __init__(self, predictor: nn.Module, lesson: Lesson, *, passes: int, seed: int) -> None:
+    def __init__(
+        self, predictor: nn.Module, lesson: Lesson, *, passes: int, seed: int, distillation: float = DISTILLATION
+    ) -> None:
         self.predictor = predictor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._lesson = lesson
         self._seed = seed
+        self._distillation = distillation
         stretches = _stretches(lesson.activations)
         self._order = [stretch for _ in range(passes) for stretch in stretches]
         self._steps = sum(batches_in(len(stretch)) for stretch in self._order)
@@ -114,7 +117,7 @@ class PredictorTraining:
         with torch.autocast("cpu", torch.bfloat16, enabled=self._half):
             predicted = self.predictor(lesson.activations[rows].float())
         labels = lesson.labels[rows] if lesson.labels is not None else None
-        loss = distillation_loss(predicted.float(), lesson.answers[rows], labels)
+        loss = distillation_loss(predicted.float(), lesson.answers[rows], labels, share=self._distillation)
         self.predictor.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
@@ -157,10 +160,12 @@ def _rows_of(kernel: Tensor) -> Tensor:
     return kernel.permute(0, 2, 3, 1).view(len(kernel), -1)
 
 
-def distillation_loss(predicted: Tensor, answers: Tensor, labels: Tensor | None) -> Tensor:
+def distillation_loss(
+    predicted: Tensor, answers: Tensor, labels: Tensor | None, *, share: float = DISTILLATION
+) -> Tensor:
     """Return the loss of Hinton et al. 2015: the base model's distribution, softened, and the true classes.
 
-    Without labels the base model's own answer takes their place.
+    Without labels the base model's own answer takes their place. `share` is that of the distribution.
     """
     soft = functional.kl_div(
         functional.log_softmax(predicted / TEMPERATURE, dim=1),
@@ -168,7 +173,7 @@ def distillation_loss(predicted: Tensor, answers: Tensor, labels: Tensor | None)
         reduction="batchmean",
     )
     hard = functional.cross_entropy(predicted, labels if labels is not None else answers.argmax(dim=1))
-    return DISTILLATION * TEMPERATURE**2 * soft + (1.0 - DISTILLATION) * hard
+    return share * TEMPERATURE**2 * soft + (1.0 - share) * hard
 
 
 def train_selector(

@@ -24,7 +24,7 @@ from latebind.learned.explored import Exploration
 from latebind.learned.head import Selector
 from latebind.learned.networks import Predictor, make_predictor
 from latebind.learned.recorded import Recorded, recorded
-from latebind.learned.train import PredictorTraining, predict, train_selector
+from latebind.learned.train import DISTILLATION, PredictorTraining, predict, train_selector
 from latebind.repository.directory import write_bytes
 from latebind.repository.tensors import tensor_bytes
 
@@ -50,6 +50,7 @@ class Order:
     seed: int
     presentations: int
     threads: int
+    distillation: float = DISTILLATION
     checkpoint_seconds: float = CHECKPOINT_SECONDS
 
 
@@ -99,7 +100,7 @@ def train_network(order: Order, tell: Tell) -> None:
     predictor, selector = _untrained(order)
     drawn = _seed_of(order)
     passes = passes_over(rows.learn, order.presentations)
-    training = PredictorTraining(predictor, rows.seen(), passes=passes, seed=drawn)
+    training = PredictorTraining(predictor, rows.seen(), passes=passes, seed=drawn, distillation=order.distillation)
     saver = _Saver(training, exploration.checkpoint(order.boundary, order.kind), order.checkpoint_seconds, tell)
     saver.restore()
     with on_threads(order.threads):

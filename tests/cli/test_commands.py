@@ -29,6 +29,7 @@ COMMANDS = [
     "bench exits",
     "bench load",
     "bench calibration",
+    "bench caches",
 ]
 
 

@@ -1,6 +1,7 @@
 """Composition: the objective counts what a walk counts, and the search finds what trying everything finds."""
 
 import itertools
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -64,6 +65,15 @@ def test_the_stated_value_is_that_of_the_walk() -> None:
     composer = Composer(seen(3, samples=50), COSTS)
     thresholds, value = composer.descend(2.0, (0, 1, 2))
     assert composer.value(thresholds, 2.0) == pytest.approx(value)
+
+
+def test_an_end_that_is_another_models_counts_for_those_who_get_there() -> None:
+    one = Seen(np.array([[0.9, 0.1, 0.1]]), np.array([[False, True, True]]), np.array([False, False, True]))
+    assert send(np.array([0.5]), one, Costs((1.0, 1.0), (0.1,))).wrong.tolist() == [True, True, False]
+    of = replace(seen(3, samples=50), end=np.random.default_rng(0).random(50) < 0.8)
+    thresholds, value = Composer(of, COSTS).descend(2.0, (0, 1, 2))
+    assert Composer(of, COSTS).value(thresholds, 2.0) == pytest.approx(value)
+    assert of.take(np.arange(10)).end is not None
 
 
 def test_equal_scores_are_never_parted() -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from latebind.learned.head import Selector
 from latebind.learned.networks import LIGHT, PLAIN, make_predictor
@@ -57,6 +58,14 @@ def test_the_loss_is_least_where_the_answers_are_the_base_models() -> None:
     answers = torch.randn(8, 5)
     same = distillation_loss(answers, answers, None)
     assert same < distillation_loss(answers.flip(1), answers, None)
+
+
+def test_without_distillation_the_loss_is_cross_entropy_of_the_classes() -> None:
+    answers, predicted = torch.randn(2, 8, 5)
+    labels = answers.argmax(dim=1).roll(1)
+    plain = distillation_loss(predicted, answers, labels, share=0.0)
+    assert float(plain) == pytest.approx(float(functional.cross_entropy(predicted, labels)))
+    assert float(distillation_loss(predicted, answers, labels)) != pytest.approx(float(plain))
 
 
 def test_a_selector_is_surer_where_the_predictor_is_right() -> None:

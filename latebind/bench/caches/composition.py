@@ -1,0 +1,126 @@
+"""Which rule puts which networks where, measured: the paper's programmes and greedy rules, memory, alpha (A.2.1).
+
+All choose among the same trained lookups, by the same costs, and are calibrated alike (`learned.composition`); what
+they chose is then run. Rules that come to the same thresholds in a fold are the same route, which runs once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from latebind.bench.caches.contest import Contender, Plan, Rows, Standings, Tell, no_exits, standings
+from latebind.bench.caches.models import CachedModel
+from latebind.bench.caches.variants import Explored
+from latebind.learned.compose import Choice, Costs, Floats, Seen
+from latebind.learned.composition import ALPHAS, Composition, Trial
+from latebind.learned.ilp import Variant, relaxed
+from latebind.learned.promise import Promise
+from latebind.learned.samples import Samples
+
+SEARCH = "search on samples"
+RULES = ("full programme", "relaxed programme", "latency greedy", "hit-rate greedy")
+BUDGETS = (250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000, 32_000_000)
+
+Thresholds = Callable[[Rows, Rows], Floats]
+
+
+def composition_of(explored: Explored, stages: int, costs: Costs, promise: Promise) -> Composition:
+    """Return what can be composed of the lookups by these costs, which may be those of another machine."""
+    plans = [one.plan for one in explored.trained]
+    variants = [
+        Variant(plan.stage, plan.kind, 0.0, 1.0, seconds, one.bytes)
+        for plan, one, seconds in zip(plans, explored.trained, costs.lookups, strict=True)
+    ]
+    seconds = [0.0] * stages  # what lies between two boundaries counts for the last stage there
+    for end, took in zip([*(plan.stage for plan in plans), stages - 1], costs.segments, strict=True):
+        seconds[end] += took
+    return Composition(tuple(variants), costs, tuple(seconds), promise)
+
+
+class Rules:
+    """Thresholds by each rule; what rules propose for a fold is worked out once for all of them."""
+
+    def __init__(self, composition: Composition, seen: Seen) -> None:
+        self.composition = composition
+        self._seen = seen
+        self._fold: Rows | None = None
+        self._proposals: dict[str, Choice] = {}
+        self._known: dict[Choice, Floats] = {}
+
+    def search(self, budget: int | None = None) -> Thresholds:
+        """Return the search on samples, within so many bytes."""
+        promise = self.composition.promise
+        within = replace(
+            self.composition, promise=replace(promise, cache_bytes=promise.cache_bytes if budget is None else budget)
+        )
+        return lambda choose, show: self._held(within.choose(self._seen.take(choose), [self._seen.take(show)]))
+
+    def rule(self, name: str) -> Thresholds:
+        """Return one of `RULES`."""
+
+        def thresholds(choose: Rows, show: Rows) -> Floats:
+            self._begin(choose)
+            return self._only(self._proposals[name], choose, show)
+
+        return thresholds
+
+    def alpha(self, alpha: float) -> Thresholds:
+        """Return the relaxed programme with this weight of hit rates against gains (equation 13)."""
+
+        def thresholds(choose: Rows, show: Rows) -> Floats:
+            self._begin(choose)
+            problem = self.composition.problem(self._seen.take(choose))
+            chosen = relaxed(problem, alpha)
+            return self._only(tuple(k for k, v in enumerate(problem.variants) if v in chosen), choose, show)
+
+        return thresholds
+
+    def among(self, choice: Choice) -> Thresholds:
+        """Return the search among these lookups, as many as the memory and one for a boundary allow."""
+
+        def thresholds(choose: Rows, show: Rows) -> Floats:
+            self._begin(choose)
+            return self._only(choice, choose, show)
+
+        return thresholds
+
+    def _begin(self, choose: Rows) -> None:
+        if self._fold is None or not np.array_equal(self._fold, choose):
+            self._fold, self._known = choose, {}
+            self._proposals = self.composition.proposals(self._seen.take(choose))
+
+    def _only(self, choice: Choice, choose: Rows, show: Rows) -> Floats:
+        if choice not in self._known:
+            trial = self.composition.only("", choice, self._seen.take(choose), [self._seen.take(show)])
+            self._known[choice] = self._held(trial)
+        return self._known[choice]
+
+    def _held(self, trial: Trial) -> Floats:
+        found = trial.calibrated
+        return np.full(len(self.composition.variants), np.inf) if found is None else found.thresholds
+
+
+def compare(
+    base: CachedModel,
+    explored: Explored,
+    samples: Samples,
+    plan: Plan,
+    *,
+    budgets: Sequence[int] = BUDGETS,
+    tell: Tell,
+) -> Standings:
+    """Run what each rule, budget (bytes) and alpha chooses, and each kind of network alone."""
+    composition = composition_of(explored, len(base.program.stages), explored.costs, plan.promise)
+    rules = Rules(composition, explored.answers.against(explored.answers.ends))
+    methods: dict[str, Thresholds] = {SEARCH: rules.search()}
+    methods |= {name: rules.rule(name) for name in RULES}
+    for kind in dict.fromkeys(one.plan.kind for one in explored.trained):
+        methods[f"only {kind}"] = rules.among(
+            tuple(k for k, one in enumerate(explored.trained) if one.plan.kind == kind)
+        )
+    methods |= {f"alpha {alpha:.1f}": rules.alpha(alpha) for alpha in ALPHAS}
+    methods |= {f"memory {budget / 1e6:g} MB": rules.search(budget) for budget in budgets}
+    whole = Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits)
+    found = [Contender(name, explored.route, base.bytes, thresholds) for name, thresholds in methods.items()]
+    return standings([whole, *found], samples, plan, tell=tell)

@@ -1,0 +1,120 @@
+"""Networks of every kind at every boundary, trained and measured in their place (GATI, section 3.2 and table 4)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from latebind.bench.caches.contest import Plan, Tell
+from latebind.bench.caches.models import CachedModel
+from latebind.bench.caches.route import Answers, Exit, Look, Route, Stage, answers_of, costs_of, selected
+from latebind.bench.caches.traditional import Row, figures
+from latebind.learned.compose import Costs
+from latebind.learned.explore import Explorer, Trained, on_all_cores
+from latebind.learned.explored import Exploration, Origin
+from latebind.learned.plan import Candidate
+from latebind.learned.samples import Samples
+from latebind.learned.train import DISTILLATION
+from latebind.program.program import Program
+from latebind.program.stored import read_model
+
+KINDS = ("fc(512)", "pool(4096)", "conv(3,1)", "conv(5,2)", "light", "residual")
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """What is trained, and how long: `presentations` are rows that each predictor sees.
+
+    `disk` is the most bytes that activations take meanwhile.
+    """
+
+    fit: Samples
+    kinds: Sequence[str] = KINDS
+    presentations: int = 100_000
+    disk: int = 20 << 30
+
+
+def explored(
+    base: CachedModel, stages: Sequence[int], lessons: Lessons, seed: int, *, tell: Tell, distillation: float
+) -> Sequence[Trained]:
+    """Train a lookup of every kind behind each stage."""
+    planned = [Candidate(stage, kind, 0.0) for stage in stages for kind in lessons.kinds]
+    with TemporaryDirectory(prefix="latebind-") as folder:
+        origin = Origin.of(base.directory, lessons.fit, seed=seed, presentations=lessons.presentations)
+        explorer = Explorer(
+            program=base.program,
+            wide=on_all_cores(base.directory, base.program),
+            names=read_model(base.directory).boundaries(entry=base.program.entry),
+            kept=Exploration.open(Path(folder), origin),
+            seed=seed,
+            presentations=lessons.presentations,
+            disk=lessons.disk,
+            progress=tell,
+            distillation=distillation,
+        )
+        return explorer.train(planned, lessons.fit).trained
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """Trained lookups, all on one route, and what they say of the rows of the comparison. Costs are in their place."""
+
+    trained: tuple[Trained, ...]
+    route: Route
+    answers: Answers
+    costs: Costs
+
+
+def name_of(one: Trained) -> str:
+    """Name a lookup by kind and boundary."""
+    return f"{one.plan.kind} behind {one.plan.stage}"
+
+
+def explore(
+    base: CachedModel,
+    stages: Sequence[int],
+    lessons: Lessons,
+    samples: Samples,
+    seed: int,
+    *,
+    tell: Tell,
+    distillation: float = DISTILLATION,
+) -> Explored:
+    """Train, and ask all lookups for all rows."""
+    trained = explored(base, stages, lessons, seed, tell=tell, distillation=distillation)
+    tell("asking all lookups", 0.9)
+    route = with_all(base.program, trained, [selected(one.function) for one in trained])
+    return Explored(tuple(trained), route, answers_of(route, samples), costs_of(route, samples))
+
+
+def with_all(program: Program, trained: Sequence[Trained], looks: Sequence[Look]) -> Route:
+    """Return the model with every lookup at its boundary, one behind another where there are several."""
+    pieces: list[Stage | Exit] = []
+    for number, stage in enumerate(program.stages):
+        pieces.append(Stage(stage))
+        pieces += [
+            Exit(name_of(one), look, one.bytes)
+            for one, look in zip(trained, looks, strict=True)
+            if one.plan.stage == number
+        ]
+    return Route(tuple(pieces))
+
+
+def compare(explored: Explored, samples: Samples, plan: Plan) -> list[Row]:
+    """Return what each lookup alone is worth, at the same target."""
+    return [_row(explored, place, samples, plan) for place in range(len(explored.trained))]
+
+
+def _row(explored: Explored, place: int, samples: Samples, plan: Plan) -> Row:
+    said = explored.answers
+    alone = Answers(said.scores[place : place + 1], said.classes[place : place + 1], said.ends)
+    costs = alone_at(explored.costs, place)
+    return figures(explored.route.exits[place], alone, costs, samples, plan)
+
+
+def alone_at(costs: Costs, place: int) -> Costs:
+    """Return the costs of a route with one of the lookups only."""
+    before, after = costs.segments[: place + 1], costs.segments[place + 1 :]
+    return Costs((float(np.sum(before)), float(np.sum(after))), (costs.lookups[place],))

@@ -1,0 +1,270 @@
+"""Learned caches beside their baselines: routes, promises and every part of the comparison, run on digits."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+from torch import Tensor
+from typer.testing import CliRunner
+
+from latebind.bench.caches import ablations, composition, suite, variants
+from latebind.bench.caches.baselines import RANGE_ROWS
+from latebind.bench.caches.contest import Contender, Plan, promised, standings
+from latebind.bench.caches.models import CachedModel, load_model
+from latebind.bench.caches.plots import write_caches_page
+from latebind.bench.caches.route import END, Exit, Route, Scored, Stage, answers_of, confidence, selected
+from latebind.bench.caches.suite import Report, Setting
+from latebind.bench.caches.traditional import Hashed, Kept, Nearest
+from latebind.bench.caches.variants import Explored, Lessons, explore
+from latebind.cli.main import app
+from latebind.domain.errors import ConfigError
+from latebind.learned.compose import Costs, Seen
+from latebind.learned.promise import Promise
+from latebind.learned.samples import Samples, checked
+from tests.digits import FIT, Built, digits
+
+PLAN = Plan(Promise(0.9, 0.9), folds=2)
+KEPT = 0.82  # what a promise of 0.9, with 90 % confidence, may come to on the 212 rows here
+
+
+def silent(_text: str, _share: float) -> None:
+    """Tell nobody."""
+
+
+def plus(number: float) -> Stage:
+    return Stage(lambda x: (x + number,))
+
+
+def sure(scores: Sequence[float]) -> Exit:
+    """Answers the class that the activation names, with the same score for each row of a batch."""
+
+    def look(activation: Tensor) -> Scored:
+        return activation.numpy(), np.full(len(activation), scores[0], np.float32)
+
+    return Exit("sure", look)
+
+
+def test_a_route_without_its_exit_is_the_last_network_alone() -> None:
+    first, last = plus(1.0), Stage(lambda x: (x * 2,), again=True)
+    route = Route((first, sure([1.0]), plus(5.0), last, plus(0.0)))
+    assert route.with_thresholds(np.array([np.inf])).pieces == (last, route.pieces[-1])
+    kept = route.with_thresholds(np.array([0.5]))
+    assert [type(piece) for piece in kept.pieces] == [Stage, Exit, Stage, Stage]  # nobody looks at the plus(5.0)
+
+
+def test_a_row_leaves_where_the_score_is_high_enough() -> None:
+    route = Route((plus(0.0), sure([0.7]), Stage(lambda x: (x.flip(1),))))
+    row = torch.tensor([[0.0, 3.0, 1.0]])
+    assert route.with_thresholds(np.array([0.7]))(row) == (1, "sure")
+    assert route.with_thresholds(np.array([0.8]))(row) == (1, END)
+    assert route.with_thresholds(np.array([0.8]))(torch.tensor([[5.0, 0.0, 1.0]])) == (2, END)
+
+
+def test_confidence_is_the_highest_share_of_the_softmax() -> None:
+    answers = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    assert confidence(answers.numpy()) == pytest.approx(answers.softmax(dim=1).amax(dim=1).numpy())
+
+
+def test_each_row_is_measured_once_and_by_thresholds_that_have_not_seen_it() -> None:
+    parts = Plan(Promise(0.9, 0.9), folds=3, seed=5).parts(200)
+    assert sorted(np.concatenate([measured for _, _, measured in parts]).tolist()) == list(range(200))
+    for choose, show, measured in parts:
+        assert sorted(np.concatenate([choose, show, measured]).tolist()) == list(range(200))
+
+
+@pytest.mark.parametrize(("folds", "rows", "words"), [(1, 100, "2 or more"), (2, 30, "give more samples")])
+def test_a_plan_that_can_show_nothing_is_refused(folds: int, rows: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Plan(Promise(0.97, 0.95), folds).parts(rows)
+
+
+def test_the_promise_counts_an_end_that_is_not_the_base_model() -> None:
+    random = np.random.default_rng(0)
+    scores, rows = random.random((1, 2_000)), np.arange(2_000)
+    costs = Costs((0.0, 1.0), (0.1,))
+    right = scores > random.random((1, 2_000))
+    often = Seen(scores, right, random.random(2_000) < 0.98)
+    seldom = Seen(scores, right, random.random(2_000) < 0.5)
+    promise = Promise(0.95)
+    exact, nearly, hardly = (
+        promised(seen, costs, promise)(rows[:600], rows[600:])[0] for seen in (Seen(scores, right), often, seldom)
+    )
+    assert exact < nearly < 1.0
+    assert np.isinf(hardly)
+
+
+def test_methods_on_the_same_route_run_once_and_the_base_model_is_the_measure() -> None:
+    calls = 0
+
+    def count(x: Tensor) -> tuple[Tensor]:
+        nonlocal calls
+        calls += 1
+        return (x,)
+
+    route = Route((Stage(count),))
+    rows = Samples((torch.eye(4).repeat(25, 1),), torch.zeros(100, dtype=torch.int64))
+    ways = [Contender(name, route, 8, lambda choose, show: np.empty(0)) for name in ("base", "same")]
+    found = standings(ways, rows, PLAN, tell=silent)
+    assert calls == 100 + 2 * 10  # warming up for each of two folds
+    assert [found.fidelity(one) for one in found.outcomes] == [1.0, 1.0]
+    assert [found.accuracy(one) for one in found.outcomes] == [0.25, 0.25]
+    assert found.gain(found.outcomes[1]).value == 1.0
+
+
+def kept(rows: int = 300) -> Kept:
+    images, labels = digits()
+    return Kept(images[:rows].flatten(1), labels[:rows], 10)
+
+
+def test_nearest_neighbours_are_those_of_scikit_learn() -> None:
+    images, _ = digits()
+    asked, known = images[400:450], kept()
+    peer = KNeighborsClassifier(10, algorithm="brute").fit(known.rows.numpy(), known.answers.numpy())
+    answers, scores = Nearest(known, 10)(asked)
+    assert answers == pytest.approx(peer.predict_proba(asked.flatten(1).numpy()), abs=1e-6)
+    assert np.all(scores >= answers.max(axis=1))
+    assert np.all(scores < answers.max(axis=1) + 0.1)  # less than one vote
+
+
+def test_hashing_finds_a_row_that_it_keeps_and_nothing_far_from_all() -> None:
+    known = kept()
+    cache = Hashed(known, 1, seed=0)
+    answers, _ = cache(known.rows[:20].view(-1, 1, 8, 8))
+    assert answers.argmax(axis=1).tolist() == known.answers[:20].tolist()
+    assert cache.bytes > known.rows.nbytes
+    _, scores = Hashed(kept(3), 1, seed=0)(-100 * known.rows[:1])
+    assert np.isneginf(scores).all()
+
+
+@pytest.fixture(scope="module")
+def rows() -> Samples:
+    images, labels = digits()
+    return Samples({"image": images[FIT : FIT + 340]}, labels[FIT : FIT + 340])
+
+
+@pytest.fixture(scope="module")
+def report(built: Built, rows: Samples) -> Report:
+    lessons = Lessons(Samples({"image": digits()[0][:FIT]}))
+    setting = Setting(built.directory.path.parent.parent, "digits", smaller="digits", stages=(0,), stored=300)
+    return suite.run(setting, rows, PLAN, parts=["baselines", "traditional"], lessons=lessons, tell=silent)
+
+
+@pytest.fixture(scope="module")
+def model(built: Built) -> CachedModel:
+    return load_model(built.directory.path.parent.parent, "digits")
+
+
+@pytest.fixture(scope="module")
+def explored(model: CachedModel, rows: Samples) -> Explored:
+    images, labels = digits()
+    fit = checked(Samples({"image": images[:300]}, labels[:300]), model.program.spec)
+    lessons = Lessons(fit, ("plain", "fc(16)"), presentations=6_000)
+    return explore(model, [0], lessons, checked(rows, model.program.spec), 0, tell=silent)
+
+
+def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(report: Report, rows: Samples) -> None:
+    found = report.baselines
+    assert found is not None
+    named = {one.name: one for one in found.outcomes}
+    assert {len(one.seconds) for one in found.outcomes} == {len(rows) - RANGE_ROWS} == {report.rows}
+    assert found.fidelity(found.base) == 1.0
+    assert found.fidelity(named["cascade"]) == 1.0  # of a model with itself
+    assert "digits" in named["cascade"].left
+    assert {"smaller digits", "cascade of cached models", "learned cache, then cascade"} < set(named)
+    for name in ("learned caches", "softmax of predictors"):
+        assert found.fidelity(named[name]) >= KEPT
+        assert named[name].left.count(END) < 0.8 * report.rows
+        assert named[name].bytes > found.base.bytes
+    accuracy = found.accuracy(found.base)
+    assert accuracy is not None
+    assert accuracy > 0.9  # labels go with their rows
+
+
+def test_eight_bits_answer_alike_whole_and_in_stages(model: CachedModel, rows: Samples) -> None:
+    samples = checked(rows, model.program.spec)
+    assert isinstance(samples.inputs, tuple)
+    exact = answers_of(model.whole(), samples).ends
+    whole = answers_of(Route((model.in_bytes(samples.inputs),)), samples).ends
+    staged = answers_of(model.cached_in_bytes(selected, samples.inputs), samples)
+    assert (whole == exact).mean() > 0.97
+    assert (staged.ends == whole).mean() > 0.99
+    assert len(staged.scores) == len(model.caches)
+    assert model.quantised_bytes() < model.bytes / 2
+
+
+def test_caches_that_compare_are_told_with_what_they_cost(report: Report) -> None:
+    found = {row.cache: row for row in report.traditional}
+    assert len(found) == 7
+    assert found["k-NN, k = 10"].alone > 0.8
+    assert found["k-NN, k = 10"].hit_rate > 0.5
+    assert found["k-NN, k = 10"].bytes > found["k-means, k = 100"].bytes
+    assert all(row.fidelity >= KEPT and row.seconds > 0 for row in found.values())
+
+
+def test_networks_and_what_rules_make_of_them_are_run_for_real(
+    model: CachedModel, explored: Explored, rows: Samples, tmp_path: Path
+) -> None:
+    samples = checked(rows, model.program.spec)
+    assert [row.cache for row in variants.compare(explored, samples, PLAN)] == ["plain behind 0", "fc(16) behind 0"]
+    found = composition.compare(model, explored, samples, PLAN, budgets=(1, 8_000_000), tell=silent)
+    named = {one.name: one for one in found.outcomes}
+    assert {"search on samples", "full programme", "only plain", "alpha 0.2", "memory 8 MB"} < set(named)
+    assert set(named["memory 1e-06 MB"].left) == {END}
+    assert named["memory 8 MB"].seconds.tolist() == named["search on samples"].seconds.tolist()
+    assert set(named["only plain"].left) == {END, "plain behind 0"}
+    assert all(found.fidelity(one) >= KEPT for one in found.outcomes)
+    write_caches_page(Report(len(samples), "eager", 0, composition=found), tmp_path / "page.html", title="", text="")
+    assert (tmp_path / "page.html").read_text().count("Plotly.newPlot(") >= 2
+
+
+def test_an_ablation_without_a_difference_is_the_same_run(
+    model: CachedModel, explored: Explored, rows: Samples
+) -> None:
+    found = ablations.compare(model, explored, explored, checked(rows, model.program.spec), PLAN, tell=silent)
+    named = {one.name: one for one in found.outcomes}
+    assert {"no selector", "no composition", "profile of openvino"} < set(named)
+    assert named["no distillation"].seconds.tolist() == named["all parts"].seconds.tolist()
+    assert named["no selector"].seconds.tolist() != named["all parts"].seconds.tolist()
+    assert all(found.fidelity(one) >= KEPT for one in found.outcomes)
+
+
+def test_the_page_has_plots_and_fetches_nothing(report: Report, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    write_caches_page(report, page, title="caches", text="digits")
+    text = page.read_text()
+    assert text.count("Plotly.newPlot(") >= 2
+    assert 'src="http' not in text
+    assert all(one.name in text for one in (report.baselines.outcomes if report.baselines else ()))
+
+
+def test_parts_that_train_ask_for_rows_to_train_with(built: Built, rows: Samples) -> None:
+    setting = Setting(built.directory.path.parent.parent, "digits")
+    with pytest.raises(ConfigError, match="--fit"):
+        suite.run(setting, rows, PLAN, parts=["traditional"], lessons=None, tell=silent)
+    with pytest.raises(ConfigError, match="there is no part 'figures'"):
+        suite.run(setting, rows, PLAN, parts=["figures"], lessons=None, tell=silent)
+
+
+def test_the_command_prints_its_settings_and_every_method(built: Built, rows: Samples, tmp_path: Path) -> None:
+    assert isinstance(rows.inputs, dict)
+    assert rows.labels is not None
+    file = tmp_path / "rows.npz"
+    np.savez(file, image=rows.inputs["image"].numpy(), labels=rows.labels.numpy())
+    words = [str(built.directory.path.parent.parent), "--model", "digits", "--data", str(file), "--part", "baselines"]
+    result = CliRunner().invoke(
+        app, ["bench", "caches", *words, "--folds", "2", "--fidelity", "0.9"], env={"COLUMNS": "250"}
+    )
+    assert result.exit_code == 0, result.output
+    assert "212 rows in 2 folds, target 0.9" in result.output
+    assert "learned caches" in result.output
+
+
+def test_answers_of_a_route_are_those_of_its_exits_and_its_end() -> None:
+    rows = Samples((torch.eye(3).repeat(10, 1),))
+    found = answers_of(Route((plus(0.0), sure([0.3]), Stage(lambda x: (x.roll(1, 1),)))), rows)
+    assert found.classes[0].tolist() == [0, 1, 2] * 10
+    assert found.ends.tolist() == [1, 2, 0] * 10
+    assert found.scores[0] == pytest.approx(np.full(30, 0.3))

@@ -9,10 +9,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
-from latebind.learned.activations import Observed, observe
+from latebind.learned.activations import Observed, observe, observed
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.composition import Composition
 from latebind.learned.explore import (
@@ -35,6 +36,7 @@ from latebind.learned.promise import CACHE_BYTES, Promise
 from latebind.learned.publish import Outcome, publish
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples, check_classifier, checked, split_worlds
+from latebind.learned.selectors import without_idle_selectors
 from latebind.learned.stored import read_caches, read_lookup
 from latebind.program.load import load_program
 from latebind.program.measure import profile_stages
@@ -232,9 +234,11 @@ class _Builder:
         if self.promise.exact:
             return publish(directory, self._outcome(trained), new_entry=self.new_entry)
         self.progress("calibrating", 0.9)
-        observed = self.observe(trained, held_out)
-        seen = observed.seen
         choose, verify = split_worlds(held_out, seed=self.seed)
+        trained, seen_by_all = self._without_idle_selectors(
+            trained, self.observe(trained, held_out), np.concatenate(choose)
+        )
+        seen = seen_by_all.seen
         choosing, worlds = seen.take(np.concatenate(choose)), [seen.take(rows) for rows in verify]
         composition = self.composition(trained)
         taken = composition.choose(choosing, worlds)
@@ -242,10 +246,19 @@ class _Builder:
         others = composition.others(choosing, worlds) if len(trained) > 1 else []
         alone = composition.problem(choosing).variants
         outcome = replace(
-            self._outcome(trained), worlds=tuple(worlds), trials=(taken, *others), observed=observed, alone=alone
+            self._outcome(trained), worlds=tuple(worlds), trials=(taken, *others), observed=seen_by_all, alone=alone
         )
         reason = "" if taken.calibrated else self.promise.not_shown(min(map(len, verify)))
         return publish(directory, outcome, new_entry=self.new_entry, reason=reason)
+
+    def _without_idle_selectors(
+        self, trained: Sequence[Trained], seen: Observed, rows: NDArray[np.int64]
+    ) -> tuple[list[Trained], Observed]:
+        heads = [one.files.head for one in trained]
+        heads = without_idle_selectors(heads, seen, rows, fidelity=self.promise.fidelity)
+        return [one.with_head(head) for one, head in zip(trained, heads, strict=True)], observed(
+            heads, seen.features, seen.answers
+        )
 
     def observe(self, trained: Sequence[Trained], held_out: Samples) -> Observed:
         """Return what the lookups make of the samples."""

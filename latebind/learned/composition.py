@@ -81,7 +81,7 @@ class Composition:
         """Return what the paper's rules know: hit rate and accuracy of each lookup alone, as lax as the target lets."""
         variants = []
         for variant, scores, right in zip(self.variants, seen.scores, seen.right, strict=True):
-            hits, wrong = _alone(scores, right, 1.0 - self.promise.fidelity)
+            hits, wrong = hits_alone(scores, right, 1.0 - self.promise.fidelity)
             variants.append(Variant(variant.stage, variant.kind, hits, 1.0 - wrong, variant.seconds, variant.bytes))
         return Problem(
             tuple(variants), self.stages, accuracy=self.promise.fidelity, memory=self.promise.cache_bytes, aside=False
@@ -106,7 +106,7 @@ class Composition:
         return Trial(rule, used, found)
 
 
-def _alone(scores: Floats, right: Bools, most: float) -> tuple[float, float]:
+def hits_alone(scores: Floats, right: Bools, most: float) -> tuple[float, float]:
     """Return hit rate and share of wrong answers at the laxest threshold that lets through at most `most` of those."""
     order = np.argsort(-scores, kind="stable")
     ordered = scores[order]

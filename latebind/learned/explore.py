@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import torch
@@ -18,6 +18,7 @@ from latebind.domain.costs import Curve
 from latebind.learned.activations import capture, half
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.explored import Exploration
+from latebind.learned.head import Head
 from latebind.learned.latency import latency_in_place
 from latebind.learned.lookup import LookupFunction
 from latebind.learned.plan import Candidate
@@ -55,6 +56,12 @@ class Trained:
     def bytes(self) -> int:
         """The size of the weights."""
         return self.files.bytes
+
+    def with_head(self, head: Head) -> "Trained":
+        """Return the same lookup with another head."""
+        return replace(
+            self, files=replace(self.files, head=head), function=LookupFunction(self.function.features, head)
+        )
 
 
 @dataclass(frozen=True, slots=True)

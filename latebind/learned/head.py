@@ -4,7 +4,7 @@ So new heads (`adaptation`) take effect between two batches, with nothing to com
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -86,6 +86,11 @@ class Head:
         """How many features it takes."""
         return self.answer_weight.shape[-1]
 
+    def without_selector(self) -> Self:
+        """Return the same head, sure of an answer as far as its own odds go."""
+        nothing = {name: torch.zeros_like(getattr(self, name)) for name in ("score_weight", "score_bias")}
+        return replace(self, **nothing)
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
         return {name: getattr(self, name) for name in self.__slots__}
@@ -106,18 +111,22 @@ class HeadFunction:
         self._hidden_bias = tensors["hidden_bias"]
         self._score = tensors["score_weight"][0]
         self._score_bias = tensors["score_bias"]
+        self._selects = bool(self._score.any() or self._score_bias.any())
 
     def __call__(self, features: Floats) -> tuple[Floats, Floats]:
         """Return answers and scores; the same numbers as those that `Selector` learned with."""
         answers = features @ self._answer
         answers += self._answer_bias
+        logs = answers - np.maximum.reduce(answers, axis=1, keepdims=True)
+        if not self._selects:
+            total = np.add.reduce(np.exp(logs), axis=1)  # 1 for the highest, and the others
+            return answers, -np.log(np.maximum(total - 1.0, LEAST_DOUBT))
         rows, classes = answers.shape
         seen = np.empty((rows, 2 * classes), np.float32)
-        shares, logs = seen[:, :classes], seen[:, classes:]
-        np.subtract(answers, np.maximum.reduce(answers, axis=1, keepdims=True), out=logs)
+        shares = seen[:, :classes]
         np.exp(logs, out=shares)
-        total = np.add.reduce(shares, axis=1, keepdims=True)  # 1 for the highest, and the others
-        logs -= np.log(total)
+        total = np.add.reduce(shares, axis=1, keepdims=True)
+        np.subtract(logs, np.log(total), out=seen[:, classes:])
         shares /= total
         hidden = seen @ self._hidden
         hidden += self._hidden_bias

@@ -1,0 +1,28 @@
+"""Whether a selector is worth its time: beside the predictor's own odds, on rows that chose nothing yet.
+
+GATI (appendix A.2.1) finds selectors better than a threshold on softmax, whose fidelity is hard to control. Here
+calibration controls it either way, so only how many leave counts, and the microseconds that a selector takes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.learned.activations import Observed
+from latebind.learned.composition import hits_alone
+from latebind.learned.head import Head, HeadFunction
+
+Rows = NDArray[np.int64]
+
+
+def without_idle_selectors(heads: Sequence[Head], seen: Observed, rows: Rows, *, fidelity: float) -> list[Head]:
+    """Return the heads, those without their selector that let at least as many of `rows` leave at `fidelity` so."""
+    found = []
+    for place, head in enumerate(heads):
+        plain, right = head.without_selector(), seen.seen.right[place, rows]
+        _, odds = HeadFunction(plain)(seen.features[place].numpy()[rows])
+        with_it = hits_alone(seen.seen.scores[place, rows], right, 1.0 - fidelity)[0]
+        without = hits_alone(odds.astype(np.float64), right, 1.0 - fidelity)[0]
+        found.append(plain if without >= with_it else head)
+    return found

@@ -1,9 +1,12 @@
 """Model directories that several tests share, built once for a whole run."""
 
+import os
+import pickle
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from latebind.program.build import build_program
 from tests.digits import Built, build_digits
@@ -34,7 +37,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Digits with learned caches; `built.directory.path` is `digits/1` in a folder of its own."""
-    folder = tmp_path_factory.mktemp("built") / "digits"
-    folder.mkdir()
-    return build_digits(folder, candidates=2)
+    """Digits with learned caches; `built.directory.path` is `digits/1` in a folder of its own. No test changes it.
+
+    One for all processes that run tests: the first to come builds it.
+    """
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "built" / "digits"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / "lock"):
+        kept = folder.parent / "built.pickle"
+        if not kept.exists():
+            kept.write_bytes(pickle.dumps(build_digits(folder, candidates=2)))
+        found: Built = pickle.loads(kept.read_bytes())
+    return found

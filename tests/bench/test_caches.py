@@ -258,7 +258,7 @@ def test_the_command_prints_its_settings_and_every_method(built: Built, rows: Sa
         app, ["bench", "caches", *words, "--folds", "2", "--fidelity", "0.9"], env={"COLUMNS": "250"}
     )
     assert result.exit_code == 0, result.output
-    assert "212 rows in 2 folds, target 0.9" in result.output
+    assert "212 rows in 2 folds, target 0.9" in " ".join(result.output.split())
     assert "learned caches" in result.output
 
 

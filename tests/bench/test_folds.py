@@ -1,5 +1,6 @@
 """Folds: each row is answered by thresholds calibrated on the others, and the model itself stays as it was."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from latebind.bench import calibration, exits
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
-from tests.digits import Built, build_digits
+from tests.digits import Built
 
 ROWS = 240
 
@@ -29,13 +30,10 @@ def ask(repository: Path, given: Built, *, folds: int) -> exits.ExitsReport:
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("folds")
-
-
-@pytest.fixture(scope="module")
-def built(repository: Path) -> Built:
-    return build_digits(repository / "digits", candidates=1, kinds=("plain",))
+def repository(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("folds")
+    shutil.copytree(built.directory.path, root / "digits" / "1")
+    return root
 
 
 def test_every_row_is_answered_once_and_the_model_stays(repository: Path, built: Built) -> None:

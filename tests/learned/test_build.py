@@ -215,30 +215,6 @@ def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_the
     assert [one.stage for one in again.lookups] == [one.stage for one in built.report.lookups]
 
 
-def test_several_kinds_at_a_boundary_are_composed_within_the_memory(built: Built, tmp_path: Path) -> None:
-    directory = copy_of(built.directory, tmp_path)
-    report = build_caches(
-        directory,
-        built.fit,
-        built.calibrate,
-        fidelity=0.9,
-        confidence=0.9,
-        candidates=1,
-        kinds=("plain", "fc(16)"),
-        presentations=6_000,
-        cache_bytes=50_000,
-    )
-    assert {(one.stage, one.kind) for one in report.tried} >= {(0, "plain"), (0, "fc(16)")}
-    assert sum(lookup.bytes for lookup in report.lookups) <= 50_000
-    caches = read_caches(report.directory)
-    assert caches is not None
-    assert len(set(caches.stages)) == len(caches.stages)
-    assert report.comparison()[0]["rule"] == "search on samples"
-    assert {"full programme", "hit-rate greedy", "only plain", "only fc(16)"} <= {
-        str(row["rule"]) for row in report.comparison()
-    }
-
-
 def test_an_unknown_kind_is_told_before_anything_is_trained(built: Built) -> None:
     with pytest.raises(ConfigError, match="there is no predictor 'enormous'"):
         build_caches(built.directory, built.fit, built.calibrate, kinds=("enormous",))

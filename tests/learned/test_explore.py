@@ -179,7 +179,9 @@ def test_so_many_trainings_run_at_once_as_there_are_cores() -> None:
     assert side_by_side(100) == (cores, 1)
 
 
-def explore(directory: ModelDirectory, built: Built, kinds: tuple[str, ...], *, disk: int = 1 << 30) -> CacheReport:
+def explore(
+    directory: ModelDirectory, built: Built, kinds: tuple[str, ...], *, disk: int = 1 << 30, cache_bytes: int = 1 << 20
+) -> CacheReport:
     return build_caches(
         directory,
         built.fit,
@@ -190,11 +192,12 @@ def explore(directory: ModelDirectory, built: Built, kinds: tuple[str, ...], *, 
         kinds=kinds,
         presentations=1_500,
         disk=disk,
+        cache_bytes=cache_bytes,
         explored=explored_folder(directory.path),
     )
 
 
-def test_another_build_trains_only_what_is_missing(built: Built, tmp_path: Path) -> None:
+def test_another_build_trains_only_what_is_missing_and_composes_within_the_memory(built: Built, tmp_path: Path) -> None:
     files = {name: built.directory.read(name) for name in built.directory.files}
     directory = ModelDirectory.create(tmp_path / "digits" / "1", files)
     folder = explored_folder(directory.path)
@@ -206,7 +209,7 @@ def test_another_build_trains_only_what_is_missing(built: Built, tmp_path: Path)
     assert [one.name for one in Repository(tmp_path).models()] == ["digits"]  # the folder beside it is no version
 
     # half of what the later boundary needs, so it is alone and learns from less
-    second = explore(first.directory, built, ("fc(8)", "plain"), disk=128 * 8 * 8 * 2 * 450)
+    second = explore(first.directory, built, ("fc(8)", "plain"), disk=128 * 8 * 8 * 2 * 450, cache_bytes=50_000)
     assert second.notes[0] == f"{len(networks)} of {len(second.tried)} networks taken from an earlier run"
     assert any("the disk had room for" in note for note in second.notes[1:])
     assert {path: path.stat().st_mtime_ns for path in networks} == networks
@@ -217,6 +220,12 @@ def test_another_build_trains_only_what_is_missing(built: Built, tmp_path: Path)
     caches = read_caches(second.directory)
     assert caches is not None
     assert set(caches.stages) == {one.stage for one in second.tried}
+    assert len(set(caches.stages)) == len(caches.stages)
+    assert sum(lookup.bytes for lookup in second.lookups) <= 50_000
+    assert second.comparison()[0]["rule"] == "search on samples"
+    assert {"full programme", "hit-rate greedy", "only plain", "only fc(8)"} <= {
+        str(row["rule"]) for row in second.comparison()
+    }
     forget_explored(folder)
     assert not folder.exists()
 

@@ -28,7 +28,7 @@ from latebind.program.load import load_program
 TARGET, CONFIDENCE = 0.9, 0.9
 HELD_OUT, UNSEEN = 250, 300
 SELECTOR_STEPS = 300  # a fifth of what it is given elsewhere
-SLOW, WIDTH = 8, 1_024  # layers, and how wide they are
+SLOW, WIDTH = 24, 1_024  # layers, and how wide they are
 SHARPNESS = 0.1  # so that logits of neighbouring classes are about ten apart
 
 

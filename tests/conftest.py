@@ -1,14 +1,16 @@
 """Model directories that several tests share, built once for a whole run."""
 
 import os
-import pickle
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from filelock import FileLock
 
+from latebind.learned.report import CacheReport
 from latebind.program.build import build_program
+from tests.building import build_stages
 from tests.digits import Built, build_digits
 from tests.networks import Chain, Words
 
@@ -19,16 +21,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("models")
     images = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    built = build_program(
-        Chain(),
-        {"image": images},
-        directory=root / "chain" / "1",
-        name="chain",
-        backends=["eager"],
-        min_stage_seconds=0.0,
-        max_overhead=None,
-        max_batch=8,
-    )
+    built = build_stages(Chain(), {"image": images}, root / "chain" / "1", name="chain", max_batch=8)
     assert len(built.stages) >= 4
     words = torch.zeros(2, 3, dtype=torch.int64)
     build_program(Words(), {"word": words}, directory=root / "words" / "1", name="words", backends=["eager"])
@@ -45,8 +38,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "built" / "digits"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.parent / "lock"):
-        kept = folder.parent / "built.pickle"
-        if not kept.exists():
-            kept.write_bytes(pickle.dumps(build_digits(folder, candidates=2)))
-        found: Built = pickle.loads(kept.read_bytes())
-    return found
+        report = folder.parent / "report.json"
+        if not report.exists():
+            report.write_bytes(msgspec.json.encode(build_digits(folder, candidates=2).report, enc_hook=str))
+    return Built(msgspec.json.decode(report.read_bytes(), type=CacheReport, dec_hook=lambda kind, text: kind(text)))

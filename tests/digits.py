@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -12,8 +13,8 @@ from torch.nn import functional
 from latebind.learned.build import build_caches
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples
-from latebind.program.build import build_program
 from latebind.repository.directory import ModelDirectory
+from tests.building import build_stages
 
 FIT, CALIBRATE = 900, 600  # of 1,797 images; the rest stays unseen
 
@@ -55,19 +56,38 @@ class Digits(nn.Module):
 
 @dataclass(frozen=True)
 class Built:
-    """The model with learned caches, the report on them, and images by part."""
+    """The report on a model with learned caches, and images by part."""
 
-    directory: ModelDirectory
     report: CacheReport
-    fit: Samples
-    calibrate: Samples
-    unseen: Tensor
+
+    @property
+    def directory(self) -> ModelDirectory:
+        return self.report.directory
+
+    @property
+    def fit(self) -> Samples:
+        return samples(0, FIT)
+
+    @property
+    def calibrate(self) -> Samples:
+        return samples(FIT, FIT + CALIBRATE)
+
+    @property
+    def unseen(self) -> Tensor:
+        images, _ = digits()
+        return images[FIT + CALIBRATE :]
 
 
+@cache
 def digits() -> tuple[Tensor, Tensor]:
     pixels, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     return torch.tensor(pixels).float().view(-1, 1, 8, 8)[order] / 16, torch.tensor(labels)[order]
+
+
+def samples(first: int, end: int) -> Samples:
+    images, labels = digits()
+    return Samples({"image": images[first:end]}, labels[first:end])
 
 
 def trained(images: Tensor, labels: Tensor) -> nn.Module:
@@ -88,26 +108,15 @@ def build_digits(folder: Path, *, candidates: int, kinds: Sequence[str] = ()) ->
     torch.set_num_threads(1)
     images, labels = digits()
     module = trained(images[:FIT], labels[:FIT])
-    directory = build_program(
-        module,
-        {"image": images[:8]},
-        directory=folder / "1",
-        name="digits",
-        backends=["eager"],
-        min_stage_seconds=0.0,
-        max_overhead=None,
-        max_batch=4,
-    ).directory
-    fit = Samples({"image": images[:FIT]}, labels[:FIT])
-    calibrate = Samples({"image": images[FIT : FIT + CALIBRATE]}, labels[FIT : FIT + CALIBRATE])
+    directory = build_stages(module, {"image": images[:8]}, folder / "1", name="digits", max_batch=4).directory
     report = build_caches(
         directory,
-        fit,
-        calibrate,
+        samples(0, FIT),
+        samples(FIT, FIT + CALIBRATE),
         fidelity=0.9,
         confidence=0.9,
         candidates=candidates,
         kinds=kinds,
         presentations=12_000,
     )
-    return Built(report.directory, report, fit, calibrate, images[FIT + CALIBRATE :])
+    return Built(report)

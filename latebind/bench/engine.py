@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
-from latebind.bench.folds import calibrated_folds
+from latebind.bench.folds import Folds, answerable
 from latebind.bench.server import pinned
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.domain.config import EngineConfig, PolicyConfig
@@ -132,15 +132,13 @@ def run(
     inputs: Mapping[str, Array],
     *,
     setting: Setting,
-    folds: int,
-    fidelity: float,
+    folds: Folds | None = None,
     batches: Sequence[int] = BATCHES,
-    progress: Callable[[str, float], None],
+    progress: Callable[[str, float], None] = lambda text, share: None,
 ) -> EngineReport:
     """Ask for every row of `inputs` (arrays `(N, *shape)` by name) in calls of each size, and for throughput.
 
-    With `folds` each part of the rows meets thresholds calibrated on the others (`folds.calibrated_folds`), without it
-    the model is taken as it is. Raises `ConfigError`.
+    Without folds the model is taken as it is. Raises `ConfigError`.
     """
     report = EngineReport(
         model,
@@ -148,20 +146,9 @@ def run(
         asked={batch: Asked() for batch in batches},
         phases={most: {side: [] for side in SIDES} for most in sorted({min(batches), max(batches)})},
     )
-    everything = np.arange(len(next(iter(inputs.values()))))
-    parts: Iterator[tuple[Path, NDArray[np.int64]]] = iter([(repository, everything)])
-    if folds:
-        parts = calibrated_folds(
-            repository,
-            model,
-            inputs,
-            folds=folds,
-            fidelity=fidelity,
-            backend=setting.backend,
-            seed=setting.seed,
-            progress=progress,
-        )
-    for folder, here in parts:
+    for folder, here in answerable(
+        repository, model, inputs, folds, backend=setting.backend, seed=setting.seed, progress=progress
+    ):
         rows = {name: array[here] for name, array in inputs.items()}
         with pinned(setting.door_cores):
             asyncio.run(_measure(report, folder, rows, setting))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.client import Answered, Array, Body, Caller, encode
-from latebind.bench.folds import calibrated_folds
+from latebind.bench.folds import Folds, answerable
 from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.domain.errors import ConfigError
@@ -75,34 +75,17 @@ def run(
     labels: Array | None = None,
     *,
     setting: Setting,
+    folds: Folds | None = None,
+    progress: Callable[[str, float], None] = lambda text, share: None,
 ) -> ExitsReport:
-    """Ask both servers for every row of `inputs` (arrays `(N, *shape)` by name), one row a request, closed loop."""
-    return _report(model, setting.seed, ask_both(repository, model, inputs, setting), labels)
+    """Ask both servers for every row of `inputs` (arrays `(N, *shape)` by name), one row a request, closed loop.
 
-
-def run_folds(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
-    labels: Array | None = None,
-    *,
-    setting: Setting,
-    folds: int,
-    fidelity: float,
-    progress: Callable[[str, float], None],
-) -> ExitsReport:
-    """Part the rows into `folds`; for each, ask a copy of the model that was calibrated on the others."""
+    Without folds the model is taken as it is. Raises `ConfigError`.
+    """
     answers: dict[str, list[Answered]] = {"on": [], "off": []}
     order: list[int] = []
-    for folder, here in calibrated_folds(
-        repository,
-        model,
-        inputs,
-        folds=folds,
-        fidelity=fidelity,
-        backend=setting.backend,
-        seed=setting.seed,
-        progress=progress,
+    for folder, here in answerable(
+        repository, model, inputs, folds, backend=setting.backend, seed=setting.seed, progress=progress
     ):
         order += here.tolist()
         found = ask_both(folder, model, {name: array[here] for name, array in inputs.items()}, setting)

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,33 +18,44 @@ from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository, find_models
 
 
-def calibrated_folds(
+@dataclass(frozen=True, slots=True)
+class Folds:
+    """Rows in `count` parts; for each, a copy of the model is calibrated on the others at the target `fidelity`."""
+
+    count: int
+    fidelity: float
+
+
+def answerable(
     repository: Path,
     model: str,
     inputs: Mapping[str, Array],
+    folds: Folds | None,
     *,
-    folds: int,
-    fidelity: float,
     backend: str | None,
     seed: int,
     progress: Callable[[str, float], None],
 ) -> Iterator[tuple[Path, NDArray[np.int64]]]:
-    """Yield for each fold a folder with a copy of the model, calibrated on the other rows, and the fold's row numbers.
+    """Yield folders of models together with the numbers of the rows to ask there.
 
-    `inputs` are arrays `(N, *shape)` by name; row i is in fold i modulo `folds`. The folder goes when the next fold is
-    asked for. Raises `ConfigError` for a number of folds without sense.
+    Without folds that is the repository itself and all rows. With folds, each folder has a copy of the model calibrated
+    on the other rows, and goes when the next is asked for; row i is in fold i modulo their number. `inputs` are arrays
+    `(N, *shape)` by name. Raises `ConfigError` for a number of folds without sense.
     """
-    fold_of = np.arange(len(next(iter(inputs.values())))) % folds if folds > 0 else np.arange(0)
-    if not 2 <= folds <= len(fold_of):
-        raise ConfigError(f"{folds} folds of {len(fold_of)} rows: give 2 or more, and not more than there are rows")
+    rows = len(next(iter(inputs.values())))
+    if folds is None:
+        yield repository, np.arange(rows)
+        return
+    if not 2 <= folds.count <= rows:
+        raise ConfigError(f"{folds.count} folds of {rows} rows: give 2 or more, and not more than there are rows")
     (source,) = find_models(repository, [model])
-    for fold in range(folds):
-        here = fold_of == fold
+    for fold in range(folds.count):
+        here = np.arange(rows) % folds.count == fold
         others = Samples({name: torch.from_numpy(array[~here]) for name, array in inputs.items()})
         with TemporaryDirectory() as folder:
             copy = Repository(folder).path_for(model, "1")
             shutil.copytree(source, copy)
-            progress(f"calibrating for fold {fold + 1} of {folds}", fold / folds)
-            recalibrate(ModelDirectory.open(copy), others, fidelity=fidelity, backend=backend, seed=seed)
-            progress(f"asking for fold {fold + 1} of {folds}", (fold + 0.4) / folds)
+            progress(f"calibrating for fold {fold + 1} of {folds.count}", fold / folds.count)
+            recalibrate(ModelDirectory.open(copy), others, fidelity=folds.fidelity, backend=backend, seed=seed)
+            progress(f"asking for fold {fold + 1} of {folds.count}", (fold + 0.4) / folds.count)
             yield Path(folder), np.flatnonzero(here)

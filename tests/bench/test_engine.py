@@ -25,10 +25,7 @@ def report(built: Built, tmp_path_factory: pytest.TempPathFactory) -> engine.Eng
         "digits",
         {"image": built.unseen[:ROWS].numpy()},
         setting=Setting(backend="eager"),
-        folds=0,
-        fidelity=0.98,
         batches=(4,),
-        progress=lambda text, share: None,
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from latebind.bench import calibration, exits
+from latebind.bench.folds import Folds
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
 from tests.digits import Built
@@ -17,15 +18,13 @@ ROWS = 240
 def ask(repository: Path, given: Built, *, folds: int) -> exits.ExitsReport:
     assert isinstance(given.calibrate.inputs, dict)
     assert given.calibrate.labels is not None
-    return exits.run_folds(
+    return exits.run(
         repository,
         "digits",
         {"image": given.calibrate.inputs["image"][:ROWS].numpy()},
         given.calibrate.labels[:ROWS].numpy(),
         setting=exits.Setting(backend="eager"),
-        folds=folds,
-        fidelity=0.8,
-        progress=lambda text, share: None,
+        folds=Folds(folds, fidelity=0.8),
     )
 
 

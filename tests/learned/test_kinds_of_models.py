@@ -24,6 +24,7 @@ from latebind.learned.samples import Samples, checked
 from latebind.learned.train import train_selector
 from latebind.program.build import build_program
 from latebind.program.load import load_program
+from tests.building import build_stages
 
 TARGET, CONFIDENCE = 0.9, 0.9
 HELD_OUT, UNSEEN = 250, 300
@@ -94,15 +95,8 @@ def build(kind: Kind, folder: Path) -> Tried:
     labels = torch.randint(kind.classes, (kind.fit + HELD_OUT + UNSEEN,))
     rows = means[labels] + kind.noise * torch.randn(len(labels), *kind.shape)
     fit, held_out, unseen = torch.split(rows, [kind.fit, HELD_OUT, UNSEEN])
-    directory = build_program(
-        NearestMean(means).eval(),
-        {"row": rows[:8]},
-        directory=folder / "1",
-        name="kind",
-        backends=["eager"],
-        min_stage_seconds=0.0,
-        max_overhead=None,
-        max_batch=2,
+    directory = build_stages(
+        NearestMean(means).eval(), {"row": rows[:8]}, folder / "1", name="kind", max_batch=2
     ).directory
     report = build_caches(
         directory,

@@ -10,6 +10,7 @@ from latebind.bench.caches.composition import BUDGETS
 from latebind.bench.caches.contest import Plan
 from latebind.bench.caches.suite import PARTS, Report, Setting, run
 from latebind.bench.caches.variants import KINDS, Lessons
+from latebind.cli.bench.options import Backend, DataOption, Fidelity, Page, Repository, Seed
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.sources import load_rows, load_samples, options
 from latebind.learned.promise import CACHE_BYTES, Promise
@@ -17,17 +18,17 @@ from latebind.learned.samples import Samples
 
 
 def caches(
-    repository: Annotated[Path, typer.Argument(help="A folder of models.")],
+    repository: Repository,
     model: Annotated[str, typer.Option(help="The base model.")],
     data: Annotated[str, typer.Option(help="Rows with labels that trained nothing: .npz or package.module:function.")],
-    data_option: Annotated[list[str] | None, typer.Option(help="key=value for --data; may be repeated.")] = None,
+    data_option: DataOption = None,
     smaller: Annotated[str | None, typer.Option(help="A smaller model of the folder, for cascades.")] = None,
     part: Annotated[list[str] | None, typer.Option(help=f"{', '.join(PARTS)}; may be repeated. Default: all.")] = None,
     fit: Annotated[
         str | None, typer.Option(help="Samples to train networks with and for caches to keep, as for build.")
     ] = None,
     fit_option: Annotated[list[str] | None, typer.Option(help="key=value for --fit; may be repeated.")] = None,
-    fidelity: Annotated[float, typer.Option(help="The target of every method.")] = 0.97,
+    fidelity: Fidelity = 0.97,
     confidence: Annotated[float, typer.Option(help="Confidence in it.")] = 0.95,
     folds: Annotated[int, typer.Option(help="Thresholds for each fold of the rows come from the others.")] = 5,
     kind: Annotated[
@@ -42,9 +43,9 @@ def caches(
     stored: Annotated[int, typer.Option(help="Rows that traditional caches keep.")] = 10_000,
     budget_mb: Annotated[list[float] | None, typer.Option(help="Memory for learned caches; may be repeated.")] = None,
     cache_mb: Annotated[float, typer.Option(help="Memory for learned caches elsewhere.")] = CACHE_BYTES / 1e6,
-    backend: Annotated[str | None, typer.Option(help="The backend of all. Default: as built.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
-    page: Annotated[Path | None, typer.Option(help="Write a page with tables and plots to FILE.")] = None,
+    backend: Backend = None,
+    seed: Seed = 0,
+    page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
     """Learned caches beside fewer bits, smaller models, cascades and caches that compare; and without their parts.

@@ -1,0 +1,19 @@
+"""`latebind bench`: every promise of speed as a command that prints what it measured."""
+
+import typer
+
+from latebind.cli.bench.adaptation import calibration, drift, locality
+from latebind.cli.bench.caches import caches
+from latebind.cli.bench.exits import engine, exits
+from latebind.cli.bench.load import flood, load
+from latebind.cli.bench.overhead import scheduler, stages
+
+app = typer.Typer(
+    help="Measure what latebind promises; every command prints its settings.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+for command in (exits, engine, caches, calibration, locality, drift, load, flood, scheduler, stages):
+    app.command()(command)

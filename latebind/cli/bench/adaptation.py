@@ -1,0 +1,173 @@
+"""`latebind bench locality`, `drift` and `calibration`: whether caches follow the traffic and fidelity is kept."""
+
+from typing import Annotated
+
+import typer
+
+from latebind.bench import calibration as calibration_bench
+from latebind.bench import drift as drift_bench
+from latebind.bench import locality as locality_bench
+from latebind.bench.exits import Setting
+from latebind.cli.bench.options import (
+    Backend,
+    Core,
+    Data,
+    DataOption,
+    DoorCore,
+    Fidelity,
+    Model,
+    Page,
+    Repository,
+    Seed,
+    ServerLog,
+)
+from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
+from latebind.cli.sources import load_rows, options
+from latebind.domain.errors import ConfigError
+from latebind.learned.promise import Promise
+
+
+def locality(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Classes follow Zipf's law with this exponent. Default: rows as they lie.")
+    ] = None,
+    phases: Annotated[int, typer.Option(help="How often another class dominates.")] = 2,
+    length: Annotated[int, typer.Option(help="Requests of each phase.")] = 10_000,
+    passes: Annotated[
+        int, typer.Option(help="Without --alpha: how often all rows are sent, one pass after another.")
+    ] = 1,
+    jitter: Annotated[
+        int | None,
+        typer.Option(help="Shift images by up to so many cells, and mirror them, at random. Default: 2 with --alpha."),
+    ] = None,
+    fidelity: Fidelity = 0.97,
+    sample: Annotated[float, typer.Option(help="Share of requests that the service runs to the end.")] = 0.2,
+    retrain_s: Annotated[float, typer.Option(help="Seconds until caches are retrained anyway.")] = 900.0,
+    backend: Backend = None,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    seed: Seed = 0,
+    log: ServerLog = None,
+    page: Page = None,
+    json_file: JsonFile = None,
+) -> None:
+    """What following the traffic is worth: exits off, as built, and adapting; one request after another, paired.
+
+    With `--alpha`, thresholds are calibrated on two fifths of the rows and the stream is made of the others.
+
+    Example: `latebind bench locality models --model resnet56 --data examples.cifar10.data:unseen
+    --data-option data=cifar10/ --alpha 1.5`
+    """
+    setting = Setting(backend, (door_core,), engine_core, seed, log)
+    shift = jitter if jitter is not None else 2 if alpha is not None else 0
+    traffic = locality_bench.Traffic(alpha, phases, length, shift, passes)
+    with reporting(), progress("asking three servers") as tell:
+        inputs, labels = load_rows(data, options(data_option or []))
+        report = locality_bench.run(
+            repository,
+            model,
+            inputs,
+            labels,
+            traffic,
+            setting=setting,
+            fidelity=fidelity,
+            options=("--sample", str(sample), "--retrain-s", str(retrain_s)),
+            progress=tell,
+        )
+    kind = f"Zipf {alpha:g}, {phases} phases of {length}" if alpha is not None else f"rows as they lie, {passes} times"
+    show(
+        f"{model}: {len(report.calls['off'])} requests a side, {kind}, target {fidelity:g}, seed {seed}", report.rows()
+    )
+    console.print(f"first version from request {report.begun} on; the service counted {report.told}")
+    if page is not None:
+        from latebind.bench.page import write_locality_page  # noqa: PLC0415  (plotly is optional)
+
+        write_locality_page(report, page, title=f"latebind: {model}, {kind}")
+        console.print(f"page written to {page}")
+    save(json_file, {"rows": report.rows(), "begun": report.begun, "told": report.told})
+
+
+def drift(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    trials: Annotated[int, typer.Option(help="Trials of each kind of change.")] = 20,
+    fidelity: Fidelity = 0.97,
+    brighter: Annotated[float, typer.Option(help="What is added to all inputs to make them brighter.")] = 1.5,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """How soon a change of class mix or brightness is caught by the guards over fidelity, in requests and samples.
+
+    A trial passes if the version in use is left within 500 samples and 2,000 requests, or fidelity never fell under
+    the target.
+
+    Example: `latebind bench drift models --model resnet56 --data examples.cifar10.data:unseen
+    --data-option data=cifar10/`
+    """
+    with reporting(), progress("changing the traffic") as tell:
+        inputs, labels = load_rows(data, options(data_option or []))
+        if labels is None:
+            raise ConfigError("a stream by classes needs labels: give data that has them")
+        found = drift_bench.run(
+            repository,
+            model,
+            inputs,
+            labels,
+            trials=trials,
+            fidelity=fidelity,
+            by=brighter,
+            seed=seed,
+            progress=tell,
+        )
+    show(
+        f"{model}: {trials} trials of each change, target {fidelity:g}, seed {seed}",
+        drift_bench.summary(found, fidelity),
+    )
+    save(json_file, found)
+
+
+def calibration(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    fidelity: Fidelity = 0.98,
+    confidence: Annotated[float, typer.Option(help="Confidence in it.")] = 0.95,
+    splits: Annotated[int, typer.Option(help="How many random halves to calibrate on.")] = 20,
+    backend: Backend = None,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Whether fidelity is kept: calibrate on random halves of the rows, judge each on the half it has not seen.
+
+    Example: `latebind bench calibration models --model resnet56 --data examples.cifar10.data:unseen
+    --data-option data=cifar10/ --fidelity 0.98`
+    """
+    with reporting():
+        inputs, _ = load_rows(data, options(data_option or []))
+        promise = Promise(fidelity, confidence)
+        report = calibration_bench.run(
+            repository, model, inputs, promise=promise, splits=splits, backend=backend, seed=seed
+        )
+    show(
+        f"{model}: {splits} calibrations on halves of {report.rows} rows, target {fidelity:g}, seed {seed}",
+        [
+            {
+                "split": number,
+                "shown": f"{split.shown:.4f}",
+                "at least": f"{split.lower:.4f}",
+                "realised": f"{split.realised:.4f}",
+                "left early": percent(split.left_early),
+                "times less": f"{split.gain:.2f}",
+            }
+            for number, split in enumerate(report.splits)
+        ],
+    )
+    console.print(f"under the target     {report.broken} of {splits}")
+    save(json_file, report)

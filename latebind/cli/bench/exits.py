@@ -1,0 +1,111 @@
+"""`latebind bench exits` and `engine`: what leaving early is worth, over HTTP and in the engine alone."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from latebind.bench import engine as engine_bench
+from latebind.bench import exits as exits_bench
+from latebind.bench.folds import Folds
+from latebind.cli.bench.options import (
+    Backend,
+    Core,
+    Data,
+    DataOption,
+    DoorCore,
+    FoldCount,
+    FoldFidelity,
+    Model,
+    Repository,
+    Seed,
+    ServerLog,
+)
+from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
+from latebind.cli.sources import load_rows, options
+
+
+def exits(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    backend: Backend = None,
+    folds: FoldCount = 0,
+    fidelity: FoldFidelity = 0.97,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    seed: Seed = 0,
+    log: ServerLog = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Mean latency with exits off and on, one request after another over HTTP, paired, and the fidelity of the answers.
+
+    With `--folds 5`, each fifth of the rows meets thresholds that were calibrated on the other four, so rows that
+    trained nothing can serve for both.
+
+    Example: `latebind bench exits models --model resnet56 --data examples.cifar10.data:unseen
+    --data-option data=cifar10/ --folds 5`
+    """
+    setting = exits_bench.Setting(backend, (door_core,), engine_core, seed, log)
+    with reporting(), progress("asking two servers") as tell:
+        inputs, labels = load_rows(data, options(data_option or []))
+        report = exits_bench.run(
+            repository,
+            model,
+            inputs,
+            labels,
+            setting=setting,
+            folds=Folds(folds, fidelity) if folds else None,
+            progress=tell,
+        )
+    show(f"{model}: {report.requests} requests a side, closed loop, batch 1, seed {seed}", report.rows())
+    left = "  ".join(f"{stage}: {percent(share)}" for stage, share in report.left_at.items())
+    console.print(f"mean off / mean on   {report.gain}")
+    console.print(f"fidelity             {report.fidelity:.4f}")
+    console.print(f"left at stage        {left}")
+    console.print(f"answers bit for bit  {'identical' if report.identical else 'different'}")
+    save(
+        json_file,
+        {**asdict(report), "seconds_on": report.seconds_on.tolist(), "seconds_off": report.seconds_off.tolist()},
+    )
+
+
+def engine(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    backend: Backend = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Rows a call; may be repeated. Default: 1, 2, 4 and 8.")
+    ] = None,
+    folds: FoldCount = 0,
+    fidelity: FoldFidelity = 0.97,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """What leaving early is worth in the live engine without a door: by the rows of a call, and throughput.
+
+    Example: `latebind bench engine models --model resnet56 --data examples.cifar10.data:unseen
+    --data-option data=cifar10/ --folds 5`
+    """
+    setting = exits_bench.Setting(backend, (door_core,), engine_core, seed)
+    with reporting(), progress("asking two engines") as tell:
+        inputs, _ = load_rows(data, options(data_option or []))
+        report = engine_bench.run(
+            repository,
+            model,
+            inputs,
+            setting=setting,
+            folds=Folds(folds, fidelity) if folds else None,
+            batches=batch or engine_bench.BATCHES,
+            progress=tell,
+        )
+    kind = f"{folds} folds, target {fidelity:g}" if folds else "calibrated as it is"
+    show(f"{model}: latency of rows in the engine, closed loop, {kind}, seed {seed}", report.rows())
+    show("throughput with more waiting than a batch takes", report.throughput_rows())
+    console.print(f"times more, each side with its better policy   {report.throughput()}")
+    save(json_file, {"latency": report.rows(), "throughput": report.throughput_rows()})

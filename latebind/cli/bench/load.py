@@ -1,0 +1,76 @@
+"""`latebind bench load` and `flood`: many requests at once."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from latebind.bench import flood as flood_bench
+from latebind.bench import load as load_bench
+from latebind.cli.bench.options import Core, Data, DataOption, DoorCore, Model, Page, Repository, Seed
+from latebind.cli.console import JsonFile, console, reporting, save, show
+from latebind.cli.sources import load_rows, options
+
+
+def load(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    requests: Annotated[int, typer.Option(help="Requests of each side.")] = 2000,
+    rate: Annotated[float | None, typer.Option(help="Requests a second. Default: by --load.")] = None,
+    share: Annotated[float, typer.Option("--load", help="Rate as a share of what is answered one by one.")] = 0.7,
+    deadline_ms: Annotated[float, typer.Option(help="How long an answer may take.")] = 1000.0,
+    page: Page = None,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Latency under Poisson traffic over HTTP with exits off and on, the same arrivals for both."""
+    with reporting():
+        inputs, labels = load_rows(data, options(data_option or []))
+        report = load_bench.run(
+            repository,
+            model,
+            inputs,
+            labels,
+            requests=requests,
+            rate=rate,
+            load=share,
+            deadline=deadline_ms / 1e3,
+            seed=seed,
+        )
+        show(f"{model}: {requests} requests a side at {report.rate:.0f}/s, Poisson, seed {seed}", report.rows())
+        show("where they left, exits on", report.exit_rows())
+        if page is not None:
+            from latebind.bench.page import write_page  # noqa: PLC0415  (plotly is optional)
+
+            write_page(report, page, title=f"latebind: {model} with exits off and on")
+            console.print(f"page written to {page}")
+    save(json_file, {"sides": report.rows(), "exits": report.exit_rows()})
+
+
+def flood(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    rounds: Annotated[int, typer.Option(help="Pairs of phases, without and with the flood.")] = 5,
+    seconds: Annotated[float, typer.Option(help="Length of a phase.")] = 3.0,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Throughput of the engine on its own core while 16 clients flood the door with small requests."""
+    with reporting():
+        inputs, _ = load_rows(data, options(data_option or []))
+        report = flood_bench.run(
+            repository,
+            model,
+            inputs,
+            rounds=rounds,
+            seconds=seconds,
+            door_cores=(door_core,),
+            engine_core=engine_core,
+        )
+    show(f"{model}: {rounds} rounds of {seconds:g} s, medians", [asdict(report)])
+    save(json_file, report)

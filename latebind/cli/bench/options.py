@@ -1,0 +1,23 @@
+"""Options that several commands of `latebind bench` share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Repository = Annotated[Path, typer.Argument(help="A folder of models.")]
+Model = Annotated[str, typer.Option(help="Which model of the folder.")]
+Data = Annotated[str, typer.Option(help="Rows to send: an .npz file or package.module:function.")]
+DataOption = Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")]
+Backend = Annotated[str | None, typer.Option(help="Serve all sides with it. Default: as built.")]
+FoldCount = Annotated[
+    int,
+    typer.Option("--folds", help="Calibrate on the other rows, in so many folds. Default: as the model is."),
+]
+FoldFidelity = Annotated[float, typer.Option("--fidelity", help="The target to calibrate the folds for.")]
+Fidelity = Annotated[float, typer.Option(help="The target.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn.")]
+Core = Annotated[int, typer.Option(help="The core of the engine.")]
+DoorCore = Annotated[int, typer.Option(help="The core of door and client.")]
+ServerLog = Annotated[Path | None, typer.Option(help="Keep what the servers log.")]
+Page = Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.")]

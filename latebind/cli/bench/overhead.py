@@ -1,0 +1,73 @@
+"""`latebind bench scheduler` and `stages`: what latebind itself costs."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from latebind.bench import scheduler as scheduler_bench
+from latebind.bench import stages as stages_bench
+from latebind.cli.bench.options import Seed
+from latebind.cli.console import JsonFile, reporting, save, show
+from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
+
+
+def scheduler(
+    events: Annotated[int, typer.Option(help="Events of each measurement.")] = 200_000,
+    rounds: Annotated[int, typer.Option(help="Measurements of each cell; the median counts.")] = 3,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Events a second that the scheduler handles on one core, by policy, batch size and waiting requests."""
+    with reporting():
+        speeds = scheduler_bench.run(events=events, rounds=rounds, seed=seed)
+    show(
+        f"scheduler, {events} events, median of {rounds} rounds, seed {seed}",
+        [{**asdict(speed), "events_per_second": f"{speed.events_per_second:,.0f}"} for speed in speeds],
+    )
+    save(json_file, speeds)
+
+
+def stages(
+    network: Annotated[
+        list[str] | None, typer.Option(help=f"{' or '.join(stages_bench.NETWORKS)}; may be repeated. Default: both.")
+    ] = None,
+    backend: Annotated[list[str] | None, typer.Option(help="May be repeated. Default: eager and openvino.")] = None,
+    min_stage_ms: Annotated[
+        list[float] | None, typer.Option(help="What a stage is worth at least; may be repeated, for a sweep.")
+    ] = None,
+    limit: Annotated[bool, typer.Option(help="Whether a chain may take at most 5 % over the uncut model.")] = True,
+    runs: Annotated[int, typer.Option(help="Pairs of runs for each ratio.")] = 100,
+    threads: Annotated[int, typer.Option(help="Threads of each side.")] = 1,
+    json_file: JsonFile = None,
+) -> None:
+    """Where networks can be cut, and what a chain of stages costs over the uncut network: paired, interleaved.
+
+    Example: `latebind bench stages --network resnet56 --backend openvino --no-limit --min-stage-ms 0.3`
+    """
+    with reporting():
+        rows = stages_bench.run(
+            network or tuple(stages_bench.NETWORKS),
+            backend or ("eager", "openvino"),
+            minima=[ms / 1e3 for ms in min_stage_ms or [MIN_STAGE_SECONDS * 1e3]],
+            max_overhead=MAX_OVERHEAD if limit else None,
+            runs=runs,
+            threads=threads,
+        )
+    show(
+        f"chain of stages over the uncut model, {runs} pairs, {threads} threads, random weights",
+        [
+            {
+                "network": row.network,
+                "backend": row.backend,
+                "cut points": row.cut_points,
+                "min stage ms": f"{row.min_stage_seconds * 1e3:g}",
+                "stages": row.stages,
+                "batch": row.batch,
+                "uncut ms": f"{row.uncut * 1e3:.2f}",
+                "chain / uncut": str(row.ratio),
+            }
+            for row in rows
+        ],
+    )
+    save(json_file, rows)

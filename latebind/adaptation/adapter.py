@@ -13,33 +13,39 @@ from torch import Tensor
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Version
 from latebind.adaptation.familiar import Familiar, looks
 from latebind.adaptation.retrain import Adapted, by_class, material, retrain
+from latebind.adaptation.sampling import Draw
 from latebind.adaptation.versions import FORMAT, About, Versions, versions_folder
 from latebind.adaptation.window import Sample, Window
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
-from latebind.learned.activations import Observed, observe, observed
+from latebind.learned.activations import Observed, features_of, observe, observed
 from latebind.learned.compose import Costs
 from latebind.learned.head import Head
-from latebind.learned.lookup import load_lookups
+from latebind.learned.lookup import load_functions
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
-from latebind.learned.stored import HELD_OUT, LESSONS, Rows, read_caches, read_rows
+from latebind.learned.stored import HELD_OUT, LESSONS, Rows, SpareLookup, StoredLookup, read_caches, read_rows
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 
-WINDOW = "window.safetensors"
+SHOWN, TAUGHT = "shown.safetensors", "taught.safetensors"
 CONFIDENCE = 0.99  # at least: between two changes of the traffic several versions are made, and each may be wrong
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A request to run to its end: its input as bytes, the class it was answered with, and whose it is."""
+    """A sampled request: its input as bytes, the class it was answered with, whose it is, what it is used for.
+
+    `end` is the base model's output as bytes, float32, empty where the request left early.
+    """
 
     row: bytes
     answer: int
     client: int
+    draw: Draw
+    end: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,91 +57,92 @@ class Compared:
 
 
 class Adapter:
-    """Owns window, versions and controller of one model. `see` and `learn` take long; no method is for two threads."""
+    """Owns windows, versions and controller of one model. `see` and `learn` take long; no method is for two threads."""
 
     def __init__(
         self, directory: ModelDirectory, config: AdaptationConfig, *, threads: int, backend: str | None
     ) -> None:
         self._program = load_program(directory, threads=threads, backend=backend)
         self.spec: ModelSpec = self._program.spec
-        lookups = load_lookups(directory, backend=self._program.backend, threads=threads)
         caches = read_caches(directory)
         held_out, lessons = (read_rows(directory, name) for name in (HELD_OUT, LESSONS))
-        if caches is None or held_out is None or not lookups:
+        if caches is None or held_out is None or not caches.lookups:
             raise ConfigError(f"{self.spec.name} has no learned caches in use: build or calibrate it with data first")
-        self._lookups = {stage: lookup for stage, lookup in sorted(lookups.items()) if stage in held_out.features}
-        if len(self._lookups) < len(lookups):
+        at_hand = [one for one in caches.at_hand if one.name in held_out.features]
+        if any(lookup not in at_hand for lookup in caches.lookups):
             raise ConfigError(f"{self.spec.name} has lookups with too many features to adapt: build it with others")
+        functions = load_functions(directory, at_hand, backend=self._program.backend, threads=threads)
+        self._lookups = {one.name: (one.stage, functions[one.name]) for one in at_hand}
+        self._thresholds = {one.name: one.threshold for one in caches.lookups}
         self._held_out = self._of_lookups(held_out)
         self._lessons = self._of_lookups(lessons) if lessons is not None else None
         self._trusted = True  # whether what `build` kept looks like the traffic
         self._promise = Promise(caches.target, max(caches.confidence, CONFIDENCE))
-        self._costs = _costs(self._program.costs.stages, {s.stage: s.seconds.at(1) for s in caches.lookups})
+        self._costs = _costs(self._program.costs.stages, at_hand)
         self.folder = versions_folder(directory.path, config.folder)
         self.versions = Versions(self.folder, directory)
-        self.window = Window(config.rows, config.window, config.client_share)
-        self.window.load(self.folder / WINDOW, stages=tuple(self._lookups))
-        self._taught = 0
+        self.shown = Window(config.rows, config.window, config.client_share)
+        self.taught = Window(config.rows, config.window, config.client_share)
+        for name, window in self._windows().items():
+            window.load(self.folder / name, names=self._lookups)
+        self._lesson = 0
         self._since = -np.inf  # when the traffic changed
         self._familiar: Familiar | None = None  # what samples looked like at the last lesson
         self.controller = self._control()
 
     def see(self, sampled: Sequence[Sampled]) -> list[Compared]:
-        """Run sampled requests to the end of the network, keep what is seen, compare."""
-        inputs = self._inputs(sampled)
-        found, seen = self.look(inputs), looks(inputs)
-        answers, now = found.answers.argmax(dim=1), time.time()
-        strange = self._familiar.strange(seen, answers) if self._familiar else torch.zeros(len(seen), dtype=torch.bool)
-        for place, (one, base) in enumerate(zip(sampled, answers.tolist(), strict=True)):
-            behind = [rows[place].bfloat16() for rows in found.features]
-            features = dict(zip(self._lookups, behind, strict=True))
-            kept = found.answers[place].bfloat16()
-            self.window.add(Sample(now, one.client, features, kept, base, seen[place].clone()))
-        return [
-            Compared(one.answer == base, odd)
-            for one, base, odd in zip(sampled, answers.tolist(), strange.tolist(), strict=True)
-        ]
+        """Find out what lookups see of sampled requests and keep it; compare those that show.
+
+        Only those that left early are run through the network.
+        """
+        compared = []
+        for ended in (False, True):
+            some = [one for one in sampled if bool(one.end) == ended]
+            if some:
+                compared += self._keep(some, *(self._ended(some) if ended else self._run_again(some)))
+        return compared
 
     def look(self, inputs: tuple[Tensor, ...] | Mapping[str, Tensor]) -> Observed:
         """Return what lookups and base model make of rows; nothing is kept."""
         rows = inputs if isinstance(inputs, tuple) else tuple(inputs[tensor.name] for tensor in self.spec.inputs)
         with torch.inference_mode():
-            return observe(self._program, Samples(rows), [(k, one.function) for k, one in self._lookups.items()])
+            return observe(self._program, Samples(rows), list(self._lookups.values()))
 
-    def built_lookups(self) -> dict[int, tuple[Head, float]]:
-        """Return head and threshold of each lookup by stage, as `build` made them."""
-        return {stage: (lookup.function.head, lookup.threshold) for stage, lookup in self._lookups.items()}
+    def built_lookups(self) -> dict[str, tuple[Head, float]]:
+        """Return head and threshold of each lookup by name, as `build` made them; infinity for one not in use."""
+        return {name: (head, self._thresholds.get(name, np.inf)) for name, head in self._heads.items()}
 
     def rehearse(self) -> None:
         """Retrain once for nothing: the first time takes three times as long, with all that torch loads for it."""
         shares = torch.bincount(self._held_out.classes) / len(self._held_out.classes)
         mix = {answer: share for answer, share in enumerate(shares.tolist()) if share}
-        heads = {stage: lookup.function.head for stage, lookup in self._lookups.items()}
-        retrain(heads, material(self._held_out, self._lessons, None), mix, self._costs, promise=self._promise, seed=0)
+        given = material(self._held_out, self._lessons)
+        retrain(self._heads, given, mix, self._costs, promise=self._promise, seed=0)
 
     def moved(self, last: int) -> None:
         """Other classes come: the `last` samples and those to come show more than those before."""
-        recent = self.window.recent()
+        recent = self.shown.recent()
         self._since = float(recent.times[-last:][0]) if recent is not None else time.time()
 
     def begin_afresh(self, last: int) -> None:
-        """Of what was sampled keep the `last` samples only; what `build` kept shows nothing from now on."""
+        """Of what shows keep the `last` samples only; what `build` kept shows nothing from now on."""
         self._trusted = False
         self._since = -np.inf
         self._familiar = None
-        recent = self.window.recent()
+        recent = self.shown.recent()
         if recent is not None and len(recent.times) > last:
-            self.window.forget_before(float(recent.times[-last]))
+            self.shown.forget_before(float(recent.times[-last]))
 
     def learn(self, mix: dict[int, float], reason: str) -> Version | None:
         """Make a version for these shares of classes and publish it; None if none can be shown."""
-        recent = self.window.recent()
-        if recent is not None:
-            self._familiar = Familiar.of(recent.looks, recent.rows.classes, classes=self.spec.outputs[0].shape[0])
-        self._taught += 1
-        given = material(self._held_out, self._lessons, recent, trusted=self._trusted, since=self._since)
-        heads = {stage: lookup.function.head for stage, lookup in self._lookups.items()}
-        made = retrain(heads, given, mix, self._costs, promise=self._promise, seed=self._taught)
+        shown = self.shown.recent()
+        if shown is not None:
+            self._familiar = Familiar.of(shown.looks, shown.rows.classes, classes=self.spec.outputs[0].shape[0])
+        self._lesson += 1
+        given = material(
+            self._held_out, self._lessons, self.taught.recent(), shown, trusted=self._trusted, since=self._since
+        )
+        made = retrain(self._heads, given, mix, self._costs, promise=self._promise, seed=self._lesson)
         if made is None:
             return None
         return self._publish(made, mix, reason)
@@ -150,9 +157,44 @@ class Adapter:
         return Version(name, about.wrong, about.seconds, about.mix, about.rows)
 
     def save(self) -> None:
-        """Write the window to disk."""
+        """Write the windows to disk."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.window.save(self.folder / WINDOW)
+        for name, window in self._windows().items():
+            window.save(self.folder / name)
+
+    def _windows(self) -> dict[str, Window]:
+        return {SHOWN: self.shown, TAUGHT: self.taught}
+
+    @property
+    def _heads(self) -> dict[str, Head]:
+        return {name: function.head for name, (_, function) in self._lookups.items()}
+
+    def _run_again(self, sampled: Sequence[Sampled]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+        inputs = self._inputs(sampled)
+        found = self.look(inputs)
+        return inputs, found.features, found.answers
+
+    def _ended(self, sampled: Sequence[Sampled]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+        inputs = self._inputs(sampled)
+        data = bytearray(b"".join(one.end for one in sampled))
+        with torch.inference_mode():
+            features = features_of(self._program, Samples(inputs), list(self._lookups.values()))
+        return inputs, features, torch.frombuffer(data, dtype=torch.float32).view(len(sampled), -1)
+
+    def _keep(
+        self, sampled: Sequence[Sampled], inputs: tuple[Tensor, ...], features: tuple[Tensor, ...], answers: Tensor
+    ) -> list[Compared]:
+        seen, classes, now = looks(inputs), answers.argmax(dim=1), time.time()
+        strange = self._familiar.strange(seen, classes).tolist() if self._familiar else [False] * len(seen)
+        compared = []
+        for place, (one, base) in enumerate(zip(sampled, classes.tolist(), strict=True)):
+            of_lookups = {name: rows[place].bfloat16() for name, rows in zip(self._lookups, features, strict=True)}
+            kept, look = answers[place].bfloat16(), seen[place].clone()
+            sample = Sample(now, one.client, of_lookups, kept, base, look, one.draw.weight)
+            (self.shown if one.draw.shows else self.taught).add(sample)
+            if one.draw.shows:
+                compared.append(Compared(one.answer == base, strange[place]))
+        return compared
 
     def _publish(self, made: Adapted, mix: dict[int, float], reason: str) -> Version:
         about = About(
@@ -173,9 +215,9 @@ class Adapter:
         return Version(name, about.wrong, about.seconds, about.mix, about.rows)
 
     def _of_lookups(self, rows: Rows) -> Rows:
-        """Return what the lookups in use see of rows."""
-        behind = {stage: rows.features[stage] for stage in self._lookups}
-        return Rows(behind, rows.answers, rows.classes)
+        """Return what the lookups at hand see of rows."""
+        features = {name: rows.features[name] for name in self._lookups}
+        return Rows(features, rows.answers, rows.classes)
 
     def _control(self) -> Controller:
         name = self.versions.current()
@@ -187,12 +229,12 @@ class Adapter:
         return Controller(self._promise.fidelity, full, known, name, stopped=self.versions.stopped())
 
     def _built(self) -> Version:
-        heads = [lookup.function.head for lookup in self._lookups.values()]
-        features = [self._held_out.features[stage].float() for stage in self._lookups]
+        heads = list(self._heads.values())
+        features = [self._held_out.features[name].float() for name in self._lookups]
         with torch.inference_mode():
             answers = torch.nn.functional.one_hot(self._held_out.classes, heads[0].classes)
             seen = observed(heads, features, answers).seen
-        thresholds = np.array([lookup.threshold for lookup in self._lookups.values()])
+        thresholds = np.array([threshold for _, threshold in self.built_lookups().values()])
         tables = by_class(thresholds, seen, self._held_out.classes, self._costs, heads=heads)
         return Version(BUILT, *tables, rows=len(self._held_out.classes))
 
@@ -209,11 +251,11 @@ class Adapter:
         return tuple(columns)
 
 
-def _costs(stages: Sequence[Curve], lookups: dict[int, float]) -> Costs:
+def _costs(stages: Sequence[Curve], lookups: Sequence[StoredLookup | SpareLookup]) -> Costs:
     seconds = [stage.at(1) for stage in stages]
-    ends = [stage + 1 for stage in sorted(lookups)]
+    ends = [one.stage + 1 for one in lookups]
     segments = tuple(sum(seconds[a:b]) for a, b in zip([0, *ends], [*ends, len(seconds)], strict=True))
-    return Costs(segments, tuple(lookups[stage] for stage in sorted(lookups)))
+    return Costs(segments, tuple(one.seconds.at(1) for one in lookups))
 
 
 def open_adapter(path: Path, config: AdaptationConfig, *, threads: int, backend: str | None) -> Adapter:

@@ -22,6 +22,7 @@ from latebind.adaptation.messages import (
     UseVersion,
     pack_answered,
 )
+from latebind.adaptation.sampling import Sampler
 from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ModelSpec
 from latebind.server.gateway import AdaptationFigures, Answer, Array
@@ -43,11 +44,11 @@ class AdaptationClient:
     ) -> None:
         self.statuses: dict[str, Status] = {}
         self.dropped = 0  # samples for which there was no room
-        self._models = {spec.name: (number, spec) for number, spec in enumerate(models)}
-        self._share = share
+        self._models = {
+            spec.name: (number, spec, Sampler(share, Random(number).random)) for number, spec in enumerate(models)
+        }
         self._process = process
         self._adopt = adopt
-        self._random = Random(0)
         self._gathered: list[bytes] = []
         self._messages: asyncio.StreamWriter | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -81,21 +82,22 @@ class AdaptationClient:
         return client
 
     def answered(self, spec: ModelSpec, rows: Mapping[str, Array], answer: Answer, client: str) -> None:
-        """Tell of the N rows of one call; a share of them goes along as samples. Never waits."""
+        """Tell of the N rows of one call; some of them go along as samples. Never waits."""
         known = self._models.get(spec.name)
         if known is None or self._messages is None or self._messages.is_closing():
             return
-        number, spec = known
+        number, spec, sampler = known
         (output,) = answer.outputs.values()
         room = self._messages.transport.get_write_buffer_size() < MOST_WAITING
-        for place, row in enumerate(output):
-            data = b""
-            if self._random.random() < self._share:
-                if room:
-                    data = b"".join(np.ascontiguousarray(rows[tensor.name][place]).tobytes() for tensor in spec.inputs)
-                else:
-                    self.dropped += 1
-            told = Answered(number, int(row.argmax()), crc32(client.encode()), data)
+        for place, (row, left_at) in enumerate(zip(output, answer.left_at, strict=True)):
+            early = left_at + 1 < spec.stages
+            draw, data, end = sampler.draw(early), b"", b""
+            if draw is not None and room:
+                data = b"".join(np.ascontiguousarray(rows[tensor.name][place]).tobytes() for tensor in spec.inputs)
+                end = b"" if early else np.ascontiguousarray(row).tobytes()
+            elif draw is not None:
+                self.dropped += 1
+            told = Answered(number, int(row.argmax()), crc32(client.encode()), draw, data, end)
             self._gathered.append(pack_answered(told))
         if len(self._gathered) == len(output):  # the first since they were last sent
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self._send)

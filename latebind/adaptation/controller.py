@@ -17,7 +17,8 @@ REMEMBERED = 20  # versions
 LONG_MEMORY = 2_000  # answers
 RESTLESS = 3  # changes within as many answers, from which on the mix of all of those counts
 MOVED = 0.25  # of all answers, by which the share of one class must change to call for another version
-FIRST_LESSON, GROWTH = 100, 2  # answers after a change until the first retraining, then times as many each
+FIRST_LESSON, GROWTH = 100, 2  # answers after a change until the first retraining, then times as many each,
+MOST_APART = 2_000  # but no more than so many between two
 BUILT, FULL_DEPTH = "built", "none"  # the version that `build` made; the one without lookups
 SHOWN = "it was shown on the newest samples"
 FELL, CHANGED = "fidelity fell under its target", "inputs came to look different"
@@ -104,7 +105,7 @@ class Controller:
         if self._answers % LOOK_EVERY == 0 and len(self.mix) >= LOOK_EVERY:
             decisions += self._look()
         if self._answers >= self._next_lesson and not self._learning:
-            self._next_lesson *= GROWTH
+            self._next_lesson = min(GROWTH * self._next_lesson, self._answers + MOST_APART)
             decisions.append(self._learn("there is more to learn from"))
         return decisions
 

@@ -6,33 +6,43 @@ from struct import Struct
 
 import msgspec
 
+from latebind.adaptation.sampling import Draw
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.model import ModelSpec
 
-ANSWERED = Struct("<?xHII")  # sampled: the input row follows; model, class answered, client
+ANSWERED = Struct("<BxHIIf")  # what follows and what it is for; model, class answered, client, weight
+ROW, END, SHOWS = 1, 2, 4  # the input follows; the base model's output behind it; it is for showing, not for teaching
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The class that one request was answered with; `row` is its input where it is sampled, else empty."""
+    """The class that one request was answered with.
+
+    Where it is sampled, `draw` says for what, `row` is its input and `end` the output of the base model, float32, if it
+    ran to the end. Both are empty where there is none.
+    """
 
     model: int
     answer: int
     client: int
+    draw: Draw | None = None
     row: bytes = b""
+    end: bytes = b""
 
 
 def pack_answered(answered: Answered) -> bytes:
     """Write one answer."""
-    head = ANSWERED.pack(bool(answered.row), answered.model, answered.answer, answered.client)
-    return head + answered.row
+    draw = answered.draw
+    flags = ROW * bool(answered.row) | END * bool(answered.end) | SHOWS * (draw is not None and draw.shows)
+    head = ANSWERED.pack(flags, answered.model, answered.answer, answered.client, draw.weight if draw else 0.0)
+    return head + answered.row + answered.end
 
 
 class AnsweredReader:
     """Turns the bytes from the door into answers; keeps what is incomplete until the rest comes."""
 
     def __init__(self, models: Sequence[ModelSpec]) -> None:
-        self._row_bytes = [row_bytes(spec) for spec in models]
+        self._bytes_of = [(row_bytes(spec), spec.outputs[0].row_bytes) for spec in models]
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Answered]:
@@ -40,13 +50,16 @@ class AnsweredReader:
         self._bytes += data
         place = 0
         while place + ANSWERED.size <= len(self._bytes):
-            sampled, model, answer, client = ANSWERED.unpack_from(self._bytes, place)
+            flags, model, answer, client, weight = ANSWERED.unpack_from(self._bytes, place)
             start = place + ANSWERED.size
-            end = start + (self._row_bytes[model] if sampled else 0)
-            if end > len(self._bytes):
+            middle = start + self._bytes_of[model][0] * bool(flags & ROW)
+            stop = middle + self._bytes_of[model][1] * bool(flags & END)
+            if stop > len(self._bytes):
                 break
-            yield Answered(model, answer, client, bytes(self._bytes[start:end]))
-            place = end
+            draw = Draw(bool(flags & SHOWS), weight) if flags & ROW else None
+            row, end = bytes(self._bytes[start:middle]), bytes(self._bytes[middle:stop])
+            yield Answered(model, answer, client, draw, row, end)
+            place = stop
         del self._bytes[:place]
 
 

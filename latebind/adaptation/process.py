@@ -120,8 +120,9 @@ class AdaptationService:
             for answered in self._reader.feed(data):
                 lane = self._lanes[answered.model]
                 self._carry_out(lane, lane.adapter.controller.answered(answered.answer))
-                if answered.row and len(lane.waiting) < WAITING:
-                    lane.waiting.append(Sampled(answered.row, answered.answer, answered.client))
+                if answered.draw is not None and answered.row and len(lane.waiting) < WAITING:
+                    sampled = Sampled(answered.row, answered.answer, answered.client, answered.draw, answered.end)
+                    lane.waiting.append(sampled)
                     self._work.notify()
         return True
 

@@ -17,13 +17,14 @@ from latebind.adaptation.window import Recent
 from latebind.learned.activations import observed
 from latebind.learned.calibrate import Calibrated, calibrate, judge
 from latebind.learned.compose import Composer, Costs, Floats, Seen, path, send
-from latebind.learned.head import Head, Selector
+from latebind.learned.head import Head, HeadFunction, Selector
 from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows
 from latebind.learned.train import distillation_loss, train_selector
 
 STEPS, BATCH = 240, 256
-RATE = 2e-2
+RATE, DECAY = 1e-2, 1e-2
+BESIDE = 64  # units of the hidden layer beside the layer to answers
 SELECTOR_STEPS = 200
 HALF_LIFE = 0.25  # of the span of the window: samples that old are drawn half as often
 ENOUGH = 10  # samples of a class in the window, at which the rows from `build` are drawn half as often as those
@@ -51,10 +52,10 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """New heads by stage, the thresholds that hold, and what they do to each class (see `controller.Version`)."""
+    """New heads by lookup, the thresholds that hold, and what they do to each class (see `controller.Version`)."""
 
-    heads: dict[int, Head]
-    thresholds: dict[int, float]
+    heads: dict[str, Head]
+    thresholds: dict[str, float]
     found: Calibrated
     rows: int
     wrong: tuple[float, ...]
@@ -62,7 +63,7 @@ class Adapted:
 
 
 def retrain(
-    heads: Mapping[int, Head],
+    heads: Mapping[str, Head],
     given: Material,
     mix: Mapping[int, float],
     costs: Costs,
@@ -70,18 +71,19 @@ def retrain(
     promise: Promise,
     seed: int,
 ) -> Adapted | None:
-    """Return new heads for the lookups behind the stages of `heads`, or None where nothing can be shown.
+    """Return new heads for the lookups of `heads`, by name, or None where nothing can be shown.
 
-    `mix` are the shares of classes that come. Takes about a third of a second of one core for each lookup.
+    `mix` are the shares of classes that come. Takes about a fifth of a second of one core for each lookup.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = _draw(given, mix, generator)
     half = len(drawn) * 2 // 3  # one part for the layers, one for the selectors
     made = {}
-    for stage, head in heads.items():
-        features, answers = given.learn.features[stage], given.learn.answers
-        answer = _train_layer(head, features[drawn[:half]], answers[drawn[:half]], generator)
-        made[stage] = _with_selector(answer, features[drawn[half:]], answers[drawn[half:]], generator)
+    for name, head in heads.items():
+        features, answers = given.learn.features[name], given.learn.answers
+        layers = _Layers(head, features[drawn[:half]].float(), generator)
+        layers.learn(answers[drawn[:half]].float(), generator)
+        made[name] = _with_selector(layers, features[drawn[half:]], answers[drawn[half:]], generator)
     candidates = _candidates(made, given.learn, drawn[half:], costs)
     everything = _seen(made, given.show)
     current = everything.take(np.arange(given.current))
@@ -96,10 +98,10 @@ def retrain(
     found = calibrate(candidates, [shown], costs, fidelity=promise.fidelity, confidence=promise.confidence)
     if found is None or not np.isfinite(found.thresholds).any():
         return None
-    thresholds = {stage: float(level) for stage, level in zip(made, found.thresholds, strict=True)}
+    thresholds = {name: float(level) for name, level in zip(made, found.thresholds, strict=True)}
     wrong, seconds = by_class(found.thresholds, everything, given.show.classes, costs, heads=tuple(made.values()))
-    used = {stage: level for stage, level in thresholds.items() if np.isfinite(level)}
-    return Adapted({stage: made[stage] for stage in used}, used, found, shown.right.shape[1], wrong, seconds)
+    used = {name: level for name, level in thresholds.items() if np.isfinite(level)}
+    return Adapted({name: made[name] for name in used}, used, found, shown.right.shape[1], wrong, seconds)
 
 
 def by_class(
@@ -143,47 +145,72 @@ def _draw(given: Material, mix: Mapping[int, float], generator: torch.Generator)
     return torch.multinomial(weights, STEPS * BATCH // 8, replacement=True, generator=generator)
 
 
-def _train_layer(head: Head, features: Tensor, answers: Tensor, generator: torch.Generator) -> nn.Linear:
-    """Go on from `head`, whose features stay as they are."""
-    layer = nn.Linear(head.width, head.classes)
-    with torch.no_grad():
-        layer.weight.copy_(head.answer_weight)
-        layer.bias.copy_(head.answer_bias)
-    optimizer = torch.optim.AdamW(layer.parameters(), lr=RATE, weight_decay=0.0, fused=True)
-    features, answers = features.float(), answers.float()
-    for step in range(STEPS):
-        for group in optimizer.param_groups:
-            group["lr"] = RATE * (1.0 - step / STEPS)
-        rows = torch.randint(len(features), (BATCH,), generator=generator)
-        predicted = functional.linear(features[rows], layer.weight, layer.bias)
-        loss = distillation_loss(predicted, answers[rows], None)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    return layer
+class _Layers(nn.Module):
+    """The layers of a head while they learn, on features of mean 0 and variance 1, for one rate fits those of all.
+
+    The layer to answers goes on from the head as it is; the one beside it, with a hidden layer, begins anew and silent.
+    """
+
+    def __init__(self, head: Head, features: Tensor, generator: torch.Generator) -> None:
+        super().__init__()
+        self._mean, self._spread = features.mean(dim=0), features.std(dim=0, correction=0).clamp(min=1e-3)
+        self._features = (features - self._mean) / self._spread
+        self.weight = nn.Parameter(head.answer_weight * self._spread)
+        self.bias = nn.Parameter(head.answer_bias + head.answer_weight @ self._mean)
+        beside = torch.randn(BESIDE, head.width, generator=generator) / head.width**0.5
+        self.beside_weight = nn.Parameter(beside)
+        self.beside_bias = nn.Parameter(torch.zeros(BESIDE))
+        self.beside_answer = nn.Parameter(torch.zeros(head.classes, BESIDE))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return answers for features that are scaled already."""
+        beside = functional.relu(functional.linear(features, self.beside_weight, self.beside_bias))
+        return functional.linear(features, self.weight, self.bias) + functional.linear(beside, self.beside_answer)
+
+    def learn(self, answers: Tensor, generator: torch.Generator) -> None:
+        """Learn to give the base model's `answers` `(N, classes)` to the features given."""
+        optimizer = torch.optim.AdamW(self.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
+        for step in range(STEPS):
+            for group in optimizer.param_groups:
+                group["lr"] = RATE * (1.0 - step / STEPS)
+            rows = torch.randint(len(answers), (BATCH,), generator=generator)
+            loss = distillation_loss(self(self._features[rows]), answers[rows], None)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    @torch.no_grad()
+    def unscaled(self) -> tuple[nn.Linear, tuple[Tensor, Tensor, Tensor]]:
+        """Return the same for features as they come: the layer to answers, and the one beside it (`Head.of`)."""
+        weight, beside = self.weight / self._spread, self.beside_weight / self._spread
+        answer = nn.Linear(weight.shape[1], weight.shape[0])
+        answer.weight.copy_(weight)
+        answer.bias.copy_(self.bias - weight @ self._mean)
+        return answer, (beside, self.beside_bias - beside @ self._mean, self.beside_answer)
 
 
-def _with_selector(layer: nn.Linear, features: Tensor, answers: Tensor, generator: torch.Generator) -> Head:
-    """Train a selector on rows that are new to the layer."""
-    with torch.no_grad():
-        predicted = layer(features.float())
+def _with_selector(layers: _Layers, features: Tensor, answers: Tensor, generator: torch.Generator) -> Head:
+    """Train a selector on rows that are new to the layers."""
+    answer, beside = layers.unscaled()
     with torch.random.fork_rng():
         torch.manual_seed(int(torch.randint(1 << 31, (1,), generator=generator)))
-        selector = Selector(predicted.shape[1])
+        selector = Selector(answers.shape[1])
+    head = Head.of(answer, selector, beside=beside)
+    predicted = torch.from_numpy(HeadFunction(head)(features.float().numpy())[0])
     same = predicted.argmax(dim=1) == answers.argmax(dim=1)
     train_selector(selector, predicted, same, generator=generator, steps=SELECTOR_STEPS)
-    return Head.of(layer, selector)
+    return Head.of(answer, selector, beside=beside)
 
 
 @torch.no_grad()
-def _seen(heads: Mapping[int, Head], rows: Rows) -> Seen:
-    features = [rows.features[stage].float() for stage in heads]
+def _seen(heads: Mapping[str, Head], rows: Rows) -> Seen:
+    features = [rows.features[name].float() for name in heads]
     return observed(
         list(heads.values()), features, functional.one_hot(rows.classes, next(iter(heads.values())).classes)
     ).seen
 
 
-def _candidates(heads: Mapping[int, Head], rows: Rows, drawn: Tensor, costs: Costs) -> list[Floats]:
+def _candidates(heads: Mapping[str, Head], rows: Rows, drawn: Tensor, costs: Costs) -> list[Floats]:
     """Return thresholds from strict to lax, found on rows that show nothing."""
     return path(Composer(_seen(heads, take(rows, drawn)), costs), steps=PRICES)
 
@@ -207,9 +234,15 @@ def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Se
 
 
 def material(
-    held_out: Rows, lessons: Rows | None, recent: Recent | None, *, trusted: bool = True, since: float = -np.inf
+    held_out: Rows,
+    lessons: Rows | None,
+    taught: Recent | None = None,
+    shown: Recent | None = None,
+    *,
+    trusted: bool = True,
+    since: float = -np.inf,
 ) -> Material:
-    """Put together what `build` kept and what the window has.
+    """Put together what `build` kept and what the windows have.
 
     `since` is when the traffic changed. `held_out` shows, unless it is not `trusted` to look like the traffic. Without
     `lessons` half of it is learned from.
@@ -221,27 +254,25 @@ def material(
     weights = ENOUGH / counts[lessons.classes].double()
     if not trusted:
         weights, held_out = weights / DISTRUST, take(held_out, torch.arange(0))
-    if recent is None:
+    if taught is not None:
+        ages = taught.times[-1] - taught.times
+        span = float(taught.times[-1] - taught.times[0]) or 1.0
+        weights = torch.cat([weights, taught.weights * 0.5 ** (ages / (HALF_LIFE * span))])
+        lessons = _joined(lessons, taught.rows)
+    if shown is None:
         return Material(lessons, weights, held_out)
-    learn, show = recent.learn.nonzero()[:, 0], (~recent.learn).nonzero()[:, 0]
-    ages = recent.times[-1] - recent.times[learn]
-    span = float(recent.times[-1] - recent.times[0]) or 1.0
-    fresh = 0.5 ** (ages / (HALF_LIFE * span))
-    return Material(
-        _joined(lessons, take(recent.rows, learn)),
-        torch.cat([weights, fresh]),
-        _joined(take(recent.rows, show.flip(0)), held_out),
-        int((recent.times[show] >= since).sum()),
-    )
+    newest_first = torch.arange(len(shown.times) - 1, -1, -1)
+    current = int((shown.times >= since).sum())
+    return Material(lessons, weights, _joined(take(shown.rows, newest_first), held_out), current)
 
 
 def _joined(first: Rows, second: Rows) -> Rows:
-    features = {stage: torch.cat([rows, second.features[stage]]) for stage, rows in first.features.items()}
+    features = {name: torch.cat([rows, second.features[name]]) for name, rows in first.features.items()}
     answers = torch.cat([first.answers, second.answers])
     return Rows(features, answers, torch.cat([first.classes, second.classes]))
 
 
 def take(rows: Rows, numbers: Tensor) -> Rows:
     """Return some of the rows."""
-    features = {stage: found[numbers] for stage, found in rows.features.items()}
+    features = {name: found[numbers] for name, found in rows.features.items()}
     return Rows(features, rows.answers[numbers], rows.classes[numbers])

@@ -9,11 +9,11 @@ from pathlib import Path
 from latebind.adaptation.controller import BUILT, FULL_DEPTH
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.head import Head
-from latebind.learned.stored import LIST, head_name, read_head
+from latebind.learned.stored import LIST, head_file, read_head
 from latebind.repository.directory import ModelDirectory, json_bytes, write_bytes
 from latebind.repository.tensors import tensor_bytes
 
-FORMAT = 1
+FORMAT = 2
 ABOUT = "version.json"
 CURRENT = "current"
 BY_HAND = "by-hand"
@@ -24,16 +24,16 @@ KEPT = 20
 class About:
     """What a version is and what was shown of it.
 
-    `made` is in seconds since the epoch, `base` the sha256 of the caches it belongs to; `thresholds` are by stage,
-    `wrong` and `seconds` by class, `mix` the shares of classes that it was made for. `lower` bounds its fidelity with
-    `confidence`, on `rows` samples.
+    `made` is in seconds since the epoch, `base` the sha256 of the caches it belongs to; `thresholds` are by the name of
+    a lookup, `wrong` and `seconds` by class, `mix` the shares of classes that it was made for. `lower` bounds its
+    fidelity with `confidence`, on `rows` samples.
     """
 
     format: int
     made: float
     base: str
     reason: str
-    thresholds: dict[int, float]
+    thresholds: dict[str, float]
     fidelity: float
     lower: float
     confidence: float
@@ -60,12 +60,12 @@ class Versions:
         folder = self._folder / "versions"
         return sorted(path.name for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
 
-    def publish(self, about: About, heads: Mapping[int, Head]) -> str:
+    def publish(self, about: About, heads: Mapping[str, Head]) -> str:
         """Write a version and return its name; the oldest ones go. It is not current yet."""
         names = self.names()
         name = f"{int(names[-1]) + 1 if names else 1:06d}"
         files = {ABOUT: json_bytes(about)}
-        files |= {_file(stage): tensor_bytes(head.tensors()) for stage, head in heads.items()}
+        files |= {_file(lookup): tensor_bytes(head.tensors()) for lookup, head in heads.items()}
         ModelDirectory.create(self._path(name), files)
         self._remove([name for name in names if name != self.current()][: -KEPT + 1])
         return name
@@ -77,10 +77,10 @@ class Versions:
             raise RepositoryError(f"version {name} in {self._folder} belongs to other caches: it cannot be used here")
         return about
 
-    def lookups(self, name: str) -> dict[int, tuple[Head, float]]:
-        """Return head and threshold of each lookup of a version by stage; errors as `about`."""
+    def lookups(self, name: str) -> dict[str, tuple[Head, float]]:
+        """Return head and threshold of each lookup of a version by the lookup's name; errors as `about`."""
         about, directory = self.about(name), self._open(name)
-        return {stage: (read_head(directory, _file(stage)), level) for stage, level in about.thresholds.items()}
+        return {lookup: (read_head(directory, _file(lookup)), level) for lookup, level in about.thresholds.items()}
 
     def current(self) -> str:
         """Return the version to use: a name, `BUILT` or `FULL_DEPTH`."""
@@ -131,5 +131,5 @@ def versions_folder(model: Path, root: str = "") -> Path:
     return place / f".adapted-{model.name}"
 
 
-def _file(stage: int) -> str:
-    return head_name(stage).partition("/")[2]
+def _file(lookup: str) -> str:
+    return head_file(lookup).partition("/")[2]

@@ -1,6 +1,7 @@
 """The samples of late: what the lookups see of them and what the base model answers. On disk it survives a restart."""
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,37 +13,32 @@ from torch import Tensor
 from latebind.learned.stored import Rows
 from latebind.repository.directory import write_bytes
 
-BLOCK = 20  # samples in a row that are used for the same end: neighbours in time are often alike
-LEARN_ONE_IN = 4  # blocks; the others show what was learned
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sampled request: when (seconds since the epoch), whose, its features by stage, the base model's answer.
+    """One sampled request: when (seconds since the epoch), whose, its features by lookup, the base model's answer.
 
     `answers` are `(classes,) bfloat16`, too coarse to tell the highest of them; that is `answer`. `look` is that of its
-    inputs (`familiar.looks`).
+    inputs (`familiar.looks`), and it stands for `weight` requests.
     """
 
     time: float
     client: int
-    features: dict[int, Tensor]
+    features: dict[str, Tensor]
     answers: Tensor
     answer: int
     look: Tensor
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Samples as rows, oldest first: `(N, ...)` each. `learn` `(N,) bool` says which may be learned from.
-
-    The others are kept to show what was learned.
-    """
+    """Samples as rows, oldest first: `(N, ...)` each."""
 
     rows: Rows
     times: Tensor
-    learn: Tensor
     looks: Tensor
+    weights: Tensor
 
 
 class Window:
@@ -83,12 +79,14 @@ class Window:
             return None
         samples = list(self._samples.values())
         answers = torch.stack([sample.answers for sample in samples])
-        stages = samples[0].features
-        features = {stage: torch.stack([sample.features[stage] for sample in samples]) for stage in stages}
+        names = samples[0].features
+        features = {name: torch.stack([sample.features[name] for sample in samples]) for name in names}
         rows = Rows(features, answers, torch.tensor([sample.answer for sample in samples]))
-        learn = torch.tensor([number // BLOCK % LEARN_ONE_IN == 0 for number in self._samples])
-        times = torch.tensor([sample.time for sample in samples], dtype=torch.float64)
-        return Recent(rows, times, learn, torch.stack([sample.look for sample in samples]))
+        times, weights = (
+            torch.tensor(values, dtype=torch.float64)
+            for values in zip(*((sample.time, sample.weight) for sample in samples), strict=True)
+        )
+        return Recent(rows, times, torch.stack([sample.look for sample in samples]), weights)
 
     def save(self, path: Path) -> None:
         """Write all samples to `path` in one rename."""
@@ -97,28 +95,26 @@ class Window:
             path.unlink(missing_ok=True)
             return
         clients = torch.tensor([sample.client for sample in self._samples.values()])
-        numbers = torch.tensor(list(self._samples))
-        beside = {"times": recent.times, "clients": clients, "numbers": numbers, "looks": recent.looks}
+        beside = {"times": recent.times, "clients": clients, "looks": recent.looks, "weights": recent.weights}
         write_bytes(path, save({**recent.rows.tensors(), **beside}))
 
-    def load(self, path: Path, *, stages: tuple[int, ...]) -> bool:
-        """Take in what `save` wrote of lookups behind these stages; False for a file that is not of them."""
+    def load(self, path: Path, *, names: Collection[str]) -> bool:
+        """Take in what `save` wrote of lookups of these names; False for a file that is not of them."""
         try:
             tensors = load(path.read_bytes())
-            times, clients, numbers = (tensors.pop(name).tolist() for name in ("times", "clients", "numbers"))
+            times, clients, weights = (tensors.pop(name).tolist() for name in ("times", "clients", "weights"))
             looks = tensors.pop("looks")
             rows = Rows.from_tensors(tensors)
         except (OSError, SafetensorError, KeyError, ValueError):
             return False
-        if set(rows.features) != set(stages) or not len(times) == len(clients) == len(numbers) == len(looks) == len(
-            rows.classes
+        if set(rows.features) != set(names) or not (
+            len(times) == len(clients) == len(weights) == len(looks) == len(rows.classes)
         ):
             return False
-        for place, (time, client, number) in enumerate(zip(times, clients, numbers, strict=True)):
-            self._next = number
-            features = {stage: found[place].clone() for stage, found in rows.features.items()}
+        for place, (time, client, weight) in enumerate(zip(times, clients, weights, strict=True)):
+            features = {name: found[place].clone() for name, found in rows.features.items()}
             answers, look = rows.answers[place].clone(), looks[place].clone()
-            self.add(Sample(time, client, features, answers, int(rows.classes[place]), look))
+            self.add(Sample(time, client, features, answers, int(rows.classes[place]), look, weight))
         return True
 
     def _least(self) -> int:

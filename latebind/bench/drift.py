@@ -20,6 +20,7 @@ from torch import Tensor
 from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, SHOWN, Decision, Retrain, Use
 from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
+from latebind.adaptation.sampling import Sampler
 from latebind.bench.streams import brighter, zipf_stream
 from latebind.domain.config import AdaptationConfig
 from latebind.learned.activations import Observed
@@ -114,6 +115,15 @@ def run(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What one version answers to every row: classes, if they are the base model's, if the row leaves early."""
+
+    classes: Rows
+    right: NDArray[np.bool_]
+    early: NDArray[np.bool_]
+
+
 class _Street:
     """One trial: requests are answered as the version in use says, and the adapter hears of them."""
 
@@ -126,10 +136,11 @@ class _Street:
         random: np.random.Generator,
         sample: float,
     ) -> None:
-        self._adapter, self._looked, self._random, self._sample = adapter, looked, random, sample
+        self._adapter, self._looked, self._random = adapter, looked, random
+        self._sampler = Sampler(sample, random.random)
         self._rows = rows  # True: brighter
         self._used = adapter.controller.used
-        self._answers: dict[tuple[str, bool], tuple[Rows, NDArray[np.bool_]]] = {}
+        self._answers: dict[tuple[str, bool], _Given] = {}
         self._lesson: tuple[int, Retrain] | None = None
         self._now = self._samples = 0
         self._alarmed = False  # a guard has acted
@@ -163,14 +174,15 @@ class _Street:
     def _ask(self, row: int, *, bright: bool) -> bool:
         """Answer one request; tell whether as the base model would."""
         self._now += 1
-        answers, right = self._by_version(self._used, bright=bright)
-        answer, same = int(answers[row]), bool(right[row])
+        given = self._by_version(self._used, bright=bright)
+        answer, same, early = int(given.classes[row]), bool(given.right[row]), bool(given.early[row])
         controller = self._adapter.controller
         self._carry_out(controller.answered(answer))
-        if self._random.random() < self._sample:
-            self._samples += 1
+        if (draw := self._sampler.draw(early)) is not None:
+            self._samples += draw.shows
             data = b"".join(rows[row].numpy().tobytes() for rows in self._rows[bright].values())
-            for told in self._adapter.see([Sampled(data, answer, 0)]):
+            end = b"" if early else self._looked[bright].answers[row].numpy().tobytes()
+            for told in self._adapter.see([Sampled(data, answer, 0, draw, end)]):
                 self._carry_out(controller.compared(told.same, strange=told.strange))
         if self._lesson is not None and self._now >= self._lesson[0]:
             self._teach(self._lesson[1])
@@ -196,10 +208,10 @@ class _Street:
                 self._lesson = (self._now + LESSON_TAKES, decision)
 
     def _right(self, version: str, rows: Rows, *, bright: bool) -> NDArray[np.bool_]:
-        return self._by_version(version, bright=bright)[1][rows]
+        return self._by_version(version, bright=bright).right[rows]
 
-    def _by_version(self, version: str, *, bright: bool) -> tuple[Rows, NDArray[np.bool_]]:
-        """Return what a version answers to every row and whether that is right."""
+    def _by_version(self, version: str, *, bright: bool) -> "_Given":
+        """Return what a version answers to every row."""
         key = (version, bright)
         if key not in self._answers:
             observed = self._looked[bright]
@@ -211,7 +223,7 @@ class _Street:
                 hit = waits & (scores >= threshold)
                 given[hit] = said.argmax(axis=1)[hit]
                 waits &= ~hit
-            self._answers[key] = (given, given == base)
+            self._answers[key] = _Given(given, given == base, ~waits)
         return self._answers[key]
 
     def _heads(self, version: str) -> list[tuple[Head, float]]:
@@ -221,7 +233,7 @@ class _Street:
         if version == BUILT:
             return list(built.values())
         made = self._adapter.versions.lookups(version)
-        return [made.get(stage, (head, float("inf"))) for stage, (head, _) in built.items()]
+        return [made.get(name, (head, float("inf"))) for name, (head, _) in built.items()]
 
 
 def summary(trials: list[Trial], target: float) -> list[dict[str, object]]:

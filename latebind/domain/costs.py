@@ -1,6 +1,7 @@
 """What things cost, measured once: the figures that scheduler, composition and simulator share. Seconds and bytes."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -23,6 +24,11 @@ class Curve:
         low, high = self.batches[right - 1], self.batches[right]
         slope = (self.seconds[right] - self.seconds[right - 1]) / (high - low)
         return max(0.0, self.seconds[right - 1] + slope * (batch - low))
+
+
+def in_turn(curves: Sequence[Curve]) -> Curve:
+    """Return what several things take one after another, all measured at the same batch sizes."""
+    return Curve(curves[0].batches, tuple(map(sum, zip(*(curve.seconds for curve in curves), strict=True))))
 
 
 EMPTY_STAGE = Curve((1,), (0.0,))

@@ -123,7 +123,7 @@ class Engine:
         """Have all workers use a version of a model's learned caches; whatever is wrong with it, serving goes on."""
         try:
             wanted = msgspec.json.decode(line, type=Adopt)
-            heads: dict[int, tuple[Head, float]] | None = None
+            heads: dict[str, tuple[Head, float]] | None = None
             if wanted.version != BUILT:
                 versions = self._versions[wanted.model]
                 heads = {} if wanted.version == FULL_DEPTH else versions.lookups(wanted.version)

@@ -62,12 +62,13 @@ class Worker:
         self._requests: tuple[int, ...] = ()
         self._activation: Tensor | None = None
 
-    def adopt(self, model: str, heads: Mapping[int, tuple[Head, float]] | None) -> None:
-        """Use these heads and thresholds by stage from the next stage on; None: those of `build`. From any thread."""
+    def adopt(self, model: str, heads: Mapping[str, tuple[Head, float]] | None) -> None:
+        """Use these heads and thresholds by name from the next stage on; None: those of `build`. From any thread."""
         built = self._models[model].lookups
-        self._lookups[model] = (
-            built if heads is None else {k: built[k].with_head(*heads[k]) for k in heads if k in built}
-        )
+        if heads is not None:
+            adopted = {stage: lookup.with_heads(heads) for stage, lookup in built.items()}
+            built = {stage: lookup for stage, lookup in adopted.items() if lookup is not None}
+        self._lookups[model] = built
 
     def run(self, action: Run) -> StageDone:
         """Run one stage; a member that the learned cache behind it answers has its outputs in its slot and exits."""

@@ -58,18 +58,32 @@ def observe(program: Program, samples: Samples, lookups: Sequence[tuple[int, Loo
 
     `lookups` are pairs of the stage that a lookup stands behind and its function.
     """
+    features, answers = _run(program, samples, lookups, stages=len(program.stages))
+    return observed([function.head for _, function in lookups], features, answers)
+
+
+def features_of(
+    program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]]
+) -> tuple[Tensor, ...]:
+    """Return what lookups see of `samples`, `(N, width)` each: the network runs no further than the last of them."""
+    return _run(program, samples, lookups, stages=max(stage for stage, _ in lookups) + 1)[0]
+
+
+def _run(
+    program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]], *, stages: int
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return the features of each lookup and what comes out behind the first `stages`."""
     features: list[list[Tensor]] = [[] for _ in lookups]
-    answers: list[Tensor] = []
+    ends: list[Tensor] = []
     for _, batch in batches(samples):
         passed: tuple[Tensor, ...] = batch
-        for number, run in enumerate(program.stages):
+        for number, run in enumerate(program.stages[:stages]):
             passed = run(*passed)
             for k, (stage, function) in enumerate(lookups):
                 if stage == number:
                     features[k].append(function.features(passed[0])[0].clone())
-        answers.append(passed[0].clone())
-    heads = [function.head for _, function in lookups]
-    return observed(heads, [torch.cat(rows) for rows in features], torch.cat(answers))
+        ends.append(passed[0].clone())
+    return tuple(torch.cat(rows) for rows in features), torch.cat(ends)
 
 
 def observed(heads: Sequence[Head], features: Sequence[Tensor], answers: Tensor) -> Observed:

@@ -24,6 +24,7 @@ from latebind.learned.explore import (
     Trained,
     all_cores,
     first_row,
+    in_order,
     on_all_cores,
 )
 from latebind.learned.explored import Exploration, Origin
@@ -154,7 +155,7 @@ def _stored_caches(
     """Load what was trained before and measure it here."""
     torch.set_num_threads(threads)
     caches = read_caches(directory)
-    if caches is None or not caches.stages:
+    if caches is None or not caches.every:
         raise ConfigError(f"{directory.path} has no learned caches to calibrate: build them with data first")
     program = load_program(directory, threads=threads, backend=backend)
     wide = on_all_cores(directory, program)
@@ -162,11 +163,12 @@ def _stored_caches(
     rows = checked(held_out, program.spec)
     builder.stages = builder.stage_seconds(rows)
     trained = []
-    for stage, function in load_functions(directory, caches.stages, backend=program.backend, threads=threads).items():
-        curve = latency_in_place(program, first_row(rows), stage, function)
-        candidate = Candidate(stage, caches.kinds[stage], curve.at(1))
-        trained.append(Trained(candidate, read_lookup(directory, stage), function, curve))
-    return builder, trained, rows
+    functions = load_functions(directory, caches.every, backend=program.backend, threads=threads)
+    for one in caches.every:
+        curve = latency_in_place(program, first_row(rows), one.stage, functions[one.name])
+        candidate = Candidate(one.stage, one.kind, curve.at(1))
+        trained.append(Trained(candidate, read_lookup(directory, one.name), functions[one.name], curve))
+    return builder, in_order(trained), rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ class _Builder:
             progress=self.progress,
         )
         found = explorer.train(planned, fit)
-        report = self.calibrate(directory, found.trained, held_out)
+        report = self.calibrate(directory, in_order(found.trained), held_out)
         return replace(report, notes=_notes(found, len(fit)))
 
     def _without_entry(self, planned: list[Candidate]) -> list[Candidate]:

@@ -64,6 +64,11 @@ class Trained:
         )
 
 
+def in_order(trained: Sequence[Trained]) -> list[Trained]:
+    """Return lookups in the order in which a request meets them: at one boundary the quickest first."""
+    return sorted(trained, key=lambda one: (one.plan.stage, one.curve.at(1)))
+
+
 @dataclass(frozen=True, slots=True)
 class Explored:
     """All candidates, trained, in the order given; so many of them were `reused`.
@@ -197,7 +202,7 @@ class Explorer:
     ) -> Trained:
         compiled = compile_lookup(network.predictor, network.selector, shown.float(), self.program)
         curve = latency_in_place(self.program, inputs, one.stage, compiled.function)
-        kept = Rows({one.stage: network.features[:lessons]}, network.answers[:lessons], network.classes[:lessons])
+        kept = Rows({one.name: network.features[:lessons]}, network.answers[:lessons], network.classes[:lessons])
         return Trained(one, compiled.files, compiled.function, curve, kept)
 
 

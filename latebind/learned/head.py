@@ -1,4 +1,4 @@
-"""The head of a lookup: a last layer and a selector on features. It stays outside of what is compiled.
+"""The head of a lookup: its last layers and a selector, on features. It stays outside of what is compiled.
 
 So new heads (`adaptation`) take effect between two batches, with nothing to compile.
 """
@@ -45,20 +45,30 @@ class Selector(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Six small tensors, float32: `answer_*` `(classes, features)` and the two layers of the selector."""
+    """Small tensors, float32: a layer from features to answers, one beside it that has a hidden layer, the selector.
+
+    `answer_weight` is `(classes, features)`, `beside_weight` `(hidden, features)` and `beside_answer`
+    `(classes, hidden)`; hidden is 0 where there is none. Answers are the sum of both.
+    """
 
     answer_weight: Tensor
     answer_bias: Tensor
+    beside_weight: Tensor
+    beside_bias: Tensor
+    beside_answer: Tensor
     hidden_weight: Tensor
     hidden_bias: Tensor
     score_weight: Tensor
     score_bias: Tensor
 
     @classmethod
-    def of(cls, answer: nn.Linear, selector: Selector) -> Self:
+    def of(cls, answer: nn.Linear, selector: Selector, *, beside: tuple[Tensor, Tensor, Tensor] | None = None) -> Self:
         """Return a copy of these layers as a head."""
-        layers = (answer, selector.hidden, selector.score)
+        classes, width = answer.weight.shape
+        none = (torch.empty(0, width), torch.empty(0), torch.empty(classes, 0))
+        layers = (selector.hidden, selector.score)
         tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
+        tensors = [answer.weight, answer.bias, *(beside or none), *tensors]
         return cls(*(tensor.detach().float().clone() for tensor in tensors))
 
     @classmethod
@@ -67,10 +77,11 @@ class Head:
         if set(tensors) != set(cls.__slots__) or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
             raise ValueError(f"a head has float32 tensors {', '.join(cls.__slots__)}, these are {', '.join(tensors)}")
         found = cls(**tensors)
-        classes, width = found.classes, found.width
-        wanted = [(classes, width), (classes,), (SELECTOR_HIDDEN, 2 * classes), (SELECTOR_HIDDEN,)]
+        classes, width, beside = found.classes, found.width, len(found.beside_bias)
+        answer = [(classes, width), (classes,), (beside, width), (beside,), (classes, beside)]
+        selector = [(SELECTOR_HIDDEN, 2 * classes), (SELECTOR_HIDDEN,), (1, SELECTOR_HIDDEN), (1,)]
         shapes = [tuple(tensor.shape) for tensor in found.tensors().values()]
-        if shapes != [*wanted, (1, SELECTOR_HIDDEN), (1,)]:
+        if shapes != answer + selector:
             raise ValueError(f"tensors of shapes {shapes} make no head")
         if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
             raise ValueError("a head has numbers that are not finite")
@@ -107,6 +118,9 @@ class HeadFunction:
         tensors = {name: tensor.numpy() for name, tensor in head.tensors().items()}
         self._answer = np.ascontiguousarray(tensors["answer_weight"].T)
         self._answer_bias = tensors["answer_bias"]
+        self._beside = np.ascontiguousarray(tensors["beside_weight"].T)
+        self._beside_bias = tensors["beside_bias"]
+        self._beside_answer = np.ascontiguousarray(tensors["beside_answer"].T)
         self._hidden = np.ascontiguousarray(tensors["hidden_weight"].T)
         self._hidden_bias = tensors["hidden_bias"]
         self._score = tensors["score_weight"][0]
@@ -117,6 +131,11 @@ class HeadFunction:
         """Return answers and scores; the same numbers as those that `Selector` learned with."""
         answers = features @ self._answer
         answers += self._answer_bias
+        if self._beside_bias.size:
+            beside = features @ self._beside
+            beside += self._beside_bias
+            np.maximum(beside, 0.0, out=beside)
+            answers += beside @ self._beside_answer
         logs = answers - np.maximum.reduce(answers, axis=1, keepdims=True)
         if not self._selects:
             total = np.add.reduce(np.exp(logs), axis=1)  # 1 for the highest, and the others

@@ -1,6 +1,6 @@
-"""A learned cache at work: one compiled call behind a stage, and its head. Loaded from data, never from code."""
+"""Learned caches at work: each a compiled call behind a stage, and its head. Loaded from data, never from code."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
 from latebind.learned.head import Floats, Head, HeadFunction
-from latebind.learned.stored import LookupFiles, read_caches, read_lookup
+from latebind.learned.stored import LookupFiles, SpareLookup, StoredLookup, read_caches, read_lookup
 from latebind.program.backends import StageFunction
 from latebind.program.load import compile_graph
 from latebind.program.stored import read_model, read_stages
@@ -33,20 +33,41 @@ class LookupFunction:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The learned cache behind `stage`. Not for two threads at a time."""
+    """The learned caches behind one stage, asked one after another. Not for two threads at a time.
 
-    stage: int
-    threshold: float
-    function: LookupFunction
+    `functions` are all that are there, by name, the quickest first; those with `thresholds` are in use.
+    """
+
+    functions: Mapping[str, LookupFunction]
+    thresholds: Mapping[str, float]
 
     def __call__(self, activation: Tensor) -> tuple[Floats, NDArray[np.bool_]]:
         """Return answers `(B, classes) float32` like the model's output, and for which rows they hold, `(B,) bool`."""
-        answers, scores = self.function(activation)
-        return answers, scores >= self.threshold
+        answers, hits = self._ask(self._used[0], activation)
+        for name in self._used[1:]:
+            missed = np.flatnonzero(~hits)
+            if not len(missed):
+                break
+            rest = activation if len(missed) == len(hits) else activation[torch.from_numpy(missed)]
+            answers[missed], hits[missed] = self._ask(name, rest)
+        return answers, hits
 
-    def with_head(self, head: Head, threshold: float) -> "Lookup":
-        """Return the same lookup with another head."""
-        return Lookup(self.stage, threshold, LookupFunction(self.function.features, head))
+    def with_heads(self, heads: Mapping[str, tuple[Head, float]]) -> "Lookup | None":
+        """Return the same lookup with these heads and thresholds by name; None if none of them is here."""
+        functions, thresholds = dict(self.functions), {}
+        for name, (head, threshold) in heads.items():
+            if name in functions:
+                functions[name] = LookupFunction(functions[name].features, head)
+                thresholds[name] = threshold
+        return Lookup(functions, thresholds) if thresholds else None
+
+    @property
+    def _used(self) -> list[str]:
+        return [name for name in self.functions if name in self.thresholds]
+
+    def _ask(self, name: str, activation: Tensor) -> tuple[Floats, NDArray[np.bool_]]:
+        answers, scores = self.functions[name](activation)
+        return answers, scores >= self.thresholds[name]
 
 
 def lookup_backend(backend: str) -> str:
@@ -65,38 +86,44 @@ def has_bfloat16() -> bool:
 
 
 def load_lookups(directory: ModelDirectory, *, backend: str, threads: int = 1) -> dict[int, Lookup]:
-    """Return the learned caches in use of a model by stage; empty if it has none.
+    """Return the learned caches of a model that are in use, and those beside them, by stage; empty if it has none.
 
     Raises `RepositoryError` if they do not fit the model, `ConfigError` for a backend that cannot be used here.
     """
     caches = read_caches(directory)
     if caches is None:
         return {}
-    thresholds = {stored.stage: stored.threshold for stored in caches.lookups}
-    functions = load_functions(directory, tuple(thresholds), backend=backend, threads=threads)
-    return {stage: Lookup(stage, thresholds[stage], function) for stage, function in functions.items()}
+    functions = load_functions(directory, caches.at_hand, backend=backend, threads=threads)
+    stages = sorted({one.stage for one in caches.lookups})
+    return {
+        stage: Lookup(
+            {one.name: functions[one.name] for one in caches.at_hand if one.stage == stage},
+            {one.name: one.threshold for one in caches.lookups if one.stage == stage},
+        )
+        for stage in stages
+    }
 
 
 def load_functions(
-    directory: ModelDirectory, stages: Sequence[int], *, backend: str, threads: int
-) -> dict[int, LookupFunction]:
-    """Return the compiled networks of the learned caches behind `stages`, used or not; errors as `load_lookups`."""
+    directory: ModelDirectory, lookups: Sequence[StoredLookup | SpareLookup], *, backend: str, threads: int
+) -> dict[str, LookupFunction]:
+    """Return the compiled networks of learned caches by name, in the order given; errors as `load_lookups`."""
     model = read_model(directory)
     graphs = read_stages(directory, model)
     found = {}
-    for stage in stages:
-        files = read_lookup(directory, stage)
-        if files.graph.inputs[0].shape != graphs[stage + 1].inputs[0].shape:
+    for one in lookups:
+        files = read_lookup(directory, one.name)
+        if files.graph.inputs[0].shape != graphs[one.stage + 1].inputs[0].shape:
             raise RepositoryError(
-                f"{directory.path}: the learned cache behind stage {stage} takes another activation than the "
-                "stage yields: build the caches again"
+                f"{directory.path}: the learned cache {one.name} takes another activation than stage {one.stage} "
+                "yields: build the caches again"
             )
         if (files.head.classes,) != model.outputs[0].shape:
             raise RepositoryError(
-                f"{directory.path}: the learned cache behind stage {stage} answers in another shape than the "
-                "model: build the caches again"
+                f"{directory.path}: the learned cache {one.name} answers in another shape than the model: build the "
+                "caches again"
             )
-        found[stage] = compile_lookup_files(files, backend=backend, threads=threads)
+        found[one.name] = compile_lookup_files(files, backend=backend, threads=threads)
     return found
 
 

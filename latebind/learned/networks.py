@@ -19,8 +19,8 @@ FEW = 8  # channels of an image that are colours rather than features
 
 Sides = tuple[int, int]  # height and width
 
-PLAIN, LIGHT, DEEP, RESIDUAL = "plain", "light", "deep", "residual"
-KINDS = (RESIDUAL, DEEP, LIGHT, PLAIN)  # the most able first
+POOLED, PLAIN, LIGHT, DEEP, RESIDUAL = "pooled", "plain", "light", "deep", "residual"
+KINDS = (RESIDUAL, DEEP, LIGHT, PLAIN, POOLED)  # the most able first
 EVERY = (*KINDS, "fc(256)", "pool(256)", "conv(3,1)")  # with one of each row of GATI's table 3
 TABLE = re.compile(r"(?P<name>fc|pool|conv)\((?P<first>[1-9]\d{0,4})(?:,(?P<second>[1-9]))?\)")
 
@@ -52,6 +52,8 @@ def make_predictor(shape: tuple[int, ...], classes: int, kind: str) -> Predictor
 def _features(shape: tuple[int, ...], kind: str) -> nn.Module:
     if kind == RESIDUAL:
         return ResidualFeatures(shape)
+    if kind == POOLED:
+        return Pooled()
     if kind in KINDS:
         return PooledFeatures(shape, kind=kind)
     found = TABLE.fullmatch(kind)
@@ -73,8 +75,8 @@ def kinds_for(shape: tuple[int, ...], kinds: Sequence[str] = ()) -> tuple[str, .
     """
     if len(shape) == 3:
         return tuple(kinds) or KINDS
-    flat = {*KINDS[:-1]}
-    return tuple(kind for kind in kinds if kind not in flat and not kind.startswith("conv")) or (PLAIN,)
+    known = {PLAIN, POOLED}
+    return tuple(kind for kind in kinds if kind in known or kind.startswith(("fc", "pool("))) or (PLAIN,)
 
 
 class ResidualFeatures(nn.Module):

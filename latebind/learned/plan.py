@@ -9,7 +9,8 @@ from torch import Tensor
 
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.head import Selector
-from latebind.learned.networks import DEEP, LIGHT, RESIDUAL, kinds_for, make_predictor
+from latebind.learned.networks import DEEP, LIGHT, POOLED, RESIDUAL, kinds_for, make_predictor
+from latebind.learned.stored import lookup_name
 from latebind.program.measure import median_seconds
 from latebind.program.program import Program
 
@@ -27,6 +28,11 @@ class Candidate:
     kind: str
     seconds: float
 
+    @property
+    def name(self) -> str:
+        """What the lookup is called among those of its model."""
+        return lookup_name(self.stage, self.kind)
+
 
 def plan(
     program: Program,
@@ -41,7 +47,8 @@ def plan(
     `stages` are seconds of each stage at batch 1, `activations` one row `(1, ...)` behind each stage but the last.
     At each boundary that is the most able network that its time affords, or all of `kinds` that take less than what a
     hit saves, for the others can never pay. Early boundaries afford deeper networks: what a hit saves is longer there.
-    The last may afford none.
+    The last may afford none. At the first of all boundaries there is a quick one besides: it knows little, but heads
+    that follow the traffic (`adaptation`) make much of it where one picture is like the last.
     """
     found: list[Candidate] = []
     for stage in spread(stages, most or len(stages)):
@@ -55,7 +62,13 @@ def plan(
             for kind in kinds_for(shape, kinds)
         }
         affordable = _affordable(program, stage, activation, limits)
-        found += affordable if kinds else islice(affordable, 1)
+        if kinds:
+            found += affordable
+            continue
+        taken = list(islice(affordable, 1))
+        if not found and taken and taken[0].kind != POOLED and len(shape) == 3:
+            taken += _affordable(program, stage, activation, {POOLED: saved})
+        found += taken
     return found
 
 

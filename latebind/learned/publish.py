@@ -1,6 +1,6 @@
 """What came of building, into the model directory: lookups in use and spare ones, and the report of all tried."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,9 @@ WIDEST = 1_024  # features of a lookup that can be adapted
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was trained, seen and chosen. `entry` says that stage 0 is empty, `stages` are seconds.
+    """What was trained, in the order in which requests meet it, seen and chosen.
+
+    `entry` says that stage 0 is empty, `stages` are seconds.
 
     `worlds` are what the lookups, in the order of `trained`, made of the samples that show the bound; of `trials` the
     first is taken. Without trials nothing is used. `observed` is what all held-out rows looked like to them, `alone`
@@ -65,7 +67,7 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
     if found and not lookups:
         found, reason = None, "no lookup pays at this target: the network runs to its end"
     kept = _kept(outcome, lookups)
-    used = {lookup.stage for lookup in lookups}
+    used = {lookup.name for lookup in lookups}
     caches = StoredCaches(
         format=FORMAT,
         target=promise.fidelity,
@@ -74,9 +76,13 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
         lower=found.lower if found else 1.0,
         calibrated_on=sum(seen.right.shape[1] for seen in outcome.worlds),
         lookups=lookups,
-        spare=tuple(SpareLookup(stage, one.plan.kind) for stage, one in kept.items() if stage not in used),
+        spare=tuple(
+            SpareLookup(one.plan.stage, one.plan.kind, one.bytes, one.curve)
+            for one in kept
+            if one.plan.name not in used
+        ),
     )
-    files = {stage: one.files for stage, one in kept.items()}
+    files = {one.plan.name: one.files for one in kept}
     held_out = _held_out(outcome, kept)
     after = write_caches(
         directory,
@@ -125,38 +131,42 @@ def _in_use(outcome: Outcome, found: Calibrated) -> tuple[StoredLookup, ...]:
     return tuple(stored)
 
 
-def _kept(outcome: Outcome, lookups: tuple[StoredLookup, ...]) -> dict[int, Trained]:
-    """Return by stage the lookup in use, else the one that is right most often: another calibration may use it."""
-    kinds = {(lookup.stage, lookup.kind) for lookup in lookups}
+def _kept(outcome: Outcome, lookups: tuple[StoredLookup, ...]) -> list[Trained]:
+    """Return the lookups in use, beside them the quickest, and at other boundaries the one that is right most often.
 
-    def worth(k: int) -> tuple[bool, float]:
-        plan = outcome.trained[k].plan
-        return (plan.stage, plan.kind) in kinds, sum(float(seen.right[k].mean()) for seen in outcome.worlds)
+    The quickest are for adaptation, the others for another calibration, which keeps all that there are.
+    """
+    if all(one.lessons is None for one in outcome.trained):  # they were trained before
+        return list(outcome.trained)
+    names, used = {lookup.name for lookup in lookups}, {lookup.stage for lookup in lookups}
+    right = [sum(float(seen.right[k].mean()) for seen in outcome.worlds) for k in range(len(outcome.trained))]
+    for stage in {one.plan.stage for one in outcome.trained}:
+        here = [k for k, one in enumerate(outcome.trained) if one.plan.stage == stage]
+        chosen = here[0] if stage in used else max(here, key=lambda k: right[k])
+        names.add(outcome.trained[chosen].plan.name)
+    return [one for one in outcome.trained if one.plan.name in names]
 
-    best = {outcome.trained[k].plan.stage: outcome.trained[k] for k in sorted(range(len(outcome.trained)), key=worth)}
-    return dict(sorted(best.items()))
 
-
-def _held_out(outcome: Outcome, kept: Mapping[int, Trained]) -> Rows | None:
+def _held_out(outcome: Outcome, kept: Sequence[Trained]) -> Rows | None:
     """Return held-out rows for adaptation, as the lookups that are kept see them."""
     if outcome.observed is None:
         return None
     rows = slice(0, HELD_OUT_ROWS)
-    answers = outcome.observed.answers[rows]
+    answers, names = outcome.observed.answers[rows], {one.plan.name for one in kept}
     features = {
-        one.plan.stage: seen[rows].bfloat16()
+        one.plan.name: seen[rows].bfloat16()
         for one, seen in zip(outcome.trained, outcome.observed.features, strict=True)
-        if kept.get(one.plan.stage) is one and seen.shape[1] <= WIDEST
+        if one.plan.name in names and seen.shape[1] <= WIDEST
     }
     return Rows(features, answers.bfloat16(), answers.argmax(dim=1))
 
 
-def _lessons(directory: ModelDirectory, kept: Mapping[int, Trained]) -> Rows | None:
+def _lessons(directory: ModelDirectory, kept: Sequence[Trained]) -> Rows | None:
     """Return the rows to train new heads with, as the lookups that are kept see them: of this training or the last."""
-    each = [one.lessons for one in kept.values() if one.lessons is not None]
+    each = [one.lessons for one in kept if one.lessons is not None]
     if not each:
         return read_rows(directory, LESSONS) if kept else None
-    narrow = {k: rows for one in each for k, rows in one.features.items() if rows.shape[1] <= WIDEST}
+    narrow = {name: rows for one in each for name, rows in one.features.items() if rows.shape[1] <= WIDEST}
     return Rows(narrow, each[0].answers, each[0].classes)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, in_turn
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ModelSpec
 from latebind.learned.head import Head
@@ -16,7 +16,7 @@ from latebind.program.stored import files_with_entry, read_model
 from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
 from latebind.repository.tensors import read_tensors, tensor_bytes
 
-FORMAT = 3
+FORMAT = 4
 LIST = f"{CACHES}/caches.json"
 FEATURES = "features"
 HELD_OUT, LESSONS = f"{CACHES}/held-out.safetensors", f"{CACHES}/lessons.safetensors"
@@ -26,19 +26,23 @@ HELD_OUT, LESSONS = f"{CACHES}/held-out.safetensors", f"{CACHES}/lessons.safeten
 class StoredLookup:
     """One learned cache: it stands behind `stage` and answers where its score is at least `threshold`.
 
-    `kind` names its network.
-
-    `hit_rate` is the share of all requests that leave here, `fidelity` the share of those answered as the base model
-    would, both on held-out samples; `seconds` is its latency over batch sizes with the model's backend.
+    `kind` says what its network is; `seconds` is its latency over batch sizes with the model's backend. `hit_rate` is
+    the share of all requests that leave here, `fidelity` the share of those answered as the base model would, both on
+    held-out samples.
     """
 
     stage: int
     kind: str
+    bytes: int
+    seconds: Curve
     threshold: float
     hit_rate: float
     fidelity: float
-    bytes: int
-    seconds: Curve
+
+    @property
+    def name(self) -> str:
+        """What it is called among the learned caches of its model."""
+        return lookup_name(self.stage, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +51,20 @@ class SpareLookup:
 
     stage: int
     kind: str
+    bytes: int
+    seconds: Curve
+
+    @property
+    def name(self) -> str:
+        """What it is called among the learned caches of its model."""
+        return lookup_name(self.stage, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCaches:
     """All learned caches of a model and the promise that they were calibrated for.
 
-    `spare` are there but not in use: another calibration may take them up.
+    `spare` are there but not in use: another calibration may take them up, or adaptation those beside one in use.
     """
 
     format: int
@@ -66,17 +77,15 @@ class StoredCaches:
     spare: tuple[SpareLookup, ...] = ()
 
     @property
-    def kinds(self) -> dict[int, str]:
-        """The kind of each cache, used or not, by stage."""
-        found = {lookup.stage: lookup.kind for lookup in self.lookups}
-        found |= {spare.stage: spare.kind for spare in self.spare}
-        return dict(sorted(found.items()))
+    def every(self) -> tuple[StoredLookup | SpareLookup, ...]:
+        """All caches, used or not, in the order in which a request meets them: at one boundary the quickest first."""
+        return tuple(sorted((*self.lookups, *self.spare), key=lambda one: (one.stage, one.seconds.at(1))))
 
     @property
-    def stages(self) -> tuple[int, ...]:
-        """The stages behind which a cache is, used or not."""
-        used, spare = (lookup.stage for lookup in self.lookups), (one.stage for one in self.spare)
-        return tuple(sorted((*used, *spare)))
+    def at_hand(self) -> tuple[StoredLookup | SpareLookup, ...]:
+        """Those in use and those beside them, in the same order."""
+        stages = {lookup.stage for lookup in self.lookups}
+        return tuple(one for one in self.every if one.stage in stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,26 +106,25 @@ class LookupFiles:
 class Rows:
     """Rows that no predictor was fitted to, as the lookups see them: heads are trained or shown on them later.
 
-    `features[stage]` `(N, width) bfloat16` of the lookup behind that stage, `answers` `(N, classes) bfloat16` of the
-    base model and its `classes` `(N,) int64`.
+    `features[name]` `(N, width) bfloat16` of the lookup of that name, `answers` `(N, classes) bfloat16` of the base
+    model and its `classes` `(N,) int64`.
     """
 
-    features: Mapping[int, Tensor]
+    features: Mapping[str, Tensor]
     answers: Tensor
     classes: Tensor
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything by name, to be written."""
-        behind = {f"{FEATURES}-{stage}": rows for stage, rows in self.features.items()}
-        return {**behind, "answers": self.answers, "classes": self.classes}
+        features = {f"{FEATURES}-{name}": rows for name, rows in self.features.items()}
+        return {**features, "answers": self.answers, "classes": self.classes}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Rows":
         """Return what `tensors` wrote; raises `KeyError` or `ValueError` for anything else."""
-        behind = {
-            int(name.removeprefix(f"{FEATURES}-")): rows for name, rows in tensors.items() if name.startswith(FEATURES)
-        }
-        found = cls(behind, tensors["answers"], tensors["classes"])
+        prefix = f"{FEATURES}-"
+        features = {name.removeprefix(prefix): rows for name, rows in tensors.items() if name.startswith(prefix)}
+        found = cls(features, tensors["answers"], tensors["classes"])
         if len({len(rows) for rows in tensors.values()}) > 1:
             raise ValueError("the parts have different numbers of rows")
         return found
@@ -125,13 +133,13 @@ class Rows:
 def write_caches(
     directory: ModelDirectory,
     caches: StoredCaches,
-    files: Mapping[int, LookupFiles],
+    files: Mapping[str, LookupFiles],
     *,
     held_out: Rows | None = None,
     lessons: Rows | None = None,
     new_entry: bool = False,
 ) -> ModelDirectory:
-    """Put the caches into the model directory in place of the ones there; the manifest is renewed last.
+    """Put the caches into the model directory in place of the ones there, `files` by name; the manifest comes last.
 
     `held_out` and `lessons` are for adaptation: to show new heads on and to train them with. `new_entry` gives the
     model an empty first stage, because a cache stands before the network.
@@ -139,10 +147,10 @@ def write_caches(
     made = {LIST: json_bytes(caches)}
     if new_entry:
         made |= files_with_entry(directory)
-    for stage, lookup in files.items():
-        made[graph_name(stage)] = graph_to_json(lookup.graph)
-        made[weights_name(stage)] = tensor_bytes(lookup.weights)
-        made[head_name(stage)] = tensor_bytes(lookup.head.tensors())
+    for name, lookup in files.items():
+        made[graph_file(name)] = graph_to_json(lookup.graph)
+        made[weights_file(name)] = tensor_bytes(lookup.weights)
+        made[head_file(name)] = tensor_bytes(lookup.head.tensors())
     made |= {name: tensor_bytes(rows.tensors()) for name, rows in ((HELD_OUT, held_out), (LESSONS, lessons)) if rows}
     return directory.write_files(made, remove=_obsolete(directory, made))
 
@@ -155,24 +163,26 @@ def read_caches(directory: ModelDirectory) -> StoredCaches | None:
     path = directory.path / LIST
     if caches.format != FORMAT:
         raise RepositoryError(f"{path} has format {caches.format}, this version reads {FORMAT}: build the caches again")
-    stages = caches.stages
     last = len(read_model(directory).cuts)
-    if len(set(stages)) != len(stages) or any(not 0 <= stage < last for stage in stages):
-        raise RepositoryError(f"{path} names stages {stages} of a model with {last + 1}: build the caches again")
+    names = {one.name for one in caches.every}
+    if len(names) < len(caches.every) or any(not 0 <= one.stage < last for one in caches.every):
+        raise RepositoryError(
+            f"{path} does not fit a model of {last + 1} stages or names a cache twice: build the caches again"
+        )
     if any(not math.isfinite(lookup.threshold) for lookup in caches.lookups):
         raise RepositoryError(f"{path} has a threshold that is no number: build the caches again")
     return caches
 
 
-def read_lookup(directory: ModelDirectory, stage: int) -> LookupFiles:
-    """Return graph and weights of the learned cache behind `stage`."""
-    graph = graph_from_json(directory.read(graph_name(stage)))
-    if len(graph.inputs) != 1 or [name for name, _ in graph.outputs] != [FEATURES]:
-        raise RepositoryError(f"{directory.path / graph_name(stage)} is no learned cache: build the caches again")
-    head = read_head(directory, head_name(stage))
+def read_lookup(directory: ModelDirectory, name: str) -> LookupFiles:
+    """Return graph and weights of the learned cache of this name."""
+    graph = graph_from_json(directory.read(graph_file(name)))
+    if len(graph.inputs) != 1 or [output for output, _ in graph.outputs] != [FEATURES]:
+        raise RepositoryError(f"{directory.path / graph_file(name)} is no learned cache: build the caches again")
+    head = read_head(directory, head_file(name))
     if graph.output_specs()[0].shape != (head.width,):
-        raise RepositoryError(f"{directory.path / head_name(stage)} takes other features: build the caches again")
-    return LookupFiles(graph, read_tensors(directory, weights_name(stage)), head)
+        raise RepositoryError(f"{directory.path / head_file(name)} takes other features: build the caches again")
+    return LookupFiles(graph, read_tensors(directory, weights_file(name)), head)
 
 
 def read_head(directory: ModelDirectory, name: str) -> Head:
@@ -197,24 +207,31 @@ def with_caches(spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None)
     """Return the model as the scheduler is to know it: where lookups stand, what they cost, how often they hit."""
     if caches is None:
         return spec, costs
-    curves = {lookup.stage: lookup.seconds for lookup in caches.lookups}
-    rates = {lookup.stage: lookup.hit_rate for lookup in caches.lookups}
-    return replace(spec, lookups=tuple(curves)), replace(costs, lookups=curves, hit_rates=rates)
+    stages = sorted({lookup.stage for lookup in caches.lookups})
+    behind = {stage: [one for one in caches.lookups if one.stage == stage] for stage in stages}
+    curves = {stage: in_turn([one.seconds for one in found]) for stage, found in behind.items()}
+    rates = {stage: sum(one.hit_rate for one in found) for stage, found in behind.items()}
+    return replace(spec, lookups=tuple(stages)), replace(costs, lookups=curves, hit_rates=rates)
 
 
-def graph_name(stage: int) -> str:
+def lookup_name(stage: int, kind: str) -> str:
+    """Return what a learned cache is called, such as "0-residual" or "2-conv.3.1": also the name of its files."""
+    return f"{stage}-{kind.rstrip(')').replace('(', '.').replace(',', '.')}"
+
+
+def graph_file(name: str) -> str:
     """Return the name of a lookup's graph file."""
-    return f"{CACHES}/stage-{stage}.json"
+    return f"{CACHES}/{name}.json"
 
 
-def weights_name(stage: int) -> str:
+def weights_file(name: str) -> str:
     """Return the name of a lookup's weights file."""
-    return f"{CACHES}/stage-{stage}.safetensors"
+    return f"{CACHES}/{name}.safetensors"
 
 
-def head_name(stage: int) -> str:
+def head_file(name: str) -> str:
     """Return the name of the file of a lookup's head."""
-    return f"{CACHES}/stage-{stage}.head.safetensors"
+    return f"{CACHES}/{name}.head.safetensors"
 
 
 def _obsolete(directory: ModelDirectory, kept: Iterable[str]) -> tuple[str, ...]:

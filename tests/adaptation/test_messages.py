@@ -1,12 +1,14 @@
 """Answers and samples cross as bytes, in whatever pieces they come."""
 
 from latebind.adaptation.messages import Answered, AnsweredReader, pack_answered
+from latebind.adaptation.sampling import Draw
 from latebind.domain.model import ModelSpec, TensorSpec
 
 ANSWERS = [
     Answered(0, 3, 77),
-    Answered(1, 65_535, 1 << 31, row=bytes(range(12))),
-    Answered(0, 0, 0, row=b"ab"),
+    Answered(1, 65_535, 1 << 31, Draw(shows=True), row=bytes(range(12))),
+    Answered(0, 0, 0, Draw(shows=False, weight=20.0), row=b"ab"),
+    Answered(1, 2, 9, Draw(shows=False, weight=1.25), row=bytes(12), end=bytes(range(16))),
     Answered(1, 1, 1),
 ]
 

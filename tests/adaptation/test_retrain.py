@@ -22,7 +22,7 @@ def rows(count: int, shares: list[float], seed: int) -> Rows:
     classes = torch.multinomial(torch.tensor(shares), count, replacement=True, generator=generator)
     places = torch.nn.functional.one_hot(classes, WIDTH).float()
     features = 2.2 * places + torch.randn(count, WIDTH, generator=generator)
-    return Rows({0: features.bfloat16()}, 8.0 * torch.nn.functional.one_hot(classes, CLASSES).bfloat16(), classes)
+    return Rows({"a": features.bfloat16()}, 8.0 * torch.nn.functional.one_hot(classes, CLASSES).bfloat16(), classes)
 
 
 def even(count: int = 1_500, seed: int = 0) -> Rows:
@@ -38,23 +38,21 @@ def built_head() -> Head:
         return Head.of(layer, Selector(CLASSES))
 
 
-def window_of(found: Rows) -> Recent:
+def window_of(found: Rows, *, weight: float = 1.0) -> Recent:
     window = Window(10_000, 1e9, 0.5)
     for place in range(len(found.classes)):
-        features, answers = {0: found.features[0][place]}, found.answers[place]
-        window.add(Sample(float(place), 0, features, answers, int(found.classes[place]), torch.zeros(2)))
+        features, answers = {"a": found.features["a"][place]}, found.answers[place]
+        window.add(Sample(float(place), 0, features, answers, int(found.classes[place]), torch.zeros(2), weight))
     recent = window.recent()
     assert recent is not None
     return recent
 
 
 def test_where_one_class_dominates_far_more_leave_early() -> None:
-    heads = {0: built_head()}
-    plain = retrain(
-        heads, material(even(), None, None), dict.fromkeys(range(CLASSES), 0.2), COSTS, promise=PROMISE, seed=1
-    )
+    heads = {"a": built_head()}
+    plain = retrain(heads, material(even(), None), dict.fromkeys(range(CLASSES), 0.2), COSTS, promise=PROMISE, seed=1)
     mix = {0: 0.8, 1: 0.1, 2: 0.1}
-    skewed = retrain(heads, material(even(), None, None), mix, COSTS, promise=PROMISE, seed=1)
+    skewed = retrain(heads, material(even(), None), mix, COSTS, promise=PROMISE, seed=1)
     assert plain is not None
     assert skewed is not None
     assert skewed.found.lower >= 0.95
@@ -64,49 +62,71 @@ def test_where_one_class_dominates_far_more_leave_early() -> None:
 
 def test_the_target_holds_on_new_rows_of_the_same_mix() -> None:
     mix = {0: 0.6, 1: 0.2, 2: 0.2}
-    made = retrain({0: built_head()}, material(even(3_000), None, None), mix, COSTS, promise=PROMISE, seed=1)
+    made = retrain({"a": built_head()}, material(even(3_000), None), mix, COSTS, promise=PROMISE, seed=1)
     assert made is not None
     fresh = rows(4_000, [0.6, 0.2, 0.2, 0.0, 0.0], seed=9)
-    said, scores = HeadFunction(made.heads[0])(fresh.features[0].float().numpy())
-    wrong = (scores >= made.thresholds[0]) & (said.argmax(axis=1) != fresh.classes.numpy())
+    said, scores = HeadFunction(made.heads["a"])(fresh.features["a"].float().numpy())
+    wrong = (scores >= made.thresholds["a"]) & (said.argmax(axis=1) != fresh.classes.numpy())
     assert 1.0 - wrong.mean() >= 0.95
 
 
 def test_the_window_teaches_what_build_has_not_seen() -> None:
     """In the traffic, features of two classes have changed places."""
     traffic = rows(2_000, [0.5, 0.5, 0.0, 0.0, 0.0], seed=3)
-    swapped = Rows({0: traffic.features[0][:, [1, 0, *range(2, WIDTH)]]}, traffic.answers, traffic.classes)
+    swapped = Rows({"a": traffic.features["a"][:, [1, 0, *range(2, WIDTH)]]}, traffic.answers, traffic.classes)
     mix = {0: 0.5, 1: 0.5}
-    given = material(even(), None, window_of(swapped), trusted=False)
-    made = retrain({0: built_head()}, given, mix, COSTS, promise=PROMISE, seed=1)
+    given = material(even(), None, window_of(swapped), window_of(swapped), trusted=False)
+    made = retrain({"a": built_head()}, given, mix, COSTS, promise=PROMISE, seed=1)
     assert made is not None
-    said, _ = HeadFunction(made.heads[0])(swapped.features[0].float().numpy())
+    said, _ = HeadFunction(made.heads["a"])(swapped.features["a"].float().numpy())
     assert (said.argmax(axis=1) == swapped.classes.numpy()).mean() > 0.8
 
 
-def test_what_is_shown_was_not_learned_from() -> None:
-    recent = window_of(even(400, seed=4))
-    given = material(even(200), None, recent)
-    assert len(given.learn.classes) + len(given.show.classes) == 600
-    learned = {tuple(row) for row in given.learn.features[0].tolist()}
-    assert not learned & {tuple(row) for row in given.show.features[0].tolist()}
+def test_rows_show_or_teach_as_they_were_drawn() -> None:
+    taught, shown = window_of(even(300, seed=3)), window_of(even(400, seed=4))
+    given = material(even(200), None, taught, shown)
+    assert len(given.learn.classes) == 100 + 300
+    assert len(given.show.classes) == 100 + 400
+    assert torch.equal(given.show.features["a"][0], shown.rows.features["a"][-1])  # the newest first
+    learned = {tuple(row) for row in given.learn.features["a"].tolist()}
+    assert not learned & {tuple(row) for row in given.show.features["a"].tolist()}
+
+
+def test_a_row_that_stands_for_many_is_drawn_as_often() -> None:
+    rare, often = (window_of(even(300, seed=3), weight=weight) for weight in (1.0, 20.0))
+    assert torch.allclose(
+        material(even(200), None, often).weights[100:], 20 * material(even(200), None, rare).weights[100:]
+    )
 
 
 def test_without_trust_only_the_traffic_shows_anything() -> None:
-    recent = window_of(even(400, seed=4))
-    given = material(even(200), None, recent, trusted=False)
-    assert len(given.show.classes) == int((~recent.learn).sum())
-    assert len(given.learn.classes) == 100 + int(recent.learn.sum())
+    given = material(even(200), None, window_of(even(300, seed=3)), window_of(even(400, seed=4)), trusted=False)
+    assert len(given.show.classes) == 400
+    assert len(given.learn.classes) == 100 + 300
+
+
+def test_a_hidden_layer_learns_what_no_line_parts() -> None:
+    """Two classes, each in two opposite corners."""
+    generator = torch.Generator().manual_seed(0)
+    corners = torch.randint(2, (3_000, 2), generator=generator)
+    features = torch.zeros(3_000, WIDTH)
+    features[:, :2] = 2.0 * corners - 1.0 + 0.2 * torch.randn(3_000, 2, generator=generator)
+    classes = corners[:, 0] ^ corners[:, 1]
+    found = Rows({"a": features.bfloat16()}, 8.0 * torch.nn.functional.one_hot(classes, CLASSES).bfloat16(), classes)
+    made = retrain({"a": built_head()}, material(found, None), {0: 0.5, 1: 0.5}, COSTS, promise=PROMISE, seed=1)
+    assert made is not None
+    said, _ = HeadFunction(made.heads["a"])(features.numpy())
+    assert (said.argmax(axis=1) == classes.numpy()).mean() > 0.95
 
 
 @pytest.mark.parametrize("mix", [{0: 0.9, 4: 0.1}, {0: 1.0}])
 def test_too_few_rows_show_nothing(mix: dict[int, float]) -> None:
-    assert retrain({0: built_head()}, material(even(60), None, None), mix, COSTS, promise=PROMISE, seed=1) is None
+    assert retrain({"a": built_head()}, material(even(60), None), mix, COSTS, promise=PROMISE, seed=1) is None
 
 
 def test_with_no_row_to_show_it_on_nothing_is_made() -> None:
-    given = material(even(), None, None, trusted=False)
-    assert retrain({0: built_head()}, given, {0: 0.5, 1: 0.5}, COSTS, promise=PROMISE, seed=1) is None
+    given = material(even(), None, trusted=False)
+    assert retrain({"a": built_head()}, given, {0: 0.5, 1: 0.5}, COSTS, promise=PROMISE, seed=1) is None
 
 
 def test_rows_missing_of_a_rare_class_count_as_wrong() -> None:
@@ -121,42 +141,42 @@ def test_rows_missing_of_a_rare_class_count_as_wrong() -> None:
 def test_the_same_seed_makes_the_same_head() -> None:
     mix = {0: 0.5, 1: 0.5}
     one, other = (
-        retrain({0: built_head()}, material(even(), None, None), mix, COSTS, promise=PROMISE, seed=7) for _ in range(2)
+        retrain({"a": built_head()}, material(even(), None), mix, COSTS, promise=PROMISE, seed=7) for _ in range(2)
     )
     assert one is not None
     assert other is not None
     assert one.thresholds == other.thresholds
-    for first, second in zip(one.heads[0].tensors().values(), other.heads[0].tensors().values(), strict=True):
+    for first, second in zip(one.heads["a"].tensors().values(), other.heads["a"].tensors().values(), strict=True):
         assert torch.equal(first, second)
 
 
 def test_with_lessons_all_held_out_rows_show() -> None:
-    given = material(even(200), even(300, seed=5), window_of(even(400, seed=4)))
-    assert len(given.show.classes) == 200 + 300
-    assert len(given.learn.classes) == 300 + 100
-    assert given.current == 300
+    given = material(even(200), even(300, seed=5), None, window_of(even(400, seed=4)))
+    assert len(given.show.classes) == 200 + 400
+    assert len(given.learn.classes) == 300
+    assert given.current == 400
 
 
 def shuffled(found: Rows) -> Rows:
     """Features that say nothing of the answers."""
     order = torch.randperm(len(found.classes), generator=torch.Generator().manual_seed(0))
-    return Rows({0: found.features[0][order]}, found.answers, found.classes)
+    return Rows({"a": found.features["a"][order]}, found.answers, found.classes)
 
 
 def test_enough_samples_of_now_need_nothing_else() -> None:
     mix = dict.fromkeys(range(CLASSES), 0.2)
     now = window_of(even(2_000, seed=4))
-    of_now = material(shuffled(even()), even(seed=5), now)
-    assert retrain({0: built_head()}, of_now, mix, COSTS, promise=PROMISE, seed=1) is not None
-    of_before = material(shuffled(even()), even(seed=5), now, since=1e9)
+    of_now = material(shuffled(even()), even(seed=5), None, now)
+    assert retrain({"a": built_head()}, of_now, mix, COSTS, promise=PROMISE, seed=1) is not None
+    of_before = material(shuffled(even()), even(seed=5), None, now, since=1e9)
     assert of_before.current == 0
 
 
 def test_few_samples_of_now_can_speak_against_a_version() -> None:
     mix = dict.fromkeys(range(CLASSES), 0.2)
-    given = material(even(), even(seed=5), None)
-    agreed = retrain({0: built_head()}, given, mix, COSTS, promise=PROMISE, seed=1)
-    against = material(even(), even(seed=5), window_of(shuffled(even(200, seed=4))))
+    given = material(even(), even(seed=5))
+    agreed = retrain({"a": built_head()}, given, mix, COSTS, promise=PROMISE, seed=1)
+    against = material(even(), even(seed=5), None, window_of(shuffled(even(200, seed=4))))
     assert agreed is not None
     assert 60 <= against.current < 800
-    assert retrain({0: built_head()}, against, mix, COSTS, promise=PROMISE, seed=1) is None
+    assert retrain({"a": built_head()}, against, mix, COSTS, promise=PROMISE, seed=1) is None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from latebind.adaptation.adapter import SHOWN, TAUGHT
 from latebind.adaptation.client import AdaptationClient
 from latebind.adaptation.controller import FULL_DEPTH
 from latebind.adaptation.messages import AdaptationOrder
@@ -71,7 +72,7 @@ def test_a_version_is_made_for_the_traffic_and_the_engine_takes_it(built: Built,
             assert figures["sampled"] > 0
             assert figures["fidelity"] is None or figures["lower"] <= figures["fidelity"] <= figures["upper"]
             await until(lambda: adaptation.figures()["digits"]["version"] == there.current())
-        assert versions_folder(model).joinpath("window.safetensors").is_file()
+        assert {path.name for path in versions_folder(model).glob("*.safetensors")} == {SHOWN, TAUGHT}
 
     asyncio.run(test())
 

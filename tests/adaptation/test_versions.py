@@ -35,20 +35,21 @@ def head(seed: int = 0) -> Head:
 def about(model: ModelDirectory, **changes: object) -> About:
     base = versions(model).base
     values: dict[str, object] = {
-        "format": FORMAT, "made": 1.0, "base": base, "reason": "a test", "thresholds": {0: 2.5}, "fidelity": 0.98,
-        "lower": 0.97, "confidence": 0.95, "rows": 500, "wrong": (0.1,), "seconds": (0.2,), "mix": {0: 1.0},
+        "format": FORMAT, "made": 1.0, "base": base, "reason": "a test", "thresholds": {"0-plain": 2.5},
+        "fidelity": 0.98, "lower": 0.97, "confidence": 0.95, "rows": 500, "wrong": (0.1,), "seconds": (0.2,),
+        "mix": {0: 1.0},
     }  # fmt: skip
     return About(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_what_is_published_comes_back(model: ModelDirectory) -> None:
     there = versions(model)
-    name = there.publish(about(model), {0: head()})
+    name = there.publish(about(model), {"0-plain": head()})
     again = versions(ModelDirectory.open(model.path))
     assert again.names() == [name] == ["000001"]
     assert again.about(name) == about(model)
-    ((stage, (found, threshold)),) = again.lookups(name).items()
-    assert (stage, threshold) == (0, 2.5)
+    ((lookup, (found, threshold)),) = again.lookups(name).items()
+    assert (lookup, threshold) == ("0-plain", 2.5)
     for one, other in zip(found.tensors().values(), head().tensors().values(), strict=True):
         assert torch.equal(one, other)
 
@@ -56,7 +57,7 @@ def test_what_is_published_comes_back(model: ModelDirectory) -> None:
 def test_what_is_current_is_what_was_chosen(model: ModelDirectory) -> None:
     there = versions(model)
     assert there.current() == BUILT
-    name = there.publish(about(model), {0: head()})
+    name = there.publish(about(model), {"0-plain": head()})
     assert there.current() == BUILT
     for chosen in (name, FULL_DEPTH, BUILT):
         there.make_current(chosen)
@@ -76,7 +77,7 @@ def test_only_an_operator_stops_exits_for_good(model: ModelDirectory) -> None:
 
 def test_a_version_that_is_not_there_is_told_with_those_that_are(model: ModelDirectory) -> None:
     there = versions(model)
-    there.publish(about(model), {0: head()})
+    there.publish(about(model), {"0-plain": head()})
     with pytest.raises(NotFound, match="there are: built, none, 000001"):
         there.make_current("000009")
     with pytest.raises(NotFound):
@@ -85,17 +86,17 @@ def test_a_version_that_is_not_there_is_told_with_those_that_are(model: ModelDir
 
 def test_versions_of_other_caches_are_refused(model: ModelDirectory) -> None:
     there = versions(model)
-    name = there.publish(about(model, base="another"), {0: head()})
+    name = there.publish(about(model, base="another"), {"0-plain": head()})
     with pytest.raises(RepositoryError, match="belongs to other caches"):
         there.lookups(name)
 
 
 def test_old_versions_go_but_not_the_current(model: ModelDirectory) -> None:
     there = versions(model)
-    first = there.publish(about(model), {0: head()})
+    first = there.publish(about(model), {"0-plain": head()})
     there.make_current(first)
     for _ in range(KEPT + 3):
-        last = there.publish(about(model), {0: head()})
+        last = there.publish(about(model), {"0-plain": head()})
     assert first in there.names()
     assert last in there.names()
     assert len(there.names()) <= KEPT + 1
@@ -103,8 +104,8 @@ def test_old_versions_go_but_not_the_current(model: ModelDirectory) -> None:
 
 def test_an_altered_version_is_refused(model: ModelDirectory) -> None:
     there = versions(model)
-    name = there.publish(about(model), {0: head()})
-    file = versions_folder(model.path) / "versions" / name / "stage-0.head.safetensors"
+    name = there.publish(about(model), {"0-plain": head()})
+    file = versions_folder(model.path) / "versions" / name / "0-plain.head.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\x01")
     with pytest.raises(RepositoryError, match="differs from the manifest"):
         there.lookups(name)
@@ -118,7 +119,7 @@ def test_killed_at_50_random_moments_no_version_is_torn(model: ModelDirectory) -
             there, seed = versions(model), 0
             while True:
                 seed += 1
-                there.make_current(there.publish(about(model), {0: head(seed)}))
+                there.make_current(there.publish(about(model), {"0-plain": head(seed)}))
         time.sleep(random.uniform(0.0, 0.03))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -5,6 +5,7 @@ nothing; its fidelity is told.
 """
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -88,9 +89,10 @@ class Form:
 
     @property
     def before(self) -> tuple[Stage | Exit, ...]:
-        """The learned cache before the network, if there is one."""
-        first = self.cached.pieces[:2]
-        return first if self.entry and isinstance(first[1], Exit) else ()
+        """The learned caches before the network, if there are any."""
+        entry, *others = self.cached.pieces
+        exits = tuple(takewhile(lambda piece: isinstance(piece, Exit), others))
+        return (entry, *exits) if self.entry and exits else ()
 
 
 def _exact(model: CachedModel) -> Form:

@@ -1,6 +1,6 @@
 """The models of the comparison, loaded for one thread: whole, in stages with their learned caches, in fewer bits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.lookup import LookupFunction, load_functions
 from latebind.learned.quantise import has_bytes, quantise
 from latebind.learned.samples import check_classifier
-from latebind.learned.stored import read_caches, read_lookup
+from latebind.learned.stored import SpareLookup, StoredLookup, read_caches
 from latebind.program.backends import StageFunction
 from latebind.program.graph import Graph
 from latebind.program.load import compile_graph, load_program, load_uncut
@@ -25,7 +25,7 @@ from latebind.repository.tensors import read_tensors
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """A model directory as the comparison needs it. `caches` are by stage, used by its own calibration or not.
+    """A model directory as the comparison needs it. `caches` are used by its own calibration or not, in their order.
 
     `bytes` are those of the network's weights.
     """
@@ -33,12 +33,13 @@ class CachedModel:
     directory: ModelDirectory
     program: Program
     uncut: StageFunction
-    caches: Mapping[int, LookupFunction]
+    caches: tuple[tuple[StoredLookup | SpareLookup, LookupFunction], ...]
     bytes: int
 
-    def bytes_of(self, stage: int) -> int:
-        """Return the bytes of the learned cache behind `stage`, as it is stored."""
-        return read_lookup(self.directory, stage).bytes
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The stages behind which it has learned caches."""
+        return tuple(sorted({one.stage for one, _ in self.caches}))
 
     @property
     def name(self) -> str:
@@ -88,9 +89,9 @@ class CachedModel:
         pieces: list[Stage | Exit] = []
         for number, stage in enumerate(stages):
             pieces.append(Stage(stage))
-            if number in self.caches:
-                name = f"{self.name} {number}"
-                pieces.append(Exit(name, look_of(self.caches[number]), self.bytes_of(number)))
+            for one, function in self.caches:
+                if one.stage == number:
+                    pieces.append(Exit(f"{self.name} {one.name}", look_of(function), one.bytes))
         return tuple(pieces)
 
     def _weights(self) -> dict[str, Tensor]:
@@ -102,17 +103,18 @@ def load_model(repository: Path, name: str, *, backend: str | None = None) -> Ca
     (path,) = find_models(repository, [name])
     directory = ModelDirectory.open(path)
     caches = read_caches(directory)
-    if caches is None or not caches.stages:
+    if caches is None or not caches.every:
         raise ConfigError(f"{path} has no learned caches to compare: build it with data first")
     program = load_program(directory, backend=backend)
     check_classifier(program.spec)
+    functions = load_functions(directory, caches.every, backend=program.backend, threads=1)
     if len(program.spec.inputs) != 1:
         raise ConfigError(f"{name} takes {len(program.spec.inputs)} inputs: this comparison is for models of one")
     return CachedModel(
         directory,
         program,
         load_uncut(directory, backend=program.backend),
-        load_functions(directory, caches.stages, backend=program.backend, threads=1),
+        tuple((one, functions[one.name]) for one in caches.every),
         sum(tensor.nbytes for tensor in read_tensors(directory, WEIGHTS).values()),
     )
 

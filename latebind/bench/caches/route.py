@@ -158,15 +158,7 @@ def selected(function: LookupFunction) -> Look:
 
 def unselected(function: LookupFunction) -> Look:
     """Return the same predictor without its selector: the highest share of its softmax says how sure it is."""
-    weight = np.ascontiguousarray(function.head.answer_weight.numpy().T)
-    bias = function.head.answer_bias.numpy()
-
-    def look(activation: Tensor) -> Scored:
-        (features,) = function.features(activation)
-        answers = features.numpy() @ weight + bias
-        return answers, confidence(answers)
-
-    return look
+    return LookupFunction(function.features, function.head.without_selector())
 
 
 def confident(answers: Tensor) -> Scored:

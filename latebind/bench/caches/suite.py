@@ -74,7 +74,7 @@ def run(
     torch.set_num_threads(1)
     base = load_model(setting.repository, setting.model, backend=setting.backend)
     smaller = load_model(setting.repository, setting.smaller, backend=setting.backend) if setting.smaller else None
-    stages = setting.stages or tuple(base.caches)
+    stages = setting.stages or base.stages
     if not all(0 <= stage < len(base.program.stages) - 1 for stage in stages):
         raise ConfigError(f"{base.name} has boundaries 0 to {len(base.program.stages) - 2}, not all of {stages}")
     ranges, samples = baselines.set_aside(checked(data, base.program.spec), plan.seed)

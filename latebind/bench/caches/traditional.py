@@ -149,8 +149,11 @@ def compare(base: CachedModel, stage: int, stored: Samples, samples: Samples, pl
         caches[f"k-means, k = {k}"] = Clusters(kept, k, plan.seed)
     caches |= {f"LSH, {TABLES} tables of {BITS} bits, k = {k}": Hashed(kept, k, plan.seed) for k in NEIGHBOURS}
     exits = [Exit(name, cache, cache.bytes) for name, cache in caches.items()]
-    if stage in base.caches:
-        exits.append(Exit("learned cache", selected(base.caches[stage]), base.bytes_of(stage)))
+    exits += [
+        Exit(f"learned cache, {one.kind}", selected(function), one.bytes)
+        for one, function in base.caches
+        if one.stage == stage
+    ]
     rows = []
     for number, exit_ in enumerate(exits):
         tell(f"asking {exit_.name}", 0.3 + 0.7 * number / len(exits))

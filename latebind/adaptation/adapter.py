@@ -235,7 +235,7 @@ class Adapter:
             answers = torch.nn.functional.one_hot(self._held_out.classes, heads[0].classes)
             seen = observed(heads, features, answers).seen
         thresholds = np.array([threshold for _, threshold in self.built_lookups().values()])
-        tables = by_class(thresholds, seen, self._held_out.classes, self._costs, heads=heads)
+        tables = by_class(thresholds, seen, self._held_out.classes, self._costs, count=heads[0].classes)
         return Version(BUILT, *tables, rows=len(self._held_out.classes))
 
     def _inputs(self, sampled: Sequence[Sampled]) -> tuple[Tensor, ...]:

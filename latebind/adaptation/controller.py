@@ -17,7 +17,7 @@ REMEMBERED = 20  # versions
 LONG_MEMORY = 2_000  # answers
 RESTLESS = 3  # changes within as many answers, from which on the mix of all of those counts
 MOVED = 0.25  # of all answers, by which the share of one class must change to call for another version
-FIRST_LESSON, GROWTH = 100, 2  # answers after a change until the first retraining, then times as many each,
+FIRST_LESSON, GROWTH = 100, 1.5  # answers after a change until the first retraining, then times as many each,
 MOST_APART = 2_000  # but no more than so many between two
 BUILT, FULL_DEPTH = "built", "none"  # the version that `build` made; the one without lookups
 SHOWN = "it was shown on the newest samples"
@@ -105,7 +105,7 @@ class Controller:
         if self._answers % LOOK_EVERY == 0 and len(self.mix) >= LOOK_EVERY:
             decisions += self._look()
         if self._answers >= self._next_lesson and not self._learning:
-            self._next_lesson = min(GROWTH * self._next_lesson, self._answers + MOST_APART)
+            self._next_lesson = min(round(GROWTH * self._next_lesson), self._answers + MOST_APART)
             decisions.append(self._learn("there is more to learn from"))
         return decisions
 
@@ -194,12 +194,17 @@ class Controller:
         if not self._learning and self._lesson_mix and self._present.distance(self._lesson_mix) > MOVED:
             self._moves.append(self._heard)
             self._changed()
-            self._next_lesson = FIRST_LESSON * GROWTH
+            self._next_lesson = round(GROWTH * FIRST_LESSON)
             decisions.append(self._learn("the mix of classes has changed", moved=not self.restless))
         return decisions
 
     def _good(self, version: Version) -> bool:
-        """Tell whether a version errs seldom enough; to come back it must do better than to stay."""
+        """Tell whether a version errs seldom enough; to come back it must do better than to stay.
+
+        It is shown for the mix that it was made for: while that comes, a few answers of a hard class are no reason.
+        """
+        if version.name == self.used and version.mix and self._present.distance(version.mix) <= MOVED:
+            return True
         most = self._allowed if version.name == self.used else CAUTION * self._allowed
         return self._present.expect(version.wrong) <= most
 

@@ -5,7 +5,7 @@ been seen of a class before, in traffic or by `build`, serves again when the cla
 their classes come as often as they do now (label shift; Saerens et al. 2002).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,21 +17,21 @@ from latebind.adaptation.window import Recent
 from latebind.learned.activations import observed
 from latebind.learned.calibrate import Calibrated, calibrate, judge
 from latebind.learned.compose import Composer, Costs, Floats, Seen, path, send
-from latebind.learned.head import Head, HeadFunction, Selector
+from latebind.learned.head import Head, Selector
 from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows
-from latebind.learned.train import distillation_loss, train_selector
+from latebind.learned.train import distillation_loss
 
 STEPS, BATCH = 240, 256
 RATE, DECAY = 1e-2, 1e-2
 BESIDE = 64  # units of the hidden layer beside the layer to answers
-SELECTOR_STEPS = 200
 HALF_LIFE = 0.25  # of the span of the window: samples that old are drawn half as often
 ENOUGH = 10  # samples of a class in the window, at which the rows from `build` are drawn half as often as those
 DISTRUST = 20.0  # times as seldom, once the traffic has turned out to look otherwise
 SPEAKS_FOR_ITSELF = 800  # samples since the traffic changed, from which nothing else is needed to show a version
 HAS_A_SAY, SAY_CONFIDENCE = 60, 0.8  # from so many on they must not speak against it
 FEWEST_SHARE = 0.002  # of the rows to learn from, for each class there is
+HEARSAY = 2.0  # rows of now
 MOST_SHOWN = 4_000  # rows
 OFTEN = 0.05  # the share of a class from which its rows limit how many are shown
 PRICES = 40
@@ -77,46 +77,80 @@ def retrain(
     """
     generator = torch.Generator().manual_seed(seed)
     drawn = _draw(given, mix, generator)
-    half = len(drawn) * 2 // 3  # one part for the layers, one for the selectors
+    half = len(drawn) * 2 // 3  # one part for the layers, one to find thresholds
     made = {}
     for name, head in heads.items():
         features, answers = given.learn.features[name], given.learn.answers
         layers = _Layers(head, features[drawn[:half]].float(), generator)
         layers.learn(answers[drawn[:half]].float(), generator)
-        made[name] = _with_selector(layers, features[drawn[half:]], answers[drawn[half:]], generator)
+        made[name] = layers.head()
     candidates = _candidates(made, given.learn, drawn[half:], costs)
     everything = _seen(made, given.show)
-    current = everything.take(np.arange(given.current))
-    if given.current >= SPEAKS_FOR_ITSELF:
-        shown = current
-    else:
-        shown = rows_like(everything, mix, given.show.classes)
-        if given.current >= HAS_A_SAY:
-            candidates = _accepted(candidates, current, costs, promise)
-    if not promise.can_show(shown.right.shape[1]):
-        return None
-    found = calibrate(candidates, [shown], costs, fidelity=promise.fidelity, confidence=promise.confidence)
+    found, shown = _calibrated(candidates, everything, given, mix, costs, promise)
     if found is None or not np.isfinite(found.thresholds).any():
         return None
     thresholds = {name: float(level) for name, level in zip(made, found.thresholds, strict=True)}
-    wrong, seconds = by_class(found.thresholds, everything, given.show.classes, costs, heads=tuple(made.values()))
+    classes = next(iter(made.values())).classes
+    wrong, seconds = by_class(
+        found.thresholds, everything, given.show.classes, costs, count=classes, current=given.current
+    )
     used = {name: level for name, level in thresholds.items() if np.isfinite(level)}
-    return Adapted({name: made[name] for name in used}, used, found, shown.right.shape[1], wrong, seconds)
+    return Adapted({name: made[name] for name in used}, used, found, shown, wrong, seconds)
+
+
+def _calibrated(
+    candidates: list[Floats],
+    everything: Seen,
+    given: Material,
+    mix: Mapping[int, float],
+    costs: Costs,
+    promise: Promise,
+) -> tuple[Calibrated | None, int]:
+    """Return the fastest thresholds that can be shown, and on how many rows.
+
+    On those of now alone; or, while they are few, on all rows as classes come now, unless those of now speak against
+    it. Each may be better: rows of before may look otherwise, and rows of now are too few at first.
+    """
+    current = everything.take(np.arange(given.current))
+    ways = [(candidates, current)]
+    if given.current < SPEAKS_FOR_ITSELF:
+        if given.current >= HAS_A_SAY:
+            candidates = _accepted(candidates, current, costs, promise)
+        ways.append((candidates, rows_like(everything, mix, given.show.classes)))
+    best: tuple[Calibrated | None, int] = (None, 0)
+    for some, shown in ways:
+        if not promise.can_show(shown.right.shape[1]):
+            continue
+        found = calibrate(some, [shown], costs, fidelity=promise.fidelity, confidence=promise.confidence)
+        if found is not None and (best[0] is None or found.seconds < best[0].seconds):
+            best = found, shown.right.shape[1]
+    return best
 
 
 def by_class(
-    thresholds: Floats, seen: Seen, classes: Tensor, costs: Costs, *, heads: Sequence[Head]
+    thresholds: Floats, seen: Seen, classes: Tensor, costs: Costs, *, count: int, current: int = 0
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return for each class the share answered differently, a little too high where rows are few, and mean seconds."""
-    result = send(thresholds, seen, costs)
-    count = np.bincount(classes.numpy(), minlength=heads[0].classes)
-    wrong = np.bincount(classes.numpy(), weights=result.wrong, minlength=heads[0].classes)
-    seconds = np.bincount(classes.numpy(), weights=result.seconds, minlength=heads[0].classes)
-    mean = float(result.seconds.mean())
-    return (
-        tuple(((wrong + 0.5) / (count + 1.0)).tolist()),
-        tuple(np.where(count > 0, seconds / np.maximum(count, 1), mean).tolist()),
-    )
+    """Return for each of `count` classes the share answered differently, a little too high, and mean seconds.
+
+    The first `current` rows came since the traffic changed. What other rows of a class say counts for as much as
+    `HEARSAY` of those: pictures of another camera say nothing of this one, but are all there is of what never came.
+    """
+    result, numbers = send(thresholds, seen, costs), classes.numpy()
+
+    def totals(rows: slice) -> tuple[Floats, Floats, Floats]:
+        each = (np.ones(len(numbers)), result.wrong, result.seconds)
+        there, wrong, seconds = (np.bincount(numbers[rows], one[rows], count).astype(np.float64) for one in each)
+        return there, wrong, seconds
+
+    there, wrong, seconds = totals(slice(None))
+    doubt = 0.5 / (there + 1.0)  # of classes never seen, half
+    share, mean = (wrong + doubt) / (there + 1.0), float(result.seconds.mean())
+    each = np.where(there > 0, seconds / np.maximum(there, 1), mean)
+    if current:
+        there, wrong, seconds = totals(slice(current))
+        share = (wrong + HEARSAY * share) / (there + HEARSAY)
+        each = (seconds + HEARSAY * each) / (there + HEARSAY)
+    return tuple(share.tolist()), tuple(each.tolist())
 
 
 def _accepted(candidates: list[Floats], current: Seen, costs: Costs, promise: Promise) -> list[Floats]:
@@ -180,26 +214,14 @@ class _Layers(nn.Module):
             optimizer.step()
 
     @torch.no_grad()
-    def unscaled(self) -> tuple[nn.Linear, tuple[Tensor, Tensor, Tensor]]:
-        """Return the same for features as they come: the layer to answers, and the one beside it (`Head.of`)."""
+    def head(self) -> Head:
+        """Return a head for features as they come; its own odds say how sure it is, a selector gained nothing here."""
         weight, beside = self.weight / self._spread, self.beside_weight / self._spread
         answer = nn.Linear(weight.shape[1], weight.shape[0])
         answer.weight.copy_(weight)
         answer.bias.copy_(self.bias - weight @ self._mean)
-        return answer, (beside, self.beside_bias - beside @ self._mean, self.beside_answer)
-
-
-def _with_selector(layers: _Layers, features: Tensor, answers: Tensor, generator: torch.Generator) -> Head:
-    """Train a selector on rows that are new to the layers."""
-    answer, beside = layers.unscaled()
-    with torch.random.fork_rng():
-        torch.manual_seed(int(torch.randint(1 << 31, (1,), generator=generator)))
-        selector = Selector(answers.shape[1])
-    head = Head.of(answer, selector, beside=beside)
-    predicted = torch.from_numpy(HeadFunction(head)(features.float().numpy())[0])
-    same = predicted.argmax(dim=1) == answers.argmax(dim=1)
-    train_selector(selector, predicted, same, generator=generator, steps=SELECTOR_STEPS)
-    return Head.of(answer, selector, beside=beside)
+        parts = (beside, self.beside_bias - beside @ self._mean, self.beside_answer)
+        return Head.of(answer, Selector(len(weight)), beside=parts).without_selector()
 
 
 @torch.no_grad()

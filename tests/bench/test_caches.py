@@ -284,7 +284,8 @@ def test_the_command_prints_its_settings_and_every_method(built: Built, rows: Sa
 
 def test_answers_of_a_route_are_those_of_its_exits_and_its_end() -> None:
     rows = Samples((torch.eye(3).repeat(10, 1),))
-    found = answers_of(Route((plus(0.0), sure([0.3]), Stage(lambda x: (x.roll(1, 1),)))), rows)
-    assert found.classes[0].tolist() == [0, 1, 2] * 10
-    assert found.ends.tolist() == [1, 2, 0] * 10
-    assert found.scores[0] == pytest.approx(np.full(30, 0.3))
+    last = Stage(lambda x: (x.roll(1, 1),))
+    found = answers_of(Route((plus(0.0), sure([0.3]), Stage(lambda x: (-x,)), sure([0.6]), plus(0.0), last)), rows)
+    assert found.classes.tolist() == [[0, 1, 2] * 10, [1, 0, 0] * 10]
+    assert found.ends.tolist() == [0, 0, 1] * 10
+    assert found.scores == pytest.approx(np.array([[0.3] * 30, [0.6] * 30]))

@@ -1,5 +1,7 @@
 """A selector stays where it lets more rows leave than the predictor's own odds do, and goes where it does not."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -74,7 +76,8 @@ def test_a_selector_that_only_adds_a_constant_goes() -> None:
 def test_each_lookup_is_judged_by_what_it_saw_itself() -> None:
     features, answers = rows()
     blind, helped, hindered = torch.randn(ROWS, CLASSES, generator=GENERATOR), features, features.clone()
-    given = [head(doubts=2), head(doubts=0), head(doubts=2)]
+    constant = replace(head(doubts=0).without_selector(), score_bias=torch.ones(1))
+    given = [head(doubts=2), head(doubts=0), constant]
     seen = observed(given, [blind, helped, hindered], answers)
     found = without_idle_selectors(given, seen, np.arange(ROWS), fidelity=0.98)
     assert [one is kept for one, kept in zip(found[1:], given[1:], strict=True)] == [True, False]

@@ -4,6 +4,9 @@ from latebind.adaptation.controller import (
     CHANGED,
     FIRST_LESSON,
     FULL_DEPTH,
+    GROWTH,
+    LONG_MEMORY,
+    REMEMBERED,
     Controller,
     Decision,
     Retrain,
@@ -78,6 +81,44 @@ def test_it_comes_back_when_its_classes_do() -> None:
     assert found.used == "000001"
 
 
+def test_to_be_taken_up_again_a_version_must_do_better_than_to_stay() -> None:
+    nearly = Version("built", (0.095, 0.095), (0.6, 0.6))
+    staying = Controller(TARGET, FULL, {"built": nearly}, "built")
+    coming_back = Controller(TARGET, FULL, {"built": nearly}, FULL_DEPTH)
+    assert answered(staying, 0, 50) == answered(coming_back, 0, 50) == []
+
+
+def test_so_many_versions_are_remembered_and_no_more() -> None:
+    found = controller()
+    names = [f"{number:06d}" for number in range(2 * REMEMBERED)]
+    for number, name in enumerate(names):
+        found.learned(Version(name, (0.0, 0.0), (0.5 / (number + 1),) * 2), 0.0)
+    assert found.known() == (FULL_DEPTH, *names[-1 - REMEMBERED :])
+
+
+def test_versions_are_made_for_all_that_came_since_the_traffic_changed() -> None:
+    found = controller()
+    answered(found, 0, 150)
+    found.learned(None, 0.0)
+    while not found.answered(1):  # until the mix is seen to have changed
+        pass
+    answered(found, 1, 150)
+    answered(found, 0, 50)
+    assert found.shares() == {0: 0.25, 1: 0.75}
+
+
+def test_after_a_change_the_next_lesson_comes_when_a_first_one_would_have_been_followed() -> None:
+    found = controller()
+    answered(found, 0, FIRST_LESSON)
+    answered(found, 1, FIRST_LESSON)
+    found.learned(None, 0.0)
+    while not any(decision == Retrain("the mix of classes has changed", moved=True) for decision in found.answered(1)):
+        found.learned(None, 0.0)
+    found.learned(None, 0.0)
+    assert answered(found, 1, FIRST_LESSON * GROWTH - 1) == []
+    assert found.answered(1) == [Retrain("there is more to learn from")]
+
+
 def test_without_any_version_that_is_good_the_network_runs_whole() -> None:
     found = Controller(TARGET, FULL, {"000001": FOR_ZERO}, "000001")
     answered(found, 1, 100)
@@ -99,6 +140,16 @@ def test_an_alarm_stops_exits_and_forgets_all_versions() -> None:
     assert not any(found.compared(False) for _ in range(100))  # nothing left to stop
 
 
+def test_after_an_alarm_lessons_come_as_often_as_at_the_start() -> None:
+    found = controller()
+    answered(found, 0, 15 * FIRST_LESSON)
+    while not found.compared(False):
+        pass
+    found.learned(None, 0.0)
+    assert answered(found, 0, FIRST_LESSON - 1) == []
+    assert found.answered(0) == [Retrain("there is more to learn from")]
+
+
 def test_new_versions_do_not_blind_the_watch() -> None:
     found = controller()
     answered(found, 0, FIRST_LESSON)
@@ -117,6 +168,20 @@ def test_an_interval_without_another_reason_is_one() -> None:
     assert found.waited(14.0, 10.0) == []
     assert found.waited(15.0, 10.0) == [Retrain("its interval has passed")]
     assert found.waited(40.0, 10.0) == []  # it is learning
+
+
+def test_an_interval_begins_when_a_lesson_has_ended() -> None:
+    found = controller()
+    assert found.waited(0.0, 10.0) == []
+    answered(found, 0, FIRST_LESSON)
+    found.learned(None, 9.0)
+    assert found.waited(18.0, 10.0) == []
+    assert found.waited(19.0, 10.0) == [Retrain("its interval has passed")]
+
+
+def test_an_interval_in_which_nobody_asked_calls_for_nothing() -> None:
+    found = controller()
+    assert [found.waited(now, 10.0) for now in (0.0, 20.0, 40.0)] == [[], [], []]
 
 
 def test_what_an_operator_chooses_is_used_even_if_it_is_unknown() -> None:
@@ -172,3 +237,25 @@ def test_where_the_mix_changes_all_the_time_that_of_a_long_time_counts() -> None
     late = [decision for number, decision in decisions if number >= 500]
     assert not any(isinstance(decision, Use) or decision.moved for decision in late)
     assert abs(found.shares()[0] - 0.5) < 0.06
+
+
+def test_while_the_mix_is_restless_versions_are_made_for_all_that_came() -> None:
+    found, given = controller(), [0] * FIRST_LESSON
+    answered(found, 0, FIRST_LESSON)
+    found.learned(None, 0.0)
+    while not found.restless:
+        given.append((len(given) - FIRST_LESSON) // 100 % 2)
+        found.answered(given[-1])
+        found.learned(None, 0.0)
+    assert found.shares() == {answer: given.count(answer) / len(given) for answer in (0, 1)}
+
+
+def test_a_mix_that_has_settled_is_no_longer_restless() -> None:
+    found = controller()
+    answered(found, 0, FIRST_LESSON)
+    for number in range(600):
+        found.learned(None, 0.0)
+        found.answered(number // 100 % 2)
+    assert found.restless
+    answered(found, 0, 2 * LONG_MEMORY)
+    assert not found.restless

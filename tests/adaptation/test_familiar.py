@@ -44,3 +44,28 @@ def test_brighter_pictures_are_mostly_strange() -> None:
 def test_looks_are_mean_and_spread_of_each_input() -> None:
     found = looks([torch.tensor([[1.0, 3.0]]), torch.tensor([[[4, 4], [4, 8]]])])
     torch.testing.assert_close(found, torch.tensor([[2.0, 1.0, 5.0, 3.0**0.5]]))
+
+
+def test_a_class_that_never_came_is_taken_to_look_as_all_do() -> None:
+    seen = torch.cat([pictures(200, 0, 1, brighter=5.0), pictures(60, 1, 2, brighter=5.0)])
+    found = Familiar.of(seen, torch.arange(2).repeat_interleave(torch.tensor([200, 60])), classes=CLASSES)
+    assert found is not None
+    assert share(found, pictures(500, 1, 9, brighter=5.0), 2) < 0.2
+
+
+def test_each_number_is_measured_by_its_own_spread_within_a_class() -> None:
+    answers = torch.arange(400) % 2
+    seen = torch.randn(400, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 1_000.0])
+    seen[:, 0] += 10.0 * answers
+    found = Familiar.of(seen, answers, classes=2)
+    assert found is not None
+    assert found.strange(seen, answers).float().mean() < 0.1
+    assert found.strange(seen + torch.tensor([8.0, 0.0]), answers).all()
+
+
+def test_where_all_samples_were_alike_any_other_is_strange() -> None:
+    answers = torch.zeros(FEWEST, dtype=torch.int64)
+    found = Familiar.of(torch.zeros(FEWEST, 2), answers, classes=1)
+    assert found is not None
+    assert not found.strange(torch.zeros(FEWEST, 2), answers).any()
+    assert found.strange(torch.ones(FEWEST, 2), answers).all()

@@ -15,9 +15,9 @@ from latebind.bench.caches.baselines import RANGE_ROWS
 from latebind.bench.caches.contest import Contender, Plan, promised, standings
 from latebind.bench.caches.models import CachedModel, load_model
 from latebind.bench.caches.plots import write_caches_page
-from latebind.bench.caches.route import END, Exit, Route, Scored, Stage, answers_of, confidence, selected
+from latebind.bench.caches.route import END, Exit, Route, Scored, Stage, answers_of, confidence, confident, selected
 from latebind.bench.caches.suite import Report, Setting
-from latebind.bench.caches.traditional import Hashed, Kept, Nearest
+from latebind.bench.caches.traditional import Hashed, Kept, Nearest, single
 from latebind.bench.caches.variants import Explored, Lessons, explore
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
@@ -174,6 +174,8 @@ def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(report
     assert found.fidelity(named["cascade"]) == 1.0  # of a model with itself
     assert "digits" in named["cascade"].left
     assert {"smaller digits", "cascade of cached models", "learned cache, then cascade"} < set(named)
+    assert named["cascade"].bytes == 2 * found.base.bytes
+    assert named["softmax of predictors"].seconds.tolist() != named["learned caches"].seconds.tolist()
     for name in ("learned caches", "softmax of predictors"):
         assert found.fidelity(named[name]) >= KEPT
         assert named[name].left.count(END) < 0.8 * report.rows
@@ -202,6 +204,24 @@ def test_caches_that_compare_are_told_with_what_they_cost(report: Report) -> Non
     assert found["k-NN, k = 10"].hit_rate > 0.5
     assert found["k-NN, k = 10"].bytes > found["k-means, k = 100"].bytes
     assert all(row.fidelity >= KEPT and row.seconds > 0 for row in found.values())
+
+
+def test_a_cache_that_compares_looks_at_what_comes_out_behind_its_stage(model: CachedModel) -> None:
+    route = single(model, 1, Exit("cache", confident))
+    assert [type(piece) for piece in route.pieces[:4]] == [Stage, Stage, Exit, Stage]
+    assert len(route.pieces) == len(model.program.stages) + 1
+
+
+def test_all_seconds_of_a_network_are_some_stages(model: CachedModel, explored: Explored) -> None:
+    stages = composition.composition_of(explored, len(model.program.stages), explored.costs, PLAN.promise).stages
+    assert stages[0] == explored.costs.segments[0] + explored.costs.segments[1]  # two lookups, one behind another
+    assert sum(stages) == pytest.approx(explored.costs.whole)
+
+
+def test_a_lookup_with_another_head_is_stored_and_run_with_it(explored: Explored) -> None:
+    one = explored.trained[0]
+    other = one.with_head(one.files.head.without_selector())
+    assert other.files.head is other.function.head is not one.files.head
 
 
 def test_networks_and_what_rules_make_of_them_are_run_for_real(
@@ -264,7 +284,8 @@ def test_the_command_prints_its_settings_and_every_method(built: Built, rows: Sa
 
 def test_answers_of_a_route_are_those_of_its_exits_and_its_end() -> None:
     rows = Samples((torch.eye(3).repeat(10, 1),))
-    found = answers_of(Route((plus(0.0), sure([0.3]), Stage(lambda x: (x.roll(1, 1),)))), rows)
-    assert found.classes[0].tolist() == [0, 1, 2] * 10
-    assert found.ends.tolist() == [1, 2, 0] * 10
-    assert found.scores[0] == pytest.approx(np.full(30, 0.3))
+    last = Stage(lambda x: (x.roll(1, 1),))
+    found = answers_of(Route((plus(0.0), sure([0.3]), Stage(lambda x: (-x,)), sure([0.6]), plus(0.0), last)), rows)
+    assert found.classes.tolist() == [[0, 1, 2] * 10, [1, 0, 0] * 10]
+    assert found.ends.tolist() == [0, 0, 1] * 10
+    assert found.scores == pytest.approx(np.array([[0.3] * 30, [0.6] * 30]))

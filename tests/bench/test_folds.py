@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from latebind.bench import calibration, exits
-from latebind.bench.folds import Folds
+from latebind.bench.folds import Folds, answerable
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
+from latebind.learned.stored import HELD_OUT, read_caches, read_rows
+from latebind.repository.directory import ModelDirectory
 from tests.digits import Built
 
 ROWS = 240
@@ -46,6 +48,25 @@ def test_every_row_is_answered_once_and_the_model_stays(repository: Path, built:
     assert report.accuracy_off > 0.9  # labels go with their rows
     assert np.all(report.seconds_on > 0)
     assert before == {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+
+
+def test_each_fold_has_a_copy_that_was_calibrated_on_the_other_rows(repository: Path, built: Built) -> None:
+    assert isinstance(built.calibrate.inputs, dict)
+    assert built.calibrate.labels is not None
+    labels, asked = built.calibrate.labels[:ROWS].numpy(), []
+    rows = {"image": built.calibrate.inputs["image"][:ROWS].numpy()}
+    folds = answerable(
+        repository, "digits", rows, Folds(2, 0.8), backend="eager", seed=0, progress=lambda text, share: None
+    )
+    for folder, here in folds:
+        directory = ModelDirectory.open(folder / "digits" / "1")
+        caches, held_out = read_caches(directory), read_rows(directory, HELD_OUT)
+        assert caches is not None
+        assert held_out is not None
+        assert caches.target == 0.8
+        assert (held_out.classes.numpy() == np.delete(labels, here)).mean() > 0.9
+        asked += here.tolist()
+    assert sorted(asked) == list(range(ROWS))
 
 
 def test_calibrations_on_halves_are_judged_on_the_other_halves(repository: Path, built: Built) -> None:

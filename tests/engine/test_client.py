@@ -56,14 +56,16 @@ def soon() -> float:
 
 def test_rows_come_back_as_the_module_would_answer_them(models: Path) -> None:
     async def test() -> None:
-        async with engine(models) as client:
+        async with engine(models, policy=PolicyConfig("graph", 8, window=0.05)) as client:
             assert client.ready("chain")
             assert not client.ready("stranger")
-            for count in (1, 3, 8, 20):  # 20 is more than a batch
+            for count in (1, 3, 7, 20):  # 20 is more than a batch
                 rows = images(count)
                 answer = await client.infer("chain", {"image": rows}, deadline=soon())
                 np.testing.assert_allclose(answer.outputs["output"], expected(rows), rtol=1e-4, atol=1e-5)
                 assert set(answer.left_at) == {client.models["chain"].stages - 1}
+                assert answer.waited[-1] > 0.049  # for others to fill the batch
+                assert 0.0 < answer.ran[-1] != answer.waited[-1]
 
     run(test())
 

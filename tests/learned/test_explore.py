@@ -1,5 +1,6 @@
 """Exploration on disk: what is trained stays, a kill costs little, and nothing is taken for what it is not."""
 
+import math
 import os
 import signal
 import subprocess
@@ -12,17 +13,20 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError, TrainingStopped
 from latebind.learned.build import build_caches
+from latebind.learned.explore import SELECTOR_SHARE, Progress
 from latebind.learned.explored import Exploration, Origin, explored_folder, fingerprint, forget_explored
-from latebind.learned.recorded import complete, make_room, recorded
+from latebind.learned.recorded import complete, forget, make_room, recorded
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples
 from latebind.learned.stored import read_caches
-from latebind.learned.trainer import Order, kept_network, train_network
-from latebind.learned.training import in_processes, side_by_side
+from latebind.learned.train import predict
+from latebind.learned.trainer import MOST_PASSES, Order, kept_network, on_threads, passes_over, train_network
+from latebind.learned.training import in_processes, side_by_side, train_all
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.repository.tensors import tensor_bytes
@@ -91,26 +95,72 @@ def test_a_checkpoint_of_other_rows_or_a_torn_one_is_left_aside(tmp_path: Path) 
         assert same(weights(order), wanted)
 
 
+def test_a_selector_learns_from_rows_that_are_new_to_the_predictor_and_those_are_kept(tmp_path: Path) -> None:
+    order = recorded_order(tmp_path, kind="plain", presentations=1_024)
+    train_network(order, lambda share: None)
+    network, found = kept_network(order), recorded(Exploration(tmp_path).activations("relu.1"), SHAPE)
+    assert network is not None
+    assert found is not None
+    assert not network.predictor.training
+    rows = found.unseen()
+    assert torch.equal(network.classes, rows.answers.argmax(dim=1))
+    assert torch.equal(network.features, predict(network.predictor.features, rows.activations).bfloat16())
+    predicted = predict(network.predictor, rows.activations)
+    right = predicted.argmax(dim=1) == network.classes
+    scores = network.selector(predicted).detach()
+    assert 0 < right.sum() < len(right)
+    assert scores[right].mean() > scores[~right].mean() + 0.5
+
+
+def test_an_order_says_how_much_of_the_loss_is_distilled(tmp_path: Path) -> None:
+    order = recorded_order(tmp_path, kind="plain", presentations=512)
+    found = []
+    for share in (0.0, 1.0):
+        train_network(replace(order, distillation=share), lambda share: None)
+        found.append(weights(order))
+    assert not same(*found)
+
+
+def test_rows_are_seen_again_until_there_are_enough_but_not_for_ever() -> None:
+    assert [passes_over(rows, 1_000) for rows in (1, 100, 10_000)] == [MOST_PASSES, 10, 1]
+
+
+def test_threads_are_given_back() -> None:
+    before = torch.get_num_threads()
+    with on_threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+
+
 def test_weights_do_not_depend_on_where_a_network_was_trained(tmp_path: Path) -> None:
     here = [recorded_order(tmp_path / "here", kind=kind, presentations=1_024) for kind in ("plain", "light")]
     there = [recorded_order(tmp_path / "there", kind=kind, presentations=1_024) for kind in ("plain", "light")]
     told: list[dict[int, float]] = []
     in_processes(there, [1.0, 2.0], processes=2, tell=told.append)
     assert told[-1] == {0: 1.0, 1: 1.0}
+    told.clear()
+
+    def hear(shares: dict[int, float]) -> None:
+        assert children(os.getpid()) == []
+        told.append(shares)
+
+    train_all(here, [1_000.0, 0.1], processes=2, tell=hear)  # where one takes nearly all, two processes save nothing
+    assert told[-1] == {0: 1.0, 1: 1.0}
     for one, other in zip(here, there, strict=True):
-        train_network(one, lambda share: None)
         assert same(weights(one), weights(other))
 
 
-def test_a_trainer_that_is_killed_says_how_to_go_on(tmp_path: Path) -> None:
-    order = recorded_order(tmp_path, presentations=8_000)
+def test_a_trainer_that_is_killed_says_how_to_go_on_and_the_others_end(tmp_path: Path) -> None:
+    orders = [recorded_order(tmp_path, kind=kind, presentations=20_000) for kind in ("light", "plain")]
 
     def kill_once_it_learns(shares: dict[int, float]) -> None:
-        if 0.0 < shares[0] < 1.0:
-            os.kill(int(children(os.getpid())[0]), signal.SIGKILL)
+        if 0.0 < shares.get(0, 0.0) < 1.0:
+            for process in children(os.getpid()):
+                if b'"kind":"light"' in command(process):
+                    os.kill(int(process), signal.SIGKILL)
 
     with pytest.raises(TrainingStopped, match=r"light behind stage 1 .* memory.* run the same build again to go on"):
-        in_processes([order], [1.0], processes=1, tell=kill_once_it_learns)
+        train_all(orders, [100.0, 100.0], processes=2, tell=kill_once_it_learns)
     assert children(os.getpid()) == []
 
 
@@ -136,6 +186,10 @@ def children(process: int) -> list[str]:
     return Path(f"/proc/{process}/task/{process}/children").read_text().split()
 
 
+def command(process: str) -> bytes:
+    return Path(f"/proc/{process}/cmdline").read_bytes()
+
+
 def running(process: str) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -151,10 +205,56 @@ def test_activations_that_are_not_whole_are_not_taken(tmp_path: Path) -> None:
     assert found.activations.is_contiguous(memory_format=torch.channels_last)
     assert len(found.seen().activations) == LEARN
     assert len(found.unseen().answers) == ROWS - LEARN
+    assert stem.with_suffix(".bin").stat().st_size == 2 * ROWS * math.prod(SHAPE)
     os.truncate(stem.with_suffix(".bin"), 100)
     assert recorded(stem, SHAPE) is None
     with pytest.raises(ConfigError, match=r"no activations of 'relu\.1'"):
         train_network(order, lambda share: None)
+
+
+def test_rows_that_a_predictor_learns_from_and_those_new_to_it_keep_their_labels(tmp_path: Path) -> None:
+    recorded_order(tmp_path)
+    found = recorded(Exploration(tmp_path).activations("relu.1"), SHAPE)
+    assert found is not None
+    for lesson, rows in ((found.seen(), slice(0, LEARN)), (found.unseen(), slice(LEARN, ROWS))):
+        assert torch.equal(lesson.activations, found.activations[rows])
+        assert torch.equal(lesson.answers, found.answers[rows])
+        assert lesson.labels is not None
+        assert torch.equal(lesson.labels, found.answers[rows].argmax(dim=1))
+
+
+def test_a_disk_without_room_is_told_and_left_as_it_was(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="make room, or give less with --disk"):
+        make_room(tmp_path / "relu", 1 << 50, SHAPE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_activations_of_each_boundary_are_forgotten_by_themselves(tmp_path: Path) -> None:
+    exploration = Exploration.open(tmp_path, ORIGIN)
+    for boundary in ("relu.1", "relu.2"):
+        make_room(exploration.activations(boundary), 3, SHAPE).fill_(1.0)
+        complete(exploration.activations(boundary), torch.ones(3, 4), None, learn=2)
+    assert exploration.recorded_bytes() > 2 * 3 * 2 * math.prod(SHAPE)
+    exploration.forget_all_but({"relu.1"})
+    assert recorded(exploration.activations("relu.1"), SHAPE) is not None
+    assert recorded(exploration.activations("relu.2"), SHAPE) is None
+    forget(exploration.activations("relu.1"))
+    assert exploration.recorded_bytes() == 0
+
+
+def test_a_torn_network_is_none(tmp_path: Path) -> None:
+    exploration = Exploration.open(tmp_path, ORIGIN)
+    exploration.keep_network("relu.1", "light", {"x": torch.ones(3)})
+    (path,) = (tmp_path / "networks").iterdir()
+    path.write_bytes(b"torn")
+    assert exploration.network("relu.1", "light") is None
+
+
+def test_an_origin_is_all_that_networks_come_from(built: Built) -> None:
+    rows = Samples((built.unseen[:4],))
+    found = Origin.of(built.directory, rows, seed=1, presentations=2)
+    assert (found.seed, found.presentations, found.samples) == (1, 2, fingerprint(rows))
+    assert found.graph != found.weights
 
 
 @pytest.mark.parametrize(
@@ -168,8 +268,11 @@ def test_networks_of_another_origin_go(other: Origin, tmp_path: Path) -> None:
 
 def test_a_fingerprint_tells_rows_and_labels_apart() -> None:
     rows, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
-    found = {fingerprint(one) for one in (Samples((rows,)), Samples((rows,), labels), Samples((rows + 1,), labels))}
-    assert len(found) == 3
+    many, last = torch.zeros(3_000, 2), torch.zeros(3_000, 2)
+    last[-1] = 1.0
+    given = (Samples((rows,)), Samples((rows,), labels), Samples((rows + 1,), labels), Samples((rows.T,)))
+    found = {fingerprint(one) for one in (*given, Samples((many,)), Samples((last,)))}
+    assert len(found) == 6
     assert fingerprint(Samples((rows.clone(),))) in found
 
 
@@ -180,7 +283,13 @@ def test_so_many_trainings_run_at_once_as_there_are_cores() -> None:
 
 
 def explore(
-    directory: ModelDirectory, built: Built, kinds: tuple[str, ...], *, disk: int = 1 << 30, cache_bytes: int = 1 << 20
+    directory: ModelDirectory,
+    built: Built,
+    kinds: tuple[str, ...],
+    *,
+    disk: int = 1 << 30,
+    cache_bytes: int = 1 << 20,
+    progress: Progress | None = None,
 ) -> CacheReport:
     return build_caches(
         directory,
@@ -194,6 +303,7 @@ def explore(
         disk=disk,
         cache_bytes=cache_bytes,
         explored=explored_folder(directory.path),
+        progress=progress,
     )
 
 
@@ -209,13 +319,33 @@ def test_another_build_trains_only_what_is_missing_and_composes_within_the_memor
     assert [one.name for one in Repository(tmp_path).models()] == ["digits"]  # the folder beside it is no version
 
     # half of what the later boundary needs, so it is alone and learns from less
-    second = explore(first.directory, built, ("fc(8)", "plain"), disk=128 * 8 * 8 * 2 * 450, cache_bytes=50_000)
-    assert second.notes[0] == f"{len(networks)} of {len(second.tried)} networks taken from an earlier run"
+    disk, recordings = 128 * 8 * 8 * 2 * 450, []
+
+    def look(text: str, _share: float) -> None:
+        if text.startswith("training"):
+            recordings.append({path.name: path.stat().st_size for path in folder.glob("activations/*.bin")})
+            for path in folder.glob("activations/*.safetensors"):
+                tensors = load_file(path)
+                assert (tensors["answers"].argmax(dim=1) == tensors["labels"]).float().mean() > 0.9
+
+    second = explore(first.directory, built, ("fc(8)", "plain"), disk=disk, cache_bytes=50_000, progress=look)
+    assert 0 < max(sum(one.values()) for one in recordings) <= disk
+    again = {(one.stage, one.kind): one.fidelity for one in second.tried}
+    before = {(one.stage, one.kind): one.fidelity for one in first.tried if (one.stage, one.kind) in again}
+    assert second.notes[0] == f"{len(before)} of {len(second.tried)} networks taken from an earlier run"
+    assert before.items() <= again.items()
     assert any("the disk had room for" in note for note in second.notes[1:])
     assert {path: path.stat().st_mtime_ns for path in networks} == networks
     assert [one.kind for one in second.tried].count("fc(8)") == len(networks)
-    again = {(one.stage, one.kind): one.fidelity for one in second.tried}
-    assert {(one.stage, one.kind): one.fidelity for one in first.tried}.items() <= again.items()
+
+    # rows that are new to predictors are the last of those to fit, the same ones everywhere or the first of them
+    unseen = [load_file(path)["classes"] for path in (folder / "networks").iterdir()]
+    most = max(unseen, key=len)
+    labels = built.fit.labels
+    assert labels is not None
+    assert len(most) == round(SELECTOR_SHARE * len(labels)) > min(map(len, unseen))
+    assert all(torch.equal(one, most[: len(one)]) for one in unseen)
+    assert (most.bincount(minlength=10) - labels[-len(most) :].bincount(minlength=10)).abs().sum() < 0.15 * len(most)
 
     caches = read_caches(second.directory)
     assert caches is not None

@@ -105,7 +105,8 @@ def test_a_head_at_work_gives_what_layer_and_selector_gave_in_training(classes: 
 def test_tensors_that_are_no_head_are_refused() -> None:
     tensors = Head.of(torch.nn.Linear(3, 4), Selector(4)).tensors()
     assert torch.equal(Head.from_tensors(tensors).answer_weight, tensors["answer_weight"])
-    for name, other in (("answer_bias", torch.zeros(5)), ("score_bias", torch.tensor([torch.inf]))):
+    others = {"answer_bias": torch.zeros(5), "score_weight": torch.ones(2, 64), "score_bias": torch.tensor([torch.inf])}
+    for name, other in others.items():
         with pytest.raises(ValueError, match="head"):
             Head.from_tensors({**tensors, name: other})
     with pytest.raises(ValueError, match="head"):

@@ -1,5 +1,7 @@
 """A selector stays where it lets more rows leave than the predictor's own odds do, and goes where it does not."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -58,3 +60,33 @@ def test_without_its_selector_a_head_answers_the_same_and_is_as_sure_as_its_odds
     np.testing.assert_array_equal(answers, HeadFunction(given)(features)[0])
     highest = torch.from_numpy(answers).softmax(dim=1).amax(dim=1)
     np.testing.assert_allclose(odds, torch.logit(highest), rtol=1e-4, atol=1e-4)
+
+
+def test_a_selector_that_only_adds_a_constant_goes() -> None:
+    layer, selector = torch.nn.Linear(CLASSES, CLASSES), Selector(CLASSES)
+    with torch.no_grad():
+        selector.score.bias.fill_(1.0)
+    given = Head.of(layer, selector)
+    plain = chosen(given)
+    assert not plain.score_bias.any()
+    features = torch.randn(20, CLASSES, generator=GENERATOR).numpy()
+    np.testing.assert_allclose(HeadFunction(given)(features)[1], HeadFunction(plain)(features)[1] + 1.0, rtol=1e-5)
+
+
+def test_each_lookup_is_judged_by_what_it_saw_itself() -> None:
+    features, answers = rows()
+    blind, helped, hindered = torch.randn(ROWS, CLASSES, generator=GENERATOR), features, features.clone()
+    constant = replace(head(doubts=0).without_selector(), score_bias=torch.ones(1))
+    given = [head(doubts=2), head(doubts=0), constant]
+    seen = observed(given, [blind, helped, hindered], answers)
+    found = without_idle_selectors(given, seen, np.arange(ROWS), fidelity=0.98)
+    assert [one is kept for one, kept in zip(found[1:], given[1:], strict=True)] == [True, False]
+
+
+def test_only_the_rows_that_were_given_count() -> None:
+    given = head(doubts=0)
+    features, answers = rows()
+    seen = observed([given], [features], answers)
+    easy = np.flatnonzero(features.argmax(dim=1).numpy() != 0)
+    (found,) = without_idle_selectors([given], seen, easy, fidelity=0.98)
+    assert not found.score_weight.any()

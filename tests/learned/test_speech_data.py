@@ -6,12 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from examples.speech.data import (
     FILE,
     FOLDS,
+    GAIN,
     LEARNED,
     MEAN,
+    MOST_BANDS,
+    MOST_FRAMES,
+    NOISE,
+    SHIFT,
+    STD,
+    TILT,
     UNSEEN,
     alter,
     learned_clips,
@@ -22,26 +30,33 @@ from examples.speech.data import (
 )
 from examples.speech.model import vgg
 from latebind.domain.errors import ConfigError
+from latebind.learned.samples import Samples
 
-CLASSES, EACH = 3, 50
+CLASSES, EACH, LOW = 3, 50, -20
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Fifty clips a class, the last a copy; clip i holds i in all cells but one, and that the class."""
+    """Fifty clips a class, the last a copy; clip i holds i + LOW in all cells but one, and that the class + LOW."""
     stored = np.empty((CLASSES * EACH, 40, 98), dtype=np.uint8)
     labels = np.repeat(np.arange(CLASSES), EACH)
     stored[:] = np.tile(np.arange(EACH), CLASSES)[:, None, None]
     stored[:, 0, 0] = labels
     stored[-1] = stored[-2]
-    np.savez(tmp_path / FILE, x=stored, y=labels.astype(np.uint8), lo=np.float32(0), hi=np.float32(255))
+    np.savez(tmp_path / FILE, x=stored, y=labels.astype(np.uint8), lo=np.float32(LOW), hi=np.float32(LOW + 255))
     return tmp_path
+
+
+def sounds(found: Samples) -> Tensor:
+    """The logarithms that samples were made from."""
+    assert isinstance(found.inputs, dict)
+    return found.inputs["sound"][:, 0] * STD + MEAN
 
 
 def test_a_clip_that_is_there_twice_is_read_once(folder: Path) -> None:
     clips = load_clips(folder)
     assert len(clips.labels) == CLASSES * EACH - 1
-    assert clips.features[EACH + 7, 1].tolist() == [7.0] * 98
+    assert clips.features[EACH + 7, 1].tolist() == pytest.approx([7.0 + LOW] * 98)
     assert clips.labels[EACH + 7] == 1
 
 
@@ -52,19 +67,33 @@ def test_no_place_is_both_learned_and_unseen(folder: Path) -> None:
 
 
 def test_folds_of_unseen_rows_are_ranges_of_places(folder: Path) -> None:
-    inputs = unseen(data=str(folder)).inputs
-    assert isinstance(inputs, dict)
-    clip = inputs["sound"][:, 0, 1, 1]
+    clip = sounds(unseen(data=str(folder)))[:, 1, 1]
     folds = [clip[fold::FOLDS] for fold in range(FOLDS)]
     assert all(bool((one.max() <= other.min()).all()) for one, other in pairwise(folds))
 
 
+def test_unseen_clips_come_as_they_are_with_their_labels(folder: Path) -> None:
+    found, clips = unseen(data=str(folder)), unseen_clips(folder).features
+    assert found.labels is not None
+    assert sounds(found)[:, 0, 0].tolist() == pytest.approx((found.labels + LOW).tolist(), abs=1e-3)
+    rest = sounds(found)[:, 1:].amax(dim=(1, 2))
+    assert sorted(rest.tolist()) == pytest.approx(sorted(clips[:, 1, 1].tolist())[: len(rest)], abs=1e-3)
+
+
 def test_views_of_a_clip_are_neighbours_with_its_label(folder: Path) -> None:
     fit, held_out = samples(data=str(folder), views="2")
-    assert len(fit) == 2 * CLASSES * 29
+    learned = learned_clips(folder)
     assert fit.labels is not None
-    assert torch.equal(fit.labels[::2], fit.labels[1::2])
+    assert torch.equal(fit.labels, learned.labels.repeat_interleave(2))
+    clip = learned.features[:, 1, 1].repeat_interleave(2)
+    assert (sounds(fit).flatten(1).median(dim=1).values - clip).abs().max() < 2 * GAIN
     assert len(held_out) == len(unseen(data=str(folder)))
+
+
+def test_a_seed_is_one_set_of_views(folder: Path) -> None:
+    one, again, other = (sounds(samples(data=str(folder), views="1", seed=seed)[0]) for seed in ("0", "0", "1"))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
 
 
 def test_altered_clips_keep_their_shape_and_are_the_same_each_time() -> None:
@@ -74,6 +103,35 @@ def test_altered_clips_keep_their_shape_and_are_the_same_each_time() -> None:
     assert one.shape == clips.shape
     hidden = (one == MEAN).float().mean()
     assert 0.05 < float(hidden) < 0.35
+
+
+def test_clips_are_made_louder_tilted_and_noisy_within_bounds() -> None:
+    found = alter(torch.zeros(300, 40, 98), torch.Generator().manual_seed(0))
+    bands = torch.where(found == MEAN, torch.nan, found).nanmean(dim=2)  # (300, 40)
+    middle, tilt = bands[:, 19:21].nanmean(dim=1), (bands[:, -1] - bands[:, 0]) / 2
+    for swing, reach in ((middle, GAIN), (tilt, TILT)):
+        known = swing[~swing.isnan()]
+        assert 0.9 * reach < float(known.amax()) < 1.1 * reach
+        assert 0.9 * reach < -float(known.amin()) < 1.1 * reach
+    apart = (found - bands[:, :, None])[found != MEAN]
+    assert float(apart.std()) == pytest.approx(NOISE, rel=0.05)
+
+
+def test_clips_are_moved_in_time_and_their_ends_fill_the_gap() -> None:
+    ramp = 10.0 * torch.arange(98.0)
+    found = alter(ramp.expand(300, 40, 98), torch.Generator().manual_seed(0))
+    frames = ((found[:, 20] - ramp) / 10).round()
+    visible = found[:, 20] != MEAN
+    moved = frames[:, 49][visible[:, 49]]
+    assert set(moved.tolist()) == set(range(-SHIFT, SHIFT + 1))
+    assert frames[visible].abs().max() <= SHIFT
+
+
+def test_a_run_of_bands_and_one_of_frames_are_hidden() -> None:
+    hidden = alter(torch.zeros(300, 40, 98), torch.Generator().manual_seed(0)) == MEAN
+    for lines, most in ((hidden.all(dim=2), MOST_BANDS), (hidden.all(dim=1), MOST_FRAMES)):
+        assert lines.sum(dim=1).amax() == most
+        assert (lines[:, 1:] & ~lines[:, :-1]).sum(dim=1).amax() == 1
 
 
 def test_a_folder_without_features_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from latebind.server.gateway import Answer, Array
 
 Rows = Mapping[str, Array]
 STAGES = 3
+WAITED, RAN = 0.0005, 0.00125  # seconds
 
 
 def spec(name: str, inputs: list[TensorSpec], outputs: list[TensorSpec]) -> ModelSpec:
@@ -61,7 +62,10 @@ ERRORS: dict[str, Exception] = {
 
 
 class Arithmetic:
-    """Answers y = 2 x, or what `COMPUTE` says; rows that begin below 0 leave at stage 0. `stuck` never answers."""
+    """Answers y = 2 x, or what `COMPUTE` says; rows that begin below 0 leave at stage 0. `stuck` never answers.
+
+    The first row has waited `WAITED` and run `RAN` seconds, the second twice that.
+    """
 
     def __init__(self, *specs: ModelSpec) -> None:
         self.models: Mapping[str, ModelSpec] = {spec.name: spec for spec in specs or SPECS}
@@ -88,7 +92,8 @@ class Arithmetic:
         first = next(iter(rows.values()))
         starts = first.reshape(len(first), -1)[:, 0].tolist()
         self.answered[model] += len(first)
-        return Answer(compute(rows), tuple([0 if start < 0 else STAGES - 1 for start in starts]))
+        waited, ran = (tuple([each * (row + 1) for row in range(len(starts))]) for each in (WAITED, RAN))
+        return Answer(compute(rows), tuple([0 if start < 0 else STAGES - 1 for start in starts]), waited, ran)
 
     async def metrics(self) -> Mapping[str, Any]:
         return {"models": {name: figures(count) for name, count in self.answered.items()}}

@@ -9,7 +9,7 @@ import torch
 from latebind.bench.caches import ablations, baselines, composition, traditional, variants
 from latebind.bench.caches.composition import BUDGETS
 from latebind.bench.caches.contest import Figures, Plan, Standings, Tell
-from latebind.bench.caches.models import load_model
+from latebind.bench.caches.models import CachedModel, load_model
 from latebind.bench.caches.variants import Explored, Lessons
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples, checked
@@ -66,13 +66,15 @@ class Suite:
         torch.set_num_threads(1)
         self._setting, self._plan = setting, plan
         self.base = load_model(setting.repository, setting.model, backend=setting.backend)
-        self._smaller = setting.smaller and load_model(setting.repository, setting.smaller, backend=setting.backend)
+        self._smaller: CachedModel | None = None
+        if setting.smaller is not None:
+            self._smaller = load_model(setting.repository, setting.smaller, backend=setting.backend)
         spec, boundaries = self.base.program.spec, range(len(self.base.program.stages) - 1)
         self._stages = sorted(set(setting.stages or self.base.caches))
         if not set(self._stages) <= set(boundaries):
             raise ConfigError(f"{setting.model} has boundaries 0 to {boundaries[-1]}, not all of {self._stages}")
         self._ranges, self.samples = baselines.set_aside(checked(data, spec), plan.seed)
-        self._lessons = lessons and replace(lessons, fit=checked(lessons.fit, spec))
+        self._lessons = None if lessons is None else replace(lessons, fit=checked(lessons.fit, spec))
         self._explored: Explored | None = None
 
     def measure(self, part: Part, *, tell: Tell) -> Result:
@@ -80,7 +82,7 @@ class Suite:
         base, samples, plan = self.base, self.samples, self._plan
         match part:
             case Part.BASELINES:
-                found = baselines.compare(base, self._smaller or None, self._ranges, samples, plan, tell=tell)
+                found = baselines.compare(base, self._smaller, self._ranges, samples, plan, tell=tell)
                 return Result(part, "learned caches and their baselines", found.rows(), found)
             case Part.TRADITIONAL:
                 stage, kept = self._stages[-1], self._some()

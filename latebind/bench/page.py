@@ -11,6 +11,7 @@ from plotly.offline import get_plotlyjs
 
 from latebind.bench.load import LoadReport, Side
 from latebind.bench.locality import LocalityReport
+from latebind.bench.tables import written
 
 STEP = 500  # requests of each point along a stream
 COLOURS = {"off": "#7f7f7f", "on": "#1f77b4"}
@@ -127,5 +128,5 @@ def _mean(side: Side) -> float:
 
 def _table(rows: Sequence[Mapping[str, object]]) -> str:
     head = "".join(f"<th>{escape(key)}</th>" for key in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row.values()) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(f"<td>{escape(written(v))}</td>" for v in row.values()) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

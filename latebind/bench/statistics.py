@@ -33,6 +33,11 @@ def ratio_of_means(above: NDArray[np.float64], below: NDArray[np.float64], *, bl
     return Interval(float(above.mean() / below.mean()), float(low), float(high))
 
 
+def mean_interval(values: NDArray[np.float64], *, block: int, seed: int) -> Interval:
+    """Return the mean of values; blocks of neighbours are resampled together."""
+    return ratio_of_means(values, np.ones_like(values), block=block, seed=seed)
+
+
 def median_interval(values: Sequence[float], *, seed: int) -> Interval:
     """Return the median of values and the interval of its bootstrap."""
     drawn = np.random.default_rng(seed).choice(np.asarray(values), (RESAMPLES, len(values)))

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from latebind.bench.tables import written
 from latebind.domain.errors import LatebindError
 
 console = Console()
@@ -40,7 +41,7 @@ def show(title: str, rows: Sequence[Row]) -> None:
         numeric = all(isinstance(row[key], int | float) for row in rows)
         table.add_column(key, justify="right" if numeric else "left")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+        table.add_row(*(written(value) for value in row.values()))
     console.print(table)
 
 
@@ -75,10 +76,6 @@ def milliseconds(seconds: float) -> str:
 def percent(share: float) -> str:
     """Write a share as percent."""
     return f"{share:.1%}"
-
-
-def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _plain(value: object) -> object:

@@ -1,5 +1,6 @@
 """Learned caches beside their baselines: routes, promises and every part of the comparison, run on digits."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,15 +11,17 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 from typer.testing import CliRunner
 
-from latebind.bench.caches import ablations, composition, suite, variants
+from latebind.bench.caches import ablations, composition, traditional, variants
 from latebind.bench.caches.baselines import RANGE_ROWS
-from latebind.bench.caches.contest import Contender, Plan, promised, standings
+from latebind.bench.caches.composition import Rules, composition_of
+from latebind.bench.caches.contest import Contender, Outcome, Plan, Standings, promised, standings
 from latebind.bench.caches.models import CachedModel, load_model
 from latebind.bench.caches.plots import write_caches_page
 from latebind.bench.caches.route import END, Exit, Route, Scored, Stage, answers_of, confidence, confident, selected
-from latebind.bench.caches.suite import Report, Setting
+from latebind.bench.caches.suite import Part, Result, Setting, Suite
 from latebind.bench.caches.traditional import Hashed, Kept, Nearest, single
 from latebind.bench.caches.variants import Explored, Lessons, explore
+from latebind.bench.statistics import Interval
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
 from latebind.learned.compose import Costs, Seen
@@ -114,6 +117,19 @@ def test_methods_on_the_same_route_run_once_and_the_base_model_is_the_measure() 
     assert found.gain(found.outcomes[1]).value == 1.0
 
 
+def test_a_method_that_takes_twice_as_long_does_not_beat_and_one_that_takes_half_does() -> None:
+    seconds, classes = np.random.default_rng(0).gamma(4, 1e-3, 200), np.zeros(200, np.int64)
+    ran = [
+        Outcome(name, 8, times * seconds, classes, (END,) * 200)
+        for name, times in (("base", 4.0), ("own", 1.0), ("slow", 2.0), ("quick", 0.5))
+    ]
+    found = Standings(tuple(ran), None, seed=0)
+    ratios = [found.against_own(one) for one in found.outcomes]
+    assert [(ratio.value, ratio.low, ratio.high) for ratio in ratios] == [
+        pytest.approx((times, times, times)) for times in (4.0, 1.0, 2.0, 0.5)
+    ]
+
+
 def kept(rows: int = 300) -> Kept:
     images, labels = digits()
     return Kept(images[:rows].flatten(1), labels[:rows], 10)
@@ -146,10 +162,15 @@ def rows() -> Samples:
 
 
 @pytest.fixture(scope="module")
-def report(built: Built, rows: Samples) -> Report:
+def suite(built: Built, rows: Samples) -> Suite:
     lessons = Lessons(Samples({"image": digits()[0][:FIT]}))
     setting = Setting(built.directory.path.parent.parent, "digits", smaller="digits", stages=(0,), stored=300)
-    return suite.run(setting, rows, PLAN, parts=["baselines", "traditional"], lessons=lessons, tell=silent)
+    return Suite(setting, rows, PLAN, lessons)
+
+
+@pytest.fixture(scope="module")
+def baselines(suite: Suite) -> Result:
+    return suite.measure(Part.BASELINES, tell=silent)
 
 
 @pytest.fixture(scope="module")
@@ -158,18 +179,59 @@ def model(built: Built) -> CachedModel:
 
 
 @pytest.fixture(scope="module")
-def explored(model: CachedModel, rows: Samples) -> Explored:
+def lessons(model: CachedModel, tmp_path_factory: pytest.TempPathFactory) -> Lessons:
     images, labels = digits()
     fit = checked(Samples({"image": images[:300]}, labels[:300]), model.program.spec)
-    lessons = Lessons(fit, ("plain", "fc(16)"), presentations=6_000)
-    return explore(model, [0], lessons, checked(rows, model.program.spec), 0, tell=silent)
+    return Lessons(fit, ("plain", "fc(16)"), presentations=6_000, folder=tmp_path_factory.mktemp("lessons") / "kept")
 
 
-def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(report: Report, rows: Samples) -> None:
-    found = report.baselines
+@pytest.fixture(scope="module")
+def trained(model: CachedModel, lessons: Lessons, rows: Samples) -> tuple[Explored, set[str]]:
+    """Return what was explored, in a folder that was new, and the first words of what was told meanwhile."""
+    told: set[str] = set()
+    found = explore(
+        model, [0], lessons, checked(rows, model.program.spec), 0, tell=lambda text, _: told.add(text.split()[0])
+    )
+    return found, told
+
+
+@pytest.fixture(scope="module")
+def explored(trained: tuple[Explored, set[str]]) -> Explored:
+    return trained[0]
+
+
+def test_a_search_among_networks_uses_one_for_a_boundary_and_keeps_to_the_memory(explored: Explored) -> None:
+    seen = explored.answers.against(explored.answers.ends)
+    small, large = sorted(one.bytes for one in explored.trained)
+    rows, costs = np.arange(len(explored.answers.ends)), Costs((1e-3, 0.0, 1e-2), (1e-4, 1e-4))
+    used = []
+    for memory in (small - 1, small, small + large):
+        rules = Rules(composition_of(explored, 2, costs, Promise(0.9, 0.9, memory)), seen)
+        thresholds = rules.among((0, 1))(rows[:100], rows[100:])
+        used.append(sum(one.bytes for one, at in zip(explored.trained, thresholds, strict=True) if np.isfinite(at)))
+    assert used[:2] == [0, small]
+    assert used[2] in {small, large}
+
+
+def test_networks_that_are_kept_are_not_trained_again(
+    model: CachedModel, trained: tuple[Explored, set[str]], lessons: Lessons, rows: Samples
+) -> None:
+    explored, told_at_first = trained
+    told: set[str] = set()
+    samples = checked(rows, model.program.spec)
+    again = explore(model, [0], lessons, samples, 0, tell=lambda text, _: told.add(text.split()[0]))
+    assert "training" in told_at_first
+    assert "training" not in told
+    assert np.array_equal(again.answers.scores, explored.answers.scores)
+    assert lessons.folder is not None
+    assert [path.name for path in lessons.folder.iterdir()] == ["distillation-0.5"]  # those without lie elsewhere
+
+
+def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(baselines: Result, rows: Samples) -> None:
+    found = baselines.standings
     assert found is not None
     named = {one.name: one for one in found.outcomes}
-    assert {len(one.seconds) for one in found.outcomes} == {len(rows) - RANGE_ROWS} == {report.rows}
+    assert {len(one.seconds) for one in found.outcomes} == {len(rows) - RANGE_ROWS}
     assert found.fidelity(found.base) == 1.0
     assert found.fidelity(named["cascade"]) == 1.0  # of a model with itself
     assert "digits" in named["cascade"].left
@@ -178,7 +240,7 @@ def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(report
     assert named["softmax of predictors"].seconds.tolist() != named["learned caches"].seconds.tolist()
     for name in ("learned caches", "softmax of predictors"):
         assert found.fidelity(named[name]) >= KEPT
-        assert named[name].left.count(END) < 0.8 * report.rows
+        assert named[name].left.count(END) < 0.8 * (len(rows) - RANGE_ROWS)
         assert named[name].bytes > found.base.bytes
     accuracy = found.accuracy(found.base)
     assert accuracy is not None
@@ -197,13 +259,17 @@ def test_eight_bits_answer_alike_whole_and_in_stages(model: CachedModel, rows: S
     assert model.quantised_bytes() < model.bytes / 2
 
 
-def test_caches_that_compare_are_told_with_what_they_cost(report: Report) -> None:
-    found = {row.cache: row for row in report.traditional}
+def test_caches_that_compare_are_told_with_what_they_cost(suite: Suite) -> None:
+    result = suite.measure(Part.TRADITIONAL, tell=silent)
+    assert result.title == "caches behind stage 0"
+    names = ("MB", "alone equal", "hit rate", "fidelity", "lookup ms")
+    found = {row["cache"]: [float(str(row[name])) for name in names] for row in result.rows}
     assert len(found) == 7
-    assert found["k-NN, k = 10"].alone > 0.8
-    assert found["k-NN, k = 10"].hit_rate > 0.5
-    assert found["k-NN, k = 10"].bytes > found["k-means, k = 100"].bytes
-    assert all(row.fidelity >= KEPT and row.seconds > 0 for row in found.values())
+    size, alone, hits, _, _ = found["k-NN, k = 10"]
+    assert alone > 0.8
+    assert hits > 0.5
+    assert size > found["k-means, k = 100"][0]
+    assert all(fidelity >= KEPT and milliseconds > 0 for *_, fidelity, milliseconds in found.values())
 
 
 def test_a_cache_that_compares_looks_at_what_comes_out_behind_its_stage(model: CachedModel) -> None:
@@ -236,7 +302,11 @@ def test_networks_and_what_rules_make_of_them_are_run_for_real(
     assert named["memory 8 MB"].seconds.tolist() == named["search on samples"].seconds.tolist()
     assert set(named["only plain"].left) == {END, "plain behind 0"}
     assert all(found.fidelity(one) >= KEPT for one in found.outcomes)
-    write_caches_page(Report(len(samples), "eager", 0, composition=found), tmp_path / "page.html", title="", text="")
+    figures = {row["method"]: row for row in found.rows()}
+    assert figures["memory 8 MB"]["mean / search on samples"] == Interval(1.0, 1.0, 1.0)  # the same run
+    assert figures["memory 8 MB"]["mean ms"] == figures["search on samples"]["mean ms"]
+    result = Result(Part.COMPOSITION, "composition", found.rows(), found)
+    write_caches_page([result], tmp_path / "page.html", title="", text="")
     assert (tmp_path / "page.html").read_text().count("Plotly.newPlot(") >= 2
 
 
@@ -251,35 +321,48 @@ def test_an_ablation_without_a_difference_is_the_same_run(
     assert all(found.fidelity(one) >= KEPT for one in found.outcomes)
 
 
-def test_the_page_has_plots_and_fetches_nothing(report: Report, tmp_path: Path) -> None:
+def test_the_page_has_plots_and_fetches_nothing(baselines: Result, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    write_caches_page(report, page, title="caches", text="digits")
+    write_caches_page([baselines], page, title="caches", text="digits")
     text = page.read_text()
     assert text.count("Plotly.newPlot(") >= 2
     assert 'src="http' not in text
-    assert all(one.name in text for one in (report.baselines.outcomes if report.baselines else ()))
+    assert all(str(row["method"]) in text for row in baselines.rows)
 
 
 def test_parts_that_train_ask_for_rows_to_train_with(built: Built, rows: Samples) -> None:
-    setting = Setting(built.directory.path.parent.parent, "digits")
+    setting = Setting(built.directory.path.parent.parent, "digits", (Part.BASELINES, Part.TRADITIONAL))
     with pytest.raises(ConfigError, match="--fit"):
-        suite.run(setting, rows, PLAN, parts=["traditional"], lessons=None, tell=silent)
-    with pytest.raises(ConfigError, match="there is no part 'figures'"):
-        suite.run(setting, rows, PLAN, parts=["figures"], lessons=None, tell=silent)
+        Suite(setting, rows, PLAN, None)
 
 
-def test_the_command_prints_its_settings_and_every_method(built: Built, rows: Samples, tmp_path: Path) -> None:
+def test_a_run_that_is_broken_off_keeps_the_figures_of_the_parts_before(
+    built: Built, rows: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken_off(*_words: object, **_named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(traditional, "compare", broken_off)
     assert isinstance(rows.inputs, dict)
     assert rows.labels is not None
-    file = tmp_path / "rows.npz"
-    np.savez(file, image=rows.inputs["image"].numpy(), labels=rows.labels.numpy())
-    words = [str(built.directory.path.parent.parent), "--model", "digits", "--data", str(file), "--part", "baselines"]
-    result = CliRunner().invoke(
-        app, ["bench", "caches", *words, "--folds", "2", "--fidelity", "0.9"], env={"COLUMNS": "250"}
-    )
-    assert result.exit_code == 0, result.output
-    assert "212 rows in 2 folds, target 0.9" in " ".join(result.output.split())
-    assert "learned caches" in result.output
+    data, figures, page = tmp_path / "rows.npz", tmp_path / "figures.json", tmp_path / "page.html"
+    np.savez(data, image=rows.inputs["image"].numpy(), labels=rows.labels.numpy())
+    words = [str(built.directory.path.parent.parent), "--model", "digits", "--data", str(data), "--fit", str(data)]
+    words += ["--part", "baselines", "--part", "traditional", "--json", str(figures), "--page", str(page)]
+    result = CliRunner().invoke(app, ["bench", "caches", *words, "--folds", "2", "--fidelity", "0.9"])
+    assert result.exit_code != 0
+    printed = " ".join(result.output.split())  # the table is as wide as the terminal
+    assert "learned caches and their baselines; digits on" in printed
+    assert "212 rows in 2 folds, target 0.9" in printed
+    assert "softmax of predictors" in page.read_text()
+    found = json.loads(figures.read_text())["parts"]
+    assert list(found) == ["baselines"]
+    whole, own, *_ = found["baselines"]
+    assert (whole["method"], own["method"]) == ("digits alone", "learned caches")
+    assert own["mean / learned caches"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert own["mean ms"]["low"] <= own["mean ms"]["value"] <= own["mean ms"]["high"]
+    assert whole["mean ms"]["value"] / own["mean ms"]["value"] == pytest.approx(own["times less"]["value"])
+    assert sum(own["left"].values()) == pytest.approx(1.0)
 
 
 def test_answers_of_a_route_are_those_of_its_exits_and_its_end() -> None:

@@ -3,11 +3,11 @@
 import numpy as np
 
 from latebind.bench.caches.composition import Rules, composition_of
-from latebind.bench.caches.contest import Contender, Plan, Standings, Tell, no_exits, standings
+from latebind.bench.caches.contest import Contender, Plan, Rows, Standings, Tell, no_exits, standings
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import answers_of, costs_of, selected, unselected
 from latebind.bench.caches.variants import Explored, with_all
-from latebind.learned.compose import Costs, Seen
+from latebind.learned.compose import Costs, Floats, Seen
 from latebind.learned.lookup import compile_lookup_files
 from latebind.learned.samples import Samples
 from latebind.program.backends import BACKENDS
@@ -26,6 +26,10 @@ def compare(
         return Contender(name, of.route, base.bytes, rules.search())
 
     composed = Rules(composition_of(explored, stages, explored.costs, plan.promise), seen)
+
+    def no_composition(choose: Rows, show: Rows) -> Floats:
+        return composed.among(_most_able(explored, seen.take(choose)))(choose, show)
+
     tell("asking predictors without selectors", 0.0)
     found = [
         Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits),
@@ -34,7 +38,7 @@ def compare(
             "no distillation", undistilled, undistilled.costs, undistilled.answers.against(explored.answers.ends)
         ),
         _without_selectors(base, explored, samples, plan),
-        Contender("no composition", explored.route, base.bytes, composed.among(_most_able(explored, seen))),
+        Contender("no composition", explored.route, base.bytes, no_composition),
     ]
     other = "eager" if base.program.backend != "eager" else "openvino"
     if BACKENDS[other].unavailable() is None:

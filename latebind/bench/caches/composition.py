@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from latebind.bench.caches.contest import Contender, Plan, Rows, Standings, Tell, no_exits, standings
+from latebind.bench.caches.contest import Contender, Plan, Rows, Standings, Tell, no_exits, promised, standings
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.variants import Explored
 from latebind.learned.compose import Choice, Costs, Floats, Seen
@@ -78,12 +78,13 @@ class Rules:
 
     def among(self, choice: Choice) -> Thresholds:
         """Return the search among these lookups, as many as the memory and one for a boundary allow."""
+        composition = self.composition
 
-        def thresholds(choose: Rows, show: Rows) -> Floats:
-            self._begin(choose)
-            return self._only(choice, choose, show)
+        def allows(some: Choice) -> bool:
+            return composition.allows(some) and set(some) <= set(choice)
 
-        return thresholds
+        starts = [some for some in ((), choice) if allows(some)]
+        return promised(self._seen, composition.costs, composition.promise, allows=allows, starts=starts)
 
     def _begin(self, choose: Rows) -> None:
         if self._fold is None or not np.array_equal(self._fold, choose):
@@ -110,7 +111,7 @@ def compare(
     budgets: Sequence[int] = BUDGETS,
     tell: Tell,
 ) -> Standings:
-    """Run what each rule, budget (bytes) and alpha chooses, and each kind of network alone."""
+    """Run what each rule, budget (bytes) and alpha chooses, and each kind alone, beside the search on samples."""
     composition = composition_of(explored, len(base.program.stages), explored.costs, plan.promise)
     rules = Rules(composition, explored.answers.against(explored.answers.ends))
     methods: dict[str, Thresholds] = {SEARCH: rules.search()}

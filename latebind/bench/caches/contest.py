@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.bench.caches.route import Classes, Route
-from latebind.bench.statistics import Interval, ratio_of_means
+from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
 from latebind.domain.errors import ConfigError
 from latebind.learned.calibrate import calibrate
-from latebind.learned.compose import Composer, Costs, Floats, Seen, path
+from latebind.learned.compose import Choice, Composer, Costs, Floats, Seen, every_choice, path
 from latebind.learned.promise import Promise
 from latebind.learned.samples import CHOOSE_SHARE, Samples
 
@@ -26,6 +26,7 @@ WARM_UP = 10
 
 Rows = NDArray[np.int64]
 Tell = Callable[[str, float], None]
+Figures = dict[str, object]  # of one method, by what they are called: names, numbers, `Interval`s, shares by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +85,21 @@ def no_exits(_choose: Rows, _show: Rows) -> Floats:
     return np.empty(0)
 
 
-def promised(seen: Seen, costs: Costs, promise: Promise) -> Callable[[Rows, Rows], Floats]:
+def promised(
+    seen: Seen,
+    costs: Costs,
+    promise: Promise,
+    *,
+    allows: Callable[[Choice], bool] = every_choice,
+    starts: Sequence[Choice] | None = None,
+) -> Callable[[Rows, Rows], Floats]:
     """Return how thresholds are set: the search of `learned.compose`, the test of `learned.calibrate`.
 
-    Where nothing holds there are no exits.
+    `allows` and `starts` are those of `Composer`. Where nothing holds there are no exits.
     """
 
     def thresholds(choose: Rows, show: Rows) -> Floats:
-        candidates = path(Composer(seen.take(choose), costs))
+        candidates = path(Composer(seen.take(choose), costs, allows=allows, starts=starts))
         found = calibrate(
             candidates, [seen.take(show)], costs, fidelity=promise.fidelity, confidence=promise.confidence
         )
@@ -143,7 +151,10 @@ def _outcome(name: str, size: int, ran: Sequence[tuple[float, int, str]]) -> Out
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """All outcomes of a contest; the first is the base model. `labels` are the true classes in the order of rows."""
+    """All outcomes of a contest: the base model, then the method in question, then those beside it.
+
+    `labels` are the true classes in the order of rows. Intervals are of rows: thresholds are taken as they are.
+    """
 
     outcomes: tuple[Outcome, ...]
     labels: Classes | None
@@ -151,12 +162,21 @@ class Standings:
 
     @property
     def base(self) -> Outcome:
-        """What the others are compared with."""
+        """What fidelity and gains refer to."""
         return self.outcomes[0]
+
+    @property
+    def own(self) -> Outcome:
+        """The method in question, which others may beat."""
+        return self.outcomes[1]
 
     def gain(self, one: Outcome) -> Interval:
         """Return how many times less the mean latency is than the base model's, paired."""
         return ratio_of_means(self.base.seconds, one.seconds, block=BLOCK, seed=self.seed)
+
+    def against_own(self, one: Outcome) -> Interval:
+        """Return the mean latency as a multiple of that of the method in question, paired: under 1 it is beaten."""
+        return ratio_of_means(one.seconds, self.own.seconds, block=BLOCK, seed=self.seed)
 
     def fidelity(self, one: Outcome) -> float:
         """Return the share of answers that are the base model's."""
@@ -166,28 +186,28 @@ class Standings:
         """Return the share of answers that are true."""
         return None if self.labels is None else float((one.classes == self.labels).mean())
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> list[Figures]:
         """Return one row of a table for each method."""
         return [self._row(one) for one in self.outcomes]
 
-    def _row(self, one: Outcome) -> dict[str, object]:
-        accuracy = self.accuracy(one)
-        shares = {name: one.left.count(name) / len(one.left) for name in dict.fromkeys(sorted(one.left))}
+    def _row(self, one: Outcome) -> Figures:
+        milliseconds, accuracy = one.seconds * 1e3, self.accuracy(one)
         return {
             "method": one.name,
-            "mean ms": f"{one.seconds.mean() * 1e3:.3f}",
-            "p50": f"{np.percentile(one.seconds, 50) * 1e3:.3f}",
-            "p99": f"{np.percentile(one.seconds, 99) * 1e3:.3f}",
-            "times less": str(self.gain(one)),
-            "fidelity": f"{self.fidelity(one):.4f}",
-            "accuracy": "" if accuracy is None else f"{accuracy:.4f}",
-            "MB": f"{one.bytes / 1e6:.2f}",
-            "left": ", ".join(f"{name} {share:.0%}" for name, share in shares.items()),
+            "mean ms": mean_interval(milliseconds, block=BLOCK, seed=self.seed),
+            "p50 ms": float(np.percentile(milliseconds, 50)),
+            "p99 ms": float(np.percentile(milliseconds, 99)),
+            "times less": self.gain(one),
+            f"mean / {self.own.name}": self.against_own(one),
+            "fidelity": self.fidelity(one),
+            **({} if accuracy is None else {"accuracy": accuracy}),
+            "MB": one.bytes / 1e6,
+            "left": {name: one.left.count(name) / len(one.left) for name in sorted(set(one.left))},
         }
 
 
 def standings(contenders: Sequence[Contender], samples: Samples, plan: Plan, *, tell: Tell) -> Standings:
-    """Run the contest; the first contender is the base model."""
+    """Run the contest; the first contender is the base model, the second the method in question."""
     outcomes = run(contenders, samples, plan, tell=tell)
     order = np.concatenate([measured for _, _, measured in plan.parts(len(samples))])
     labels = None if samples.labels is None else samples.labels.numpy()[order]

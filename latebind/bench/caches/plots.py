@@ -7,21 +7,24 @@ import numpy as np
 import plotly.graph_objects as go
 
 from latebind.bench.caches.contest import Outcome, Standings
-from latebind.bench.caches.suite import Report
+from latebind.bench.caches.suite import Part, Result
 from latebind.bench.page import write_plots
 
 
-def write_caches_page(report: Report, file: Path, *, title: str, text: str) -> None:
+def write_caches_page(results: Sequence[Result], file: Path, *, title: str, text: str) -> None:
     """Write tables and plots of the parts that ran."""
-    figures: list[go.Figure] = []
-    if report.baselines is not None:
-        figures += [distribution(report.baselines), fidelity_and_latency(report.baselines)]
-    if report.composition is not None:
-        figures += [
-            sweep(report.composition, "alpha ", "Weight of hit rates against gains (alpha)"),
-            sweep(report.composition, "memory ", "Memory for learned caches, MB"),
-        ]
-    write_plots(file, title, text, list(report.tables().values()), figures)
+    write_plots(file, title, text, [one.rows for one in results], [plot for one in results for plot in plots(one)])
+
+
+def plots(result: Result) -> list[go.Figure]:
+    """Return the plots of a part; not all have some."""
+    match result.part, result.standings:
+        case Part.BASELINES, Standings() as found:
+            return [distribution(found), fidelity_and_latency(found)]
+        case Part.COMPOSITION, Standings() as found:
+            alpha = sweep(found, "alpha ", "Weight of hit rates against gains (alpha)")
+            return [alpha, sweep(found, "memory ", "Memory for learned caches, MB")]
+    return []
 
 
 def distribution(found: Standings) -> go.Figure:

@@ -1,24 +1,29 @@
-"""All parts of the comparison on one set of rows. Slow parts share what was trained for them."""
+"""All parts of the comparison on one set of rows, each when it is asked for. Slow parts share what was trained."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 import torch
 
 from latebind.bench.caches import ablations, baselines, composition, traditional, variants
 from latebind.bench.caches.composition import BUDGETS
-from latebind.bench.caches.contest import Plan, Standings, Tell
+from latebind.bench.caches.contest import Figures, Plan, Standings, Tell
 from latebind.bench.caches.models import CachedModel, load_model
-from latebind.bench.caches.traditional import Row
-from latebind.bench.caches.variants import Lessons
+from latebind.bench.caches.variants import Explored, Lessons
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples, checked
+from latebind.learned.train import DISTILLATION
 
-BASELINES, TRADITIONAL, VARIANTS = "baselines", "traditional", "variants"
-COMPOSITION, ABLATIONS = "composition", "ablations"
-PARTS = (BASELINES, TRADITIONAL, VARIANTS, COMPOSITION, ABLATIONS)
-TRAINING = {VARIANTS, COMPOSITION, ABLATIONS}
+
+class Part(StrEnum):
+    """What is compared with what; all but the baselines train networks or keep rows."""
+
+    BASELINES = "baselines"
+    TRADITIONAL = "traditional"
+    VARIANTS = "variants"
+    COMPOSITION = "composition"
+    ABLATIONS = "ablations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class Setting:
 
     repository: Path
     model: str
+    parts: tuple[Part, ...] = tuple(Part)
     smaller: str | None = None
     backend: str | None = None
     stages: tuple[int, ...] = ()
@@ -38,101 +44,77 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What each part found; a part that was not asked for is None or empty. `rows` is on how many."""
+class Result:
+    """What a part found: rows of figures, and the outcomes behind them where methods ran against each other."""
 
-    rows: int
-    backend: str
-    stage: int
-    baselines: Standings | None = None
-    traditional: tuple[Row, ...] = ()
-    variants: tuple[Row, ...] = ()
-    composition: Standings | None = None
-    ablations: Standings | None = None
-
-    def tables(self) -> dict[str, list[dict[str, object]]]:
-        """Return the tables by title, of the parts that ran."""
-        found = {
-            "learned caches and their baselines": self.baselines.rows() if self.baselines else [],
-            f"caches behind stage {self.stage}": traditional.table(self.traditional),
-            "networks for a lookup": traditional.table(self.variants),
-            "composition": self.composition.rows() if self.composition else [],
-            "without one part": self.ablations.rows() if self.ablations else [],
-        }
-        return {title: rows for title, rows in found.items() if rows}
+    part: Part
+    title: str
+    rows: list[Figures]
+    standings: Standings | None = None
 
 
-def run(
-    setting: Setting, data: Samples, plan: Plan, *, parts: Sequence[str], lessons: Lessons | None, tell: Tell
-) -> Report:
-    """Run `parts` on `data`, rows with labels that trained nothing.
+class Suite:
+    """The models, loaded, the rows to compare them on, and the networks that several parts need.
 
-    `lessons` are what networks are trained with and traditional caches keep; only baselines need none. Raises
-    `ConfigError` for settings without sense.
+    `data` are rows with labels that trained nothing; `lessons` are what networks are trained with and traditional
+    caches keep. Raises `ConfigError` for settings without sense.
     """
-    _check(parts, lessons)
-    torch.set_num_threads(1)
-    base = load_model(setting.repository, setting.model, backend=setting.backend)
-    smaller = load_model(setting.repository, setting.smaller, backend=setting.backend) if setting.smaller else None
-    stages = setting.stages or base.stages
-    if not all(0 <= stage < len(base.program.stages) - 1 for stage in stages):
-        raise ConfigError(f"{base.name} has boundaries 0 to {len(base.program.stages) - 2}, not all of {stages}")
-    ranges, samples = baselines.set_aside(checked(data, base.program.spec), plan.seed)
-    report = Report(len(samples), base.program.backend, stages[-1])
-    if BASELINES in parts:
-        told = _part(tell, BASELINES)
-        report = replace(report, baselines=baselines.compare(base, smaller, ranges, samples, plan, tell=told))
-    if lessons is None:
-        return report
-    lessons = replace(lessons, fit=checked(lessons.fit, base.program.spec))
-    if TRADITIONAL in parts:
-        kept, told = _some(lessons.fit, setting.stored, plan.seed), _part(tell, TRADITIONAL)
-        found = traditional.compare(base, stages[-1], kept, samples, plan, tell=told)
-        report = replace(report, traditional=tuple(found))
-    if TRAINING & set(parts):
-        report = _trained(report, base, stages, lessons, setting, samples, plan, parts, tell)
-    return report
 
+    def __init__(self, setting: Setting, data: Samples, plan: Plan, lessons: Lessons | None) -> None:
+        if lessons is None and set(setting.parts) - {Part.BASELINES}:
+            raise ConfigError("only the part baselines trains nothing: give rows to train with (--fit) for the others")
+        torch.set_num_threads(1)
+        self._setting, self._plan = setting, plan
+        self.base = load_model(setting.repository, setting.model, backend=setting.backend)
+        self._smaller: CachedModel | None = None
+        if setting.smaller is not None:
+            self._smaller = load_model(setting.repository, setting.smaller, backend=setting.backend)
+        spec, boundaries = self.base.program.spec, range(len(self.base.program.stages) - 1)
+        self._stages = sorted(set(setting.stages or self.base.stages))
+        if not set(self._stages) <= set(boundaries):
+            raise ConfigError(f"{setting.model} has boundaries 0 to {boundaries[-1]}, not all of {self._stages}")
+        self._ranges, self.samples = baselines.set_aside(checked(data, spec), plan.seed)
+        self._lessons = None if lessons is None else replace(lessons, fit=checked(lessons.fit, spec))
+        self._explored: Explored | None = None
 
-def _check(parts: Sequence[str], lessons: Lessons | None) -> None:
-    unknown = [part for part in parts if part not in PARTS]
-    if unknown:
-        raise ConfigError(f"there is no part {unknown[0]!r}: take {', '.join(PARTS)}")
-    if lessons is None and set(parts) - {BASELINES}:
-        raise ConfigError("only the part baselines trains nothing: give rows to train with (--fit) for the others")
+    def measure(self, part: Part, *, tell: Tell) -> Result:
+        """Measure one of the parts of the setting."""
+        base, samples, plan = self.base, self.samples, self._plan
+        match part:
+            case Part.BASELINES:
+                found = baselines.compare(base, self._smaller, self._ranges, samples, plan, tell=tell)
+                return Result(part, "learned caches and their baselines", found.rows(), found)
+            case Part.TRADITIONAL:
+                stage, kept = self._stages[-1], self._some()
+                rows = traditional.compare(base, stage, kept, samples, plan, tell=tell)
+                return Result(part, f"caches behind stage {stage}", traditional.table(rows))
+            case Part.VARIANTS:
+                rows = variants.compare(self._distilled(tell), samples, plan)
+                return Result(part, "networks for a lookup", traditional.table(rows))
+            case Part.COMPOSITION:
+                budgets = self._setting.budgets
+                found = composition.compare(base, self._distilled(tell), samples, plan, budgets=budgets, tell=tell)
+                return Result(part, "composition", found.rows(), found)
+            case Part.ABLATIONS:
+                undistilled = self._explore(tell, distillation=0.0)
+                found = ablations.compare(base, self._distilled(tell), undistilled, samples, plan, tell=tell)
+                return Result(part, "without one part", found.rows(), found)
 
+    def _distilled(self, tell: Tell) -> Explored:
+        """Return the networks that several parts need, trained once."""
+        if self._explored is None:
+            self._explored = self._explore(tell, distillation=DISTILLATION)
+        return self._explored
 
-def _some(samples: Samples, most: int, seed: int) -> Samples:
-    """Return up to `most` rows, drawn by seed."""
-    return samples.take(torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))[:most])
+    def _explore(self, tell: Tell, *, distillation: float) -> Explored:
+        assert self._lessons is not None
+        seed = self._plan.seed
+        return variants.explore(
+            self.base, self._stages, self._lessons, self.samples, seed, tell=tell, distillation=distillation
+        )
 
-
-def _trained(
-    report: Report,
-    base: CachedModel,
-    stages: Sequence[int],
-    lessons: Lessons,
-    setting: Setting,
-    samples: Samples,
-    plan: Plan,
-    parts: Sequence[str],
-    tell: Tell,
-) -> Report:
-    explored = variants.explore(base, stages, lessons, samples, plan.seed, tell=_part(tell, VARIANTS))
-    if VARIANTS in parts:
-        report = replace(report, variants=tuple(variants.compare(explored, samples, plan)))
-    if COMPOSITION in parts:
-        told = _part(tell, COMPOSITION)
-        composed = composition.compare(base, explored, samples, plan, budgets=setting.budgets, tell=told)
-        report = replace(report, composition=composed)
-    if ABLATIONS in parts:
-        told = _part(tell, ABLATIONS)
-        undistilled = variants.explore(base, stages, lessons, samples, plan.seed, tell=told, distillation=0.0)
-        ablated = ablations.compare(base, explored, undistilled, samples, plan, tell=told)
-        report = replace(report, ablations=ablated)
-    return report
-
-
-def _part(tell: Tell, part: str) -> Tell:
-    """Return how a part tells of itself."""
-    return lambda text, share: tell(f"{part}: {text}", share)
+    def _some(self) -> Samples:
+        """Return the rows that traditional caches keep, drawn by seed."""
+        assert self._lessons is not None
+        fit, generator = self._lessons.fit, torch.Generator().manual_seed(self._plan.seed)
+        return fit.take(torch.randperm(len(fit), generator=generator)[: self._setting.stored])

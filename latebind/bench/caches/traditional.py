@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from latebind.bench.caches.contest import Plan, Tell, promised
+from latebind.bench.caches.contest import Figures, Plan, Tell, promised
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import Answers, Exit, Route, Scored, Stage, answers_of, costs_of, selected
 from latebind.domain.errors import ConfigError
@@ -189,17 +189,17 @@ def figures(exit_: Exit, said: Answers, costs: Costs, samples: Samples, plan: Pl
     )
 
 
-def table(rows: Sequence[Row]) -> list[dict[str, object]]:
-    """Return rows to print."""
+def table(rows: Sequence[Row]) -> list[Figures]:
+    """Return figures by what they are called in a table."""
     return [
         {
             "cache": row.cache,
-            "lookup ms": f"{row.seconds * 1e3:.3f}",
-            "MB": f"{row.bytes / 1e6:.2f}",
-            "alone equal": f"{row.alone:.4f}",
-            "hit rate": f"{row.hit_rate:.1%}",
-            "fidelity": f"{row.fidelity:.4f}",
-            "accuracy": "" if row.accuracy is None else f"{row.accuracy:.4f}",
+            "lookup ms": row.seconds * 1e3,
+            "MB": row.bytes / 1e6,
+            "alone equal": row.alone,
+            "hit rate": row.hit_rate,
+            "fidelity": row.fidelity,
+            **({} if row.accuracy is None else {"accuracy": row.accuracy}),
         }
         for row in rows
     ]

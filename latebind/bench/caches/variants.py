@@ -27,34 +27,15 @@ KINDS = ("fc(512)", "pool(4096)", "conv(3,1)", "conv(5,2)", "light", "residual")
 class Lessons:
     """What is trained, and how long: `presentations` are rows that each predictor sees.
 
-    `disk` is the most bytes that activations take meanwhile.
+    `disk` is the most bytes that activations take meanwhile. Networks stay in `folder`, if there is one: who trains
+    the same again finds them there, and who trains with other lessons replaces them.
     """
 
     fit: Samples
     kinds: Sequence[str] = KINDS
     presentations: int = 100_000
     disk: int = 20 << 30
-
-
-def explored(
-    base: CachedModel, stages: Sequence[int], lessons: Lessons, seed: int, *, tell: Tell, distillation: float
-) -> Sequence[Trained]:
-    """Train a lookup of every kind behind each stage."""
-    planned = [Candidate(stage, kind, 0.0) for stage in stages for kind in lessons.kinds]
-    with TemporaryDirectory(prefix="latebind-") as folder:
-        origin = Origin.of(base.directory, lessons.fit, seed=seed, presentations=lessons.presentations)
-        explorer = Explorer(
-            program=base.program,
-            wide=on_all_cores(base.directory, base.program),
-            names=read_model(base.directory).boundaries(entry=base.program.entry),
-            kept=Exploration.open(Path(folder), origin),
-            seed=seed,
-            presentations=lessons.presentations,
-            disk=lessons.disk,
-            progress=tell,
-            distillation=distillation,
-        )
-        return explorer.train(planned, lessons.fit).trained
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +63,41 @@ def explore(
     tell: Tell,
     distillation: float = DISTILLATION,
 ) -> Explored:
-    """Train, and ask all lookups for all rows."""
-    trained = explored(base, stages, lessons, seed, tell=tell, distillation=distillation)
+    """Train a lookup of every kind behind each stage (ascending), and ask all of them for all rows."""
+    with TemporaryDirectory(prefix="latebind-") as passing:
+        folder = (lessons.folder or Path(passing)) / f"distillation-{distillation:g}"
+        trained = _train(base, stages, lessons, folder, seed, tell=tell, distillation=distillation)
     tell("asking all lookups", 0.9)
     route = with_all(base.program, trained, [selected(one.function) for one in trained])
-    return Explored(tuple(trained), route, answers_of(route, samples), costs_of(route, samples))
+    return Explored(trained, route, answers_of(route, samples), costs_of(route, samples))
+
+
+def _train(
+    base: CachedModel,
+    stages: Sequence[int],
+    lessons: Lessons,
+    folder: Path,
+    seed: int,
+    *,
+    tell: Tell,
+    distillation: float,
+) -> tuple[Trained, ...]:
+    explorer = Explorer(
+        program=base.program,
+        wide=on_all_cores(base.directory, base.program),
+        names=read_model(base.directory).boundaries(entry=base.program.entry),
+        kept=Exploration.open(
+            folder, Origin.of(base.directory, lessons.fit, seed=seed, presentations=lessons.presentations)
+        ),
+        seed=seed,
+        presentations=lessons.presentations,
+        disk=lessons.disk,
+        progress=tell,
+        distillation=distillation,
+    )
+    return explorer.train(
+        [Candidate(stage, kind, 0.0) for stage in stages for kind in lessons.kinds], lessons.fit
+    ).trained
 
 
 def with_all(program: Program, trained: Sequence[Trained], looks: Sequence[Look]) -> Route:

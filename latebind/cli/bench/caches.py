@@ -1,5 +1,6 @@
 """`latebind bench caches`: learned caches beside their baselines and without their parts."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 
 from latebind.bench.caches.composition import BUDGETS
 from latebind.bench.caches.contest import Plan
-from latebind.bench.caches.suite import PARTS, Report, Setting, run
+from latebind.bench.caches.suite import Part, Result, Setting, Suite
 from latebind.bench.caches.variants import KINDS, Lessons
 from latebind.cli.bench.options import Backend, DataOption, Fidelity, Page, Repository, Seed
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
@@ -23,7 +24,7 @@ def caches(
     data: Annotated[str, typer.Option(help="Rows with labels that trained nothing: .npz or package.module:function.")],
     data_option: DataOption = None,
     smaller: Annotated[str | None, typer.Option(help="A smaller model of the folder, for cascades.")] = None,
-    part: Annotated[list[str] | None, typer.Option(help=f"{', '.join(PARTS)}; may be repeated. Default: all.")] = None,
+    part: Annotated[list[Part] | None, typer.Option(help="What to compare; may be repeated. Default: all.")] = None,
     fit: Annotated[
         str | None, typer.Option(help="Samples to train networks with and for caches to keep, as for build.")
     ] = None,
@@ -37,6 +38,9 @@ def caches(
     lessons: Annotated[
         int, typer.Option(help="Rows that each network is trained with, repetitions counted.")
     ] = 100_000,
+    explored: Annotated[
+        Path | None, typer.Option(help="Keep trained networks here: the same run goes on where it was broken off.")
+    ] = None,
     boundary: Annotated[
         list[int] | None, typer.Option(help="Train behind this stage; may be repeated. Default: where caches are.")
     ] = None,
@@ -50,40 +54,46 @@ def caches(
 ) -> None:
     """Learned caches beside fewer bits, smaller models, cascades and caches that compare; and without their parts.
 
-    Latency is of calls in this process, batch 1, one thread, without a server.
+    Latency is of calls in this process, batch 1, one thread, without a server. Each part is printed and written as
+    soon as it is done.
 
     Example: `latebind bench caches models --model resnet56 --smaller resnet20 --part baselines
     --data examples.cifar10.data:unseen --data-option data=cifar10/`
     """
     plan = Plan(Promise(fidelity, confidence, round(cache_mb * 1e6)), folds, seed)
     budgets = BUDGETS if budget_mb is None else tuple(round(mb * 1e6) for mb in budget_mb)
-    setting = Setting(repository, model, smaller, backend, tuple(boundary or ()), stored, budgets)
-    with reporting(), progress("comparing") as tell:
+    parts = tuple(dict.fromkeys(part or Part))
+    setting = Setting(repository, model, parts, smaller, backend, tuple(boundary or ()), stored, budgets)
+    with reporting():
         inputs, labels = load_rows(data, options(data_option or []))
         given = None
         if fit is not None:
-            given = Lessons(load_samples(fit, options(fit_option or []), seed=seed)[0], tuple(kind or KINDS), lessons)
-        samples = Samples(
-            {name: torch.from_numpy(rows) for name, rows in inputs.items()},
+            samples, _ = load_samples(fit, options(fit_option or []), seed=seed)
+            given = Lessons(samples, tuple(kind or KINDS), lessons, folder=explored)
+        rows = Samples(
+            {name: torch.from_numpy(array) for name, array in inputs.items()},
             None if labels is None else torch.from_numpy(labels),
         )
-        report = run(setting, samples, plan, parts=part or PARTS, lessons=given, tell=tell)
-    text = (
-        f"{model} on {report.backend}: {report.rows} rows in {folds} folds, target {fidelity:g} with {confidence:.0%} "
-        f"confidence, batch 1, one thread, in process, seed {seed}"
-    )
-    if given is not None:
-        text += f", {lessons} lessons a network"
-    for title, rows in report.tables().items():
-        show(f"{title}; {text}", rows)
-    _write(report, page, title=f"latebind: {model}, learned caches and their baselines", text=text)
-    save(json_file, {"setting": text, "tables": report.tables()})
+        suite = Suite(setting, rows, plan, given)
+        text = (
+            f"{model} on {suite.base.program.backend}: {len(suite.samples)} rows in {folds} folds, target {fidelity:g} "
+            f"with {confidence:.0%} confidence, batch 1, one thread, in process, seed {seed}"
+        )
+        if given is not None:
+            text += f", {lessons} lessons a network"
+        results: list[Result] = []
+        for asked in parts:
+            with progress(asked) as tell:
+                results.append(suite.measure(asked, tell=tell))
+            show(f"{results[-1].title}; {text}", results[-1].rows)
+            _write(results, page, title=f"latebind: {model}, learned caches and their baselines", text=text)
+            save(json_file, {"setting": text, "parts": {one.part: one.rows for one in results}})
 
 
-def _write(report: Report, page: Path | None, *, title: str, text: str) -> None:
+def _write(results: Sequence[Result], page: Path | None, *, title: str, text: str) -> None:
     if page is None:
         return
     from latebind.bench.caches.plots import write_caches_page  # noqa: PLC0415  (plotly is optional)
 
-    write_caches_page(report, page, title=title, text=text)
+    write_caches_page(results, page, title=title, text=text)
     console.print(f"page written to {page}")

@@ -22,7 +22,8 @@ from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows
 from latebind.learned.train import distillation_loss
 
-STEPS, BATCH = 240, 256
+STEPS, BATCH, DRAWN = 240, 128, 4_000
+APART = 0.1  # of the rows to learn from: thresholds are found on them
 RATE, DECAY = 1e-2, 1e-2
 BESIDE = 64  # units of the hidden layer beside the layer to answers
 HALF_LIFE = 0.25  # of the span of the window: samples that old are drawn half as often
@@ -76,15 +77,15 @@ def retrain(
     `mix` are the shares of classes that come. Takes about a fifth of a second of one core for each lookup.
     """
     generator = torch.Generator().manual_seed(seed)
-    drawn = _draw(given, mix, generator)
-    half = len(drawn) * 2 // 3  # one part for the layers, one to find thresholds
+    apart = torch.rand(len(given.weights), generator=generator) < APART
+    drawn = _draw(given, mix, ~apart, generator)
     made = {}
     for name, head in heads.items():
         features, answers = given.learn.features[name], given.learn.answers
-        layers = _Layers(head, features[drawn[:half]].float(), generator)
-        layers.learn(answers[drawn[:half]].float(), generator)
+        layers = _Layers(head, features[drawn].float(), generator)
+        layers.learn(answers[drawn].float(), generator)
         made[name] = layers.head()
-    candidates = _candidates(made, given.learn, drawn[half:], costs)
+    candidates = _candidates(made, given.learn, _draw(given, mix, apart, generator), costs, promise)
     everything = _seen(made, given.show)
     found, shown = _calibrated(candidates, everything, given, mix, costs, promise)
     if found is None or not np.isfinite(found.thresholds).any():
@@ -167,16 +168,16 @@ def _accepted(candidates: list[Floats], current: Seen, costs: Costs, promise: Pr
     return accepted
 
 
-def _draw(given: Material, mix: Mapping[int, float], generator: torch.Generator) -> Tensor:
-    """Draw rows to learn from: classes as often as they come, within one as the weights say."""
-    classes = given.learn.classes
-    total = torch.zeros(int(classes.max()) + 1, dtype=torch.float64).scatter_add_(0, classes, given.weights)
+def _draw(given: Material, mix: Mapping[int, float], among: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw rows `among` those to learn from: classes as often as they come, within one as the weights say."""
+    classes, weights = given.learn.classes, given.weights * among
+    total = torch.zeros(int(classes.max()) + 1, dtype=torch.float64).scatter_add_(0, classes, weights)
     wanted = torch.full_like(total, FEWEST_SHARE)
     for answer, share in mix.items():
         if answer < len(wanted):
             wanted[answer] += share
-    weights = given.weights * (wanted / total.clamp(min=1e-12))[classes]
-    return torch.multinomial(weights, STEPS * BATCH // 8, replacement=True, generator=generator)
+    weights *= (wanted / total.clamp(min=1e-12))[classes]
+    return torch.multinomial(weights, DRAWN, replacement=True, generator=generator)
 
 
 class _Layers(nn.Module):
@@ -232,9 +233,9 @@ def _seen(heads: Mapping[str, Head], rows: Rows) -> Seen:
     ).seen
 
 
-def _candidates(heads: Mapping[str, Head], rows: Rows, drawn: Tensor, costs: Costs) -> list[Floats]:
-    """Return thresholds from strict to lax, found on rows that show nothing."""
-    return path(Composer(_seen(heads, take(rows, drawn)), costs), steps=PRICES)
+def _candidates(heads: Mapping[str, Head], rows: Rows, drawn: Tensor, costs: Costs, promise: Promise) -> list[Floats]:
+    """Return thresholds from strict to lax, found on rows that neither taught nor show."""
+    return path(Composer(_seen(heads, take(rows, drawn)), costs), fidelity=promise.fidelity, steps=PRICES)
 
 
 def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:

@@ -102,8 +102,9 @@ class Composition:
         allows: Callable[[Choice], bool],
     ) -> Trial:
         composer = Composer(seen, self.costs, allows=allows, starts=starts)
+        candidates = path(composer, fidelity=self.promise.fidelity)
         found = calibrate(
-            path(composer), worlds, self.costs, fidelity=self.promise.fidelity, confidence=self.promise.confidence
+            candidates, worlds, self.costs, fidelity=self.promise.fidelity, confidence=self.promise.confidence
         )
         used = () if found is None else tuple(int(k) for k in np.flatnonzero(np.isfinite(found.thresholds)))
         return Trial(rule, used, found)

@@ -115,7 +115,7 @@ def test_after_a_change_the_next_lesson_comes_when_a_first_one_would_have_been_f
     while not any(decision == Retrain("the mix of classes has changed", moved=True) for decision in found.answered(1)):
         found.learned(None, 0.0)
     found.learned(None, 0.0)
-    assert answered(found, 1, FIRST_LESSON * GROWTH - 1) == []
+    assert answered(found, 1, round(FIRST_LESSON * GROWTH) - 1) == []
     assert found.answered(1) == [Retrain("there is more to learn from")]
 
 

@@ -90,7 +90,7 @@ def test_a_lookup_that_costs_more_than_it_saves_is_left_out() -> None:
 
 def test_the_path_goes_from_strict_to_lax() -> None:
     many = seen(5, samples=400)
-    wrong = [send(thresholds, many, COSTS).wrong.mean() for thresholds in path(Composer(many, COSTS))]
+    wrong = [send(thresholds, many, COSTS).wrong.mean() for thresholds in path(Composer(many, COSTS), fidelity=0.9)]
     assert wrong[0] <= 0.01
     assert wrong[-1] > wrong[0]
     assert np.polyfit(range(len(wrong)), wrong, 1)[0] > 0
@@ -98,7 +98,7 @@ def test_the_path_goes_from_strict_to_lax() -> None:
 
 def test_the_path_is_the_same_each_time() -> None:
     def once() -> list[Floats]:
-        return path(Composer(seen(5, samples=100), COSTS))
+        return path(Composer(seen(5, samples=100), COSTS), fidelity=0.9)
 
     for first, second in zip(once(), once(), strict=True):
         np.testing.assert_array_equal(first, second)
@@ -106,7 +106,7 @@ def test_the_path_is_the_same_each_time() -> None:
 
 def test_the_path_begins_without_exits_and_takes_small_steps() -> None:
     many = seen(5, samples=400)
-    candidates = path(Composer(many, COSTS))
+    candidates = path(Composer(many, COSTS), fidelity=0.9)
     let_through = [(many.scores >= thresholds[:, None]).sum(axis=1) for thresholds in candidates]
     assert not let_through[0].any()
     steps = [int(np.abs(b - a).max()) for a, b in itertools.pairwise(let_through)]

@@ -99,7 +99,8 @@ def promised(
     """
 
     def thresholds(choose: Rows, show: Rows) -> Floats:
-        candidates = path(Composer(seen.take(choose), costs, allows=allows, starts=starts))
+        composer = Composer(seen.take(choose), costs, allows=allows, starts=starts)
+        candidates = path(composer, fidelity=promise.fidelity)
         found = calibrate(
             candidates, [seen.take(show)], costs, fidelity=promise.fidelity, confidence=promise.confidence
         )

@@ -14,6 +14,7 @@ from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Versio
 from latebind.adaptation.familiar import Familiar, looks
 from latebind.adaptation.retrain import Adapted, by_class, material, retrain
 from latebind.adaptation.sampling import Draw
+from latebind.adaptation.trust import Kept
 from latebind.adaptation.versions import FORMAT, About, Versions, versions_folder
 from latebind.adaptation.window import Sample, Window
 from latebind.domain.config import AdaptationConfig
@@ -76,6 +77,7 @@ class Adapter:
         self._thresholds = {one.name: one.threshold for one in caches.lookups}
         self._held_out = self._of_lookups(held_out)
         self._lessons = self._of_lookups(lessons) if lessons is not None else None
+        self._kept = Kept.of(self._held_out, self._heads)
         self._trusted = True  # whether what `build` kept looks like the traffic
         self._promise = Promise(caches.target, max(caches.confidence, CONFIDENCE))
         self._costs = _costs(self._program.costs.stages, at_hand)
@@ -138,6 +140,7 @@ class Adapter:
         shown = self.shown.recent()
         if shown is not None:
             self._familiar = Familiar.of(shown.looks, shown.rows.classes, classes=self.spec.outputs[0].shape[0])
+            self._trusted = self._trusted and self._kept.speak_for(shown.rows)
         self._lesson += 1
         given = material(
             self._held_out, self._lessons, self.taught.recent(), shown, trusted=self._trusted, since=self._since

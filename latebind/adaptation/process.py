@@ -194,7 +194,7 @@ class AdaptationService:
     def _see(self, lane: Lane, batch: Sequence[Sampled]) -> None:
         compared = lane.adapter.see(batch)
         with self._work:
-            lane.sampled += len(batch)
+            lane.sampled += len(compared)
             for one in compared:
                 self._carry_out(lane, lane.adapter.controller.compared(one.same, strange=one.strange))
 
@@ -218,6 +218,8 @@ class AdaptationService:
         with self._work:
             lane.retrained += 1
             lane.refused += version is None
+            if lane.lesson is not None and lane.lesson.afresh:
+                return  # an alarm came meanwhile: what was made is out of date
             self._carry_out(lane, lane.adapter.controller.learned(version, time.monotonic()))
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self._save()

@@ -22,7 +22,7 @@ from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows
 from latebind.learned.train import distillation_loss
 
-STEPS, BATCH, DRAWN = 240, 128, 4_000
+STEPS, BATCH, DRAWN = 200, 128, 3_000
 APART = 0.1  # of the rows to learn from: thresholds are found on them
 RATE, DECAY = 1e-2, 1e-2
 BESIDE = 64  # units of the hidden layer beside the layer to answers
@@ -35,7 +35,7 @@ FEWEST_SHARE = 0.002  # of the rows to learn from, for each class there is
 HEARSAY = 2.0  # rows of now
 MOST_SHOWN = 4_000  # rows
 OFTEN = 0.05  # the share of a class from which its rows limit how many are shown
-PRICES = 40
+PRICES = 24
 
 
 @dataclass(frozen=True, slots=True)

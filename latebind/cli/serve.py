@@ -51,7 +51,7 @@ def serve(
     adapt: Annotated[
         bool | None, typer.Option(help="Whether learned caches follow the traffic, with a watch over their fidelity.")
     ] = None,
-    sample: Annotated[float | None, typer.Option(help="Share of requests to run to the end for that. 0.2.")] = None,
+    sample: Annotated[float | None, typer.Option(help="Most requests to run again for that, as a share. 0.2.")] = None,
     retrain_s: Annotated[float | None, typer.Option(help="Seconds until caches are retrained anyway. 900.")] = None,
     adapted: Annotated[Path | None, typer.Option(help="Folder for their versions. Default: beside each model.")] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,

@@ -73,9 +73,10 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether learned caches follow the traffic, and how. Seconds, and shares of 1.
 
-    A share `sample` of answered requests is run to the end of the network, and `rows` of those, none older than
-    `window`, are kept; one client may fill `client_share` of them where others need the room. Caches are retrained when
-    the traffic changes and every `interval` at the latest. `folder` is where versions lie; empty: beside each model.
+    Requests that ran to the end of the network teach or show for nothing; of those that left early at most a share
+    `sample` of all requests is run again. So many `rows` that show and as many that teach, none older than `window`,
+    are kept; one client may fill `client_share` of them where others need the room. Caches are retrained when the
+    traffic changes and every `interval` at the latest. `folder` is where versions lie; empty: beside each model.
     Where `yields`, the service runs only on what other processes leave of the cores.
     """
 

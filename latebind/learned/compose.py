@@ -207,7 +207,8 @@ def path(composer: Composer, *, fidelity: float, steps: int = 120) -> list[Float
 
 def _fastest(composer: Composer, prices: Floats, *, most_wrong: float) -> Choice:
     """Return the lookups that are fastest with at most this share of wrong answers, on the samples that choose."""
-    best, seconds = (), composer.costs.whole
+    best: Choice = ()
+    seconds = composer.costs.whole
     for price in prices:
         thresholds = composer.choose(float(price))
         result = send(thresholds, composer.seen, composer.costs)

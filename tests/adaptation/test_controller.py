@@ -1,11 +1,14 @@
 """Which version is used and when a new one is asked for: events in, decisions out."""
 
+from itertools import pairwise
+
 from latebind.adaptation.controller import (
     CHANGED,
     FIRST_LESSON,
     FULL_DEPTH,
     GROWTH,
     LONG_MEMORY,
+    MOST_APART,
     REMEMBERED,
     Controller,
     Decision,
@@ -34,13 +37,14 @@ def test_the_first_answers_call_for_a_first_lesson_once() -> None:
     assert answered(found, 0, 10 * FIRST_LESSON) == [Retrain("there is more to learn from")]
 
 
-def test_lessons_come_each_time_the_answers_have_doubled() -> None:
+def test_lessons_come_each_time_there_is_half_as_much_again_but_never_too_far_apart() -> None:
     found, at = controller(), []
-    for number in range(1, 1_000):
+    for number in range(1, 12_000):
         if any(isinstance(decision, Retrain) for decision in found.answered(0)):
             at.append(number)
             found.learned(None, 0.0)
-    assert at == [100, 200, 400, 800]
+    assert at[:5] == [100, 150, 225, 338, 507]
+    assert [later - earlier for earlier, later in pairwise(at)][-3:] == [MOST_APART] * 3
 
 
 def test_what_was_learned_is_used() -> None:
@@ -69,6 +73,19 @@ def test_a_version_is_left_when_classes_come_that_it_gets_wrong() -> None:
     decisions = answered(found, 1, 40)
     assert [decision.version for decision in decisions if isinstance(decision, Use)] == ["built"]
     assert any(isinstance(decision, Retrain) for decision in decisions)
+
+
+def test_a_version_stays_while_the_mix_comes_that_it_was_made_for() -> None:
+    """A few answers of a class that it gets wrong are no reason: it was shown with those."""
+    mixed = Version("000001", (0.02, 0.5), (0.2, 0.9), {0: 0.85, 1: 0.15})
+    found = controller()
+    answered(found, 0, FIRST_LESSON)
+    found.learned(mixed, 0.0)
+    answered(found, 1, 30)
+    assert found.mix.shares()[1] == 0.3
+    assert found.used == "000001"
+    answered(found, 1, 30)
+    assert found.used == "built"
 
 
 def test_it_comes_back_when_its_classes_do() -> None:

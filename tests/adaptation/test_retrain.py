@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.adaptation.retrain import material, retrain, rows_like
+from latebind.adaptation.retrain import SPEAKS_FOR_ITSELF, by_class, material, retrain, rows_like
 from latebind.adaptation.window import Recent, Sample, Window
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.head import Head, HeadFunction, Selector
@@ -136,6 +136,28 @@ def test_rows_missing_of_a_rare_class_count_as_wrong() -> None:
     assert shown.right.shape == (1, 100)
     assert int((~shown.right).sum()) == 3
     assert np.isinf(shown.scores[~shown.right]).all()  # whatever the threshold, they leave, wrongly
+
+
+def test_rows_of_now_alone_may_show_a_version_that_rows_of_before_speak_against() -> None:
+    """What `build` kept looks otherwise: its features say nothing here."""
+    now = window_of(even(600, seed=4))
+    given = material(shuffled(even(3_000)), even(seed=5), window_of(even(300, seed=6)), now)
+    made = retrain({"a": built_head()}, given, dict.fromkeys(range(CLASSES), 0.2), COSTS, promise=PROMISE, seed=1)
+    assert given.current < SPEAKS_FOR_ITSELF
+    assert made is not None
+    assert made.rows == 600
+
+
+def test_of_classes_that_come_now_only_rows_of_now_tell_what_a_version_does() -> None:
+    """Class 0 came now, always right; before it was always wrong. Class 1 came before only, half of it wrong."""
+    classes = torch.tensor([0] * 40 + [0] * 40 + [1] * 40)
+    right = np.array([[True] * 40 + [False] * 40 + [True, False] * 20])
+    seen = Seen(np.ones((1, 120)), right)
+    now, before = (by_class(np.array([0.0]), seen, classes, COSTS, count=3, current=current)[0] for current in (40, 0))
+    assert now[0] < 0.03
+    assert before[0] == pytest.approx(0.5, abs=0.01)
+    assert now[1] == before[1] == pytest.approx(0.5, abs=0.02)
+    assert now[2] == before[2] == 0.5  # never seen
 
 
 def test_the_same_seed_makes_the_same_head() -> None:

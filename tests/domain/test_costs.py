@@ -2,7 +2,7 @@
 
 import pytest
 
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, in_turn
 
 CURVE = Curve((1, 2, 4), (1.0, 1.5, 3.5))
 
@@ -18,6 +18,11 @@ def test_a_curve_of_one_point_grows_in_proportion() -> None:
 
 def test_a_curve_never_falls_below_zero() -> None:
     assert Curve((2, 4), (0.1, 2.0)).at(1) == 0.0
+
+
+def test_what_is_done_in_turn_takes_the_sum() -> None:
+    assert in_turn([CURVE, Curve((1, 2, 4), (0.5, 0.5, 0.5))]) == Curve((1, 2, 4), (1.5, 2.0, 4.0))
+    assert in_turn([CURVE]) == CURVE
 
 
 def test_what_remains_is_the_full_depth_with_every_lookup() -> None:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.learned.activations import features_of, observe
 from latebind.learned.build import build_caches, recalibrate
-from latebind.learned.lookup import load_lookups
+from latebind.learned.lookup import load_functions, load_lookups
 from latebind.learned.plan import spread
 from latebind.learned.samples import Samples
 from latebind.learned.stored import HELD_OUT, LESSONS, graph_file, head_file, read_caches, weights_file, with_caches
@@ -68,6 +69,26 @@ def test_the_directory_verifies_and_says_what_it_holds(built: Built) -> None:
     assert set(again.names(CACHES)) == files
     assert all(lookup.bytes < 4_000_000 for lookup in caches.lookups)
     assert sum(lookup.hit_rate for lookup in caches.lookups) <= 1.0
+
+
+def test_a_quick_lookup_is_at_hand_beside_the_one_in_use(built: Built) -> None:
+    caches = read_caches(built.directory)
+    assert caches is not None
+    assert [one.name for one in caches.at_hand if one.stage == 0] == ["0-pooled", caches.lookups[0].name]
+    lookup = load_lookups(built.directory, backend="eager")[0]
+    assert list(lookup.functions) == ["0-pooled", caches.lookups[0].name]
+    assert set(lookup.thresholds) == {caches.lookups[0].name}
+
+
+def test_what_lookups_see_is_the_same_whether_the_network_runs_on_or_not(built: Built) -> None:
+    program = load_program(built.directory)
+    caches = read_caches(built.directory)
+    assert caches is not None
+    functions = load_functions(built.directory, caches.every, backend="eager", threads=1)
+    lookups = [(one.stage, functions[one.name]) for one in caches.every]
+    samples = Samples((built.unseen[:40],))
+    whole, part = observe(program, samples, lookups).features, features_of(program, samples, lookups)
+    assert all(torch.equal(one, other) for one, other in zip(whole, part, strict=True))
 
 
 def test_costs_and_hit_rates_reach_the_scheduler(built: Built) -> None:

@@ -34,7 +34,7 @@ def test_fidelity_on_unseen_samples_keeps_its_promise_over_repeated_splits() -> 
     unseen = world(rng, 40_000)
     broken, accepted = 0, 0
     for _ in range(60):
-        candidates = path(Composer(world(rng, 300), COSTS), steps=24)
+        candidates = path(Composer(world(rng, 300), COSTS), fidelity=0.9, steps=24)
         found = calibrate(candidates, [world(rng, 700)], COSTS, fidelity=0.9, confidence=0.9)
         if found is not None:
             accepted += 1
@@ -47,9 +47,8 @@ def test_accepted_thresholds_never_exceed_the_allowed_disagreement() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         verify = world(rng, 500)
-        found = calibrate(
-            path(Composer(world(rng, 300), COSTS), steps=24), [verify], COSTS, fidelity=0.92, confidence=0.95
-        )
+        candidates = path(Composer(world(rng, 300), COSTS), fidelity=0.92, steps=24)
+        found = calibrate(candidates, [verify], COSTS, fidelity=0.92, confidence=0.95)
         if found is not None:
             wrong = int(send(found.thresholds, verify, COSTS).wrong.sum())
             assert upper_bound(wrong, 500, 0.95) <= 0.08
@@ -59,7 +58,7 @@ def test_accepted_thresholds_never_exceed_the_allowed_disagreement() -> None:
 
 def test_every_world_must_pass_by_itself() -> None:
     rng = np.random.default_rng(1)
-    candidates = path(Composer(world(rng, 300), COSTS))
+    candidates = path(Composer(world(rng, 300), COSTS), fidelity=0.9)
     easy, hard = world(rng, 600, noise=0.1), world(rng, 600, noise=2.0)
     both = calibrate(candidates, [easy, hard], COSTS, fidelity=0.9, confidence=0.9)
     alone = calibrate(candidates, [easy], COSTS, fidelity=0.9, confidence=0.9)

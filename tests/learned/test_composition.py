@@ -1,5 +1,7 @@
 """Composition: what may be together, what the paper's rules know, and that the search is no worse than they."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -33,12 +35,13 @@ def composition(*, memory: int = 10_000) -> Composition:
     return Composition(VARIANTS, costs, STAGES, Promise(0.95, 0.9, memory))
 
 
-def test_one_lookup_for_a_boundary_and_all_within_memory() -> None:
+def test_two_lookups_at_a_boundary_and_all_within_memory() -> None:
     free = composition()
     assert free.allows(())
-    assert free.allows((0, 2, 4))
-    assert not free.allows((0, 1))
-    assert not free.allows((2, 3, 4))
+    assert free.allows((0, 1, 2, 3, 4))
+    crowded = replace(free, variants=tuple(replace(variant, stage=0) for variant in VARIANTS))
+    assert crowded.allows((1, 4))
+    assert not crowded.allows((1, 2, 4))
     tight = composition(memory=450)
     assert tight.allows((0, 2))
     assert not tight.allows((0, 3))

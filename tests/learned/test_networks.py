@@ -102,6 +102,21 @@ def test_a_head_at_work_gives_what_layer_and_selector_gave_in_training(classes: 
     np.testing.assert_allclose(scores, sure, rtol=1e-4, atol=1e-4)
 
 
+def test_a_head_may_have_a_hidden_layer_beside() -> None:
+    layer = torch.nn.Linear(3, 4)
+    beside = (torch.randn(5, 3), torch.randn(5), torch.randn(4, 5))
+    given = Head.of(layer, Selector(4), beside=beside)
+    features = random_features(20, 3)
+    with torch.inference_mode():
+        rows = torch.from_numpy(features)
+        wanted = layer(rows) + torch.relu(rows @ beside[0].T + beside[1]) @ beside[2].T
+    np.testing.assert_allclose(HeadFunction(given)(features)[0], wanted, rtol=1e-4, atol=1e-5)
+    again = Head.from_tensors(given.tensors())
+    assert torch.equal(again.beside_answer, beside[2])
+    with pytest.raises(ValueError, match="make no head"):
+        Head.from_tensors({**given.tensors(), "beside_bias": torch.zeros(4)})
+
+
 def test_tensors_that_are_no_head_are_refused() -> None:
     tensors = Head.of(torch.nn.Linear(3, 4), Selector(4)).tensors()
     assert torch.equal(Head.from_tensors(tensors).answer_weight, tensors["answer_weight"])

@@ -1,0 +1,80 @@
+"""Several lookups at one boundary: asked one after another, each for the rows that the one before has missed."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from latebind.learned.head import Head, Selector
+from latebind.learned.lookup import Lookup, LookupFunction
+
+CLASSES = 3
+
+
+def head(scale: float) -> Head:
+    """Answers with the largest of its features, the surer the larger the scale."""
+    answer = torch.nn.Linear(CLASSES, CLASSES)
+    with torch.no_grad():
+        answer.weight.copy_(scale * torch.eye(CLASSES))
+        answer.bias.zero_()
+    return Head.of(answer, Selector(CLASSES)).without_selector()
+
+
+class Asked:
+    """Features are columns of the activation; notes how many rows it was asked for."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.rows: list[int] = []
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        (activation,) = inputs
+        self.rows.append(len(activation))
+        return (activation[:, self.first : self.first + CLASSES].contiguous(),)
+
+
+def lookup(quick: Asked, able: Asked) -> Lookup:
+    functions = {"0-quick": LookupFunction(quick, head(1.0)), "0-able": LookupFunction(able, head(1.0))}
+    return Lookup(functions, {"0-quick": 2.0, "0-able": 2.0})
+
+
+SURE, UNSURE = [5.0, 0.0, 0.0], [0.1, 0.0, 0.0]
+SURE_OF_THE_SECOND = [0.0, 5.0, 0.0]
+
+
+def test_only_what_the_quick_one_missed_is_looked_up_by_the_able_one() -> None:
+    quick, able = Asked(0), Asked(CLASSES)
+    rows = torch.tensor([SURE + UNSURE, UNSURE + SURE_OF_THE_SECOND, UNSURE + UNSURE, UNSURE + SURE])
+    answers, hits = lookup(quick, able)(rows)
+    assert hits.tolist() == [True, True, False, True]
+    assert answers[hits].argmax(axis=1).tolist() == [0, 1, 0]
+    assert (quick.rows, able.rows) == ([4], [3])
+
+
+def test_where_the_quick_one_knows_all_the_able_one_is_not_asked() -> None:
+    quick, able = Asked(0), Asked(CLASSES)
+    _, hits = lookup(quick, able)(torch.tensor([SURE + UNSURE]))
+    assert hits.tolist() == [True]
+    assert able.rows == []
+
+
+def test_a_version_may_leave_one_of_them_out() -> None:
+    quick, able = Asked(0), Asked(CLASSES)
+    adopted = lookup(quick, able).with_heads({"0-able": (head(1.0), 2.0), "1-elsewhere": (head(1.0), 0.0)})
+    assert adopted is not None
+    _, hits = adopted(torch.tensor([SURE + UNSURE, UNSURE + SURE]))
+    assert hits.tolist() == [False, True]
+    assert quick.rows == []
+
+
+def test_new_heads_and_thresholds_take_the_place_of_old_ones() -> None:
+    found = lookup(Asked(0), Asked(CLASSES))
+    adopted = found.with_heads({"0-quick": (head(100.0), 2.0)})
+    assert adopted is not None
+    rows = torch.tensor([UNSURE + UNSURE])
+    assert adopted(rows)[1].tolist() == [True]  # what was unsure is a hundred times surer
+    assert found(rows)[1].tolist() == [False]
+    np.testing.assert_allclose(adopted(rows)[0], [[10.0, 0.0, 0.0]], rtol=1e-6)
+
+
+def test_a_version_of_other_lookups_is_none_here() -> None:
+    assert lookup(Asked(0), Asked(CLASSES)).with_heads({"1-elsewhere": (head(1.0), 0.0)}) is None

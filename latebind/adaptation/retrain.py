@@ -17,7 +17,7 @@ from latebind.adaptation.window import Recent
 from latebind.learned.activations import observed
 from latebind.learned.calibrate import Calibrated, calibrate, judge
 from latebind.learned.compose import Composer, Costs, Floats, Seen, path, send
-from latebind.learned.head import Head, Selector
+from latebind.learned.head import Head
 from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows
 from latebind.learned.train import distillation_loss
@@ -221,8 +221,7 @@ class _Layers(nn.Module):
         answer = nn.Linear(weight.shape[1], weight.shape[0])
         answer.weight.copy_(weight)
         answer.bias.copy_(self.bias - weight @ self._mean)
-        parts = (beside, self.beside_bias - beside @ self._mean, self.beside_answer)
-        return Head.of(answer, Selector(len(weight)), beside=parts).without_selector()
+        return Head.of(answer, beside=(beside, self.beside_bias - beside @ self._mean, self.beside_answer))
 
 
 @torch.no_grad()

@@ -237,9 +237,9 @@ class _Builder:
             return publish(directory, self._outcome(trained), new_entry=self.new_entry)
         self.progress("calibrating", 0.9)
         choose, verify = split_worlds(held_out, seed=self.seed)
-        trained, seen_by_all = self._without_idle_selectors(
-            trained, self.observe(trained, held_out), np.concatenate(choose)
-        )
+        seen_by_all = self.observe(trained, held_out)
+        if any(one.lessons is not None for one in trained):  # not when calibrated again: nothing is lost
+            trained, seen_by_all = self._without_idle_selectors(trained, seen_by_all, np.concatenate(choose))
         seen = seen_by_all.seen
         choosing, worlds = seen.take(np.concatenate(choose)), [seen.take(rows) for rows in verify]
         composition = self.composition(trained)

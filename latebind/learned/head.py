@@ -62,13 +62,23 @@ class Head:
     score_bias: Tensor
 
     @classmethod
-    def of(cls, answer: nn.Linear, selector: Selector, *, beside: tuple[Tensor, Tensor, Tensor] | None = None) -> Self:
-        """Return a copy of these layers as a head."""
+    def of(
+        cls,
+        answer: nn.Linear,
+        selector: Selector | None = None,
+        *,
+        beside: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> Self:
+        """Return a copy of these layers as a head; without a selector its own odds say how sure it is."""
         classes, width = answer.weight.shape
         none = (torch.empty(0, width), torch.empty(0), torch.empty(classes, 0))
-        layers = (selector.hidden, selector.score)
-        tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
-        tensors = [answer.weight, answer.bias, *(beside or none), *tensors]
+        tensors = [answer.weight, answer.bias, *(beside or none)]
+        if selector is not None:
+            layers = (selector.hidden, selector.score)
+            tensors += [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
+        else:
+            shapes = ((SELECTOR_HIDDEN, 2 * classes), (SELECTOR_HIDDEN,), (1, SELECTOR_HIDDEN), (1,))
+            tensors += [torch.zeros(shape) for shape in shapes]
         return cls(*(tensor.detach().float().clone() for tensor in tensors))
 
     @classmethod

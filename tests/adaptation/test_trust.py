@@ -3,7 +3,7 @@
 import torch
 
 from latebind.adaptation.trust import FEWEST, Kept
-from latebind.learned.head import Head, Selector
+from latebind.learned.head import Head
 from latebind.learned.stored import Rows
 
 CLASSES = 3
@@ -15,7 +15,7 @@ def head() -> Head:
     with torch.no_grad():
         answer.weight.copy_(torch.eye(CLASSES))
         answer.bias.zero_()
-    return Head.of(answer, Selector(CLASSES)).without_selector()
+    return Head.of(answer)
 
 
 def rows(shares: list[float], *, known: float = 1.0, count: int = 400) -> Rows:

@@ -25,6 +25,7 @@ FELL, CHANGED = "fidelity fell under its target", "inputs came to look different
 # Of the samples may look strange. Where nothing has changed 0.05 to 0.09 do; but before a camera those that do come
 # together, while something passes, and with 0.15 here that was an alarm each time.
 MOST_STRANGE = 0.5
+LOOKS_APART = 6  # answers between two looks that count: what passes a camera is there for a few dozen frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Controller:
         self._allowed = 1.0 - target
         self._versions = {full_depth.name: full_depth, **versions}
         self._answers = 0  # since the traffic changed
-        self._heard = 0  # answers in all
+        self._heard = self._looked = 0  # answers in all, and at the last look
         self._moves: deque[int] = deque(maxlen=RESTLESS)  # at which the mix had changed
         self._all_mix = Mix(LONG_MEMORY)
         self._next_lesson = FIRST_LESSON
@@ -115,7 +116,9 @@ class Controller:
         Versions that made an alarm are not used again.
         """
         reasons = [FELL] if self.watch.add(same) else []
-        reasons += [CHANGED] if self.looks.add(not strange) else []
+        if self._heard - self._looked >= LOOKS_APART:
+            self._looked = self._heard
+            reasons += [CHANGED] if self.looks.add(not strange) else []
         if not reasons or self.used == FULL_DEPTH:
             return []
         self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH]}

@@ -8,6 +8,7 @@ from latebind.adaptation.controller import (
     FULL_DEPTH,
     GROWTH,
     LONG_MEMORY,
+    LOOKS_APART,
     MOST_APART,
     REMEMBERED,
     Controller,
@@ -226,17 +227,30 @@ def test_exits_that_an_operator_stopped_stay_stopped() -> None:
 
 def test_inputs_that_come_to_look_different_stop_exits_although_answers_are_right() -> None:
     found, decisions = controller(), []
+
+    def look(strange: bool) -> list[Decision]:
+        answered(found, 0, LOOKS_APART)
+        return found.compared(True, strange=strange)
+
     for number in range(500):
-        decisions += found.compared(True, strange=number % 100 < 10)
+        decisions += look(number % 100 < 10)
     assert decisions == []  # a tenth, ten in a row, is nothing unusual
     while not decisions:
         number += 1
-        decisions += found.compared(True, strange=True)
+        decisions += look(True)
     assert number < 540
     assert isinstance(decisions[0], Use)
     assert decisions[0].version == FULL_DEPTH
     assert decisions[1] == Retrain(CHANGED, afresh=True)
     assert found.known() == (FULL_DEPTH,)
+
+
+def test_what_looks_strange_for_a_moment_counts_once() -> None:
+    found = controller()
+    for _ in range(20):
+        answered(found, 0, LOOKS_APART)
+        assert not any(found.compared(True, strange=False) for _ in range(50))
+        assert not any(found.compared(True, strange=True) for _ in range(50))
 
 
 def test_where_the_mix_changes_all_the_time_that_of_a_long_time_counts() -> None:

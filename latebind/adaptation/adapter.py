@@ -77,7 +77,7 @@ class Adapter:
         self._thresholds = {one.name: one.threshold for one in caches.lookups}
         self._held_out = self._of_lookups(held_out)
         self._lessons = self._of_lookups(lessons) if lessons is not None else None
-        self._kept = Kept.of(self._held_out, self._heads)
+        self._kept = Kept.of(self._held_out, {name: self._heads[name] for name in self._thresholds})
         self._trusted = True  # whether what `build` kept looks like the traffic
         self._promise = Promise(caches.target, max(caches.confidence, CONFIDENCE))
         self._costs = _costs(self._program.costs.stages, at_hand)
@@ -88,6 +88,7 @@ class Adapter:
         for name, window in self._windows().items():
             window.load(self.folder / name, names=self._lookups)
         self._lesson = 0
+        self._learned = self._heads  # what lessons go on from while what `build` kept does not look like the traffic
         self._since = -np.inf  # when the traffic changed
         self._familiar: Familiar | None = None  # what samples looked like at the last lesson
         self.controller = self._control()
@@ -129,6 +130,7 @@ class Adapter:
     def begin_afresh(self, last: int) -> None:
         """Of what shows keep the `last` samples only; what `build` kept shows nothing from now on."""
         self._trusted = False
+        self._learned = self._heads
         self._since = -np.inf
         self._familiar = None
         recent = self.shown.recent()
@@ -145,9 +147,11 @@ class Adapter:
         given = material(
             self._held_out, self._lessons, self.taught.recent(), shown, trusted=self._trusted, since=self._since
         )
-        made = retrain(self._heads, given, mix, self._costs, promise=self._promise, seed=self._lesson)
+        heads = self._heads if self._trusted else self._learned
+        made = retrain(heads, given, mix, self._costs, promise=self._promise, seed=self._lesson)
         if made is None:
             return None
+        self._learned = made.heads
         return self._publish(made, mix, reason)
 
     def version(self, name: str) -> Version | None:
@@ -214,7 +218,7 @@ class Adapter:
             seconds=made.seconds,
             mix=mix,
         )
-        name = self.versions.publish(about, made.heads)
+        name = self.versions.publish(about, {lookup: made.heads[lookup] for lookup in made.thresholds})
         return Version(name, about.wrong, about.seconds, about.mix, about.rows)
 
     def _of_lookups(self, rows: Rows) -> Rows:

@@ -53,7 +53,10 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """New heads by lookup, the thresholds that hold, and what they do to each class (see `controller.Version`)."""
+    """New heads by lookup, also of those not in use, and the thresholds that hold, of those in use.
+
+    `rows` showed them; `wrong` and `seconds` say what they do to each class (`controller.Version`).
+    """
 
     heads: dict[str, Head]
     thresholds: dict[str, float]
@@ -96,7 +99,7 @@ def retrain(
         found.thresholds, everything, given.show.classes, costs, count=classes, current=given.current
     )
     used = {name: level for name, level in thresholds.items() if np.isfinite(level)}
-    return Adapted({name: made[name] for name in used}, used, found, shown, wrong, seconds)
+    return Adapted(made, used, found, shown, wrong, seconds)
 
 
 def _calibrated(
@@ -183,7 +186,7 @@ def _draw(given: Material, mix: Mapping[int, float], among: Tensor, generator: t
 class _Layers(nn.Module):
     """The layers of a head while they learn, on features of mean 0 and variance 1, for one rate fits those of all.
 
-    The layer to answers goes on from the head as it is; the one beside it, with a hidden layer, begins anew and silent.
+    They go on from the head as it is; where it has no hidden layer beside the layer to answers, one begins silent.
     """
 
     def __init__(self, head: Head, features: Tensor, generator: torch.Generator) -> None:
@@ -192,10 +195,14 @@ class _Layers(nn.Module):
         self._features = (features - self._mean) / self._spread
         self.weight = nn.Parameter(head.answer_weight * self._spread)
         self.bias = nn.Parameter(head.answer_bias + head.answer_weight @ self._mean)
-        beside = torch.randn(BESIDE, head.width, generator=generator) / head.width**0.5
-        self.beside_weight = nn.Parameter(beside)
-        self.beside_bias = nn.Parameter(torch.zeros(BESIDE))
-        self.beside_answer = nn.Parameter(torch.zeros(head.classes, BESIDE))
+        if len(head.beside_bias):
+            beside, bias = head.beside_weight * self._spread, head.beside_bias + head.beside_weight @ self._mean
+            answer = head.beside_answer.clone()
+        else:
+            beside = torch.randn(BESIDE, head.width, generator=generator) / head.width**0.5
+            bias, answer = torch.zeros(BESIDE), torch.zeros(head.classes, BESIDE)
+        self.beside_weight, self.beside_bias = nn.Parameter(beside), nn.Parameter(bias)
+        self.beside_answer = nn.Parameter(answer)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return answers for features that are scaled already."""

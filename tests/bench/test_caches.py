@@ -200,12 +200,12 @@ def explored(trained: tuple[Explored, set[str]]) -> Explored:
     return trained[0]
 
 
-def test_a_search_among_networks_uses_one_for_a_boundary_and_keeps_to_the_memory(explored: Explored) -> None:
+def test_a_search_among_networks_keeps_to_the_memory(explored: Explored) -> None:
     seen = explored.answers.against(explored.answers.ends)
     small, large = sorted(one.bytes for one in explored.trained)
     rows, costs = np.arange(len(explored.answers.ends)), Costs((1e-3, 0.0, 1e-2), (1e-4, 1e-4))
     used = []
-    for memory in (small - 1, small, small + large):
+    for memory in (small - 1, small, small + large - 1):
         rules = Rules(composition_of(explored, 2, costs, Promise(0.9, 0.9, memory)), seen)
         thresholds = rules.among((0, 1))(rows[:100], rows[100:])
         used.append(sum(one.bytes for one, at in zip(explored.trained, thresholds, strict=True) if np.isfinite(at)))
@@ -264,7 +264,8 @@ def test_caches_that_compare_are_told_with_what_they_cost(suite: Suite) -> None:
     assert result.title == "caches behind stage 0"
     names = ("MB", "alone equal", "hit rate", "fidelity", "lookup ms")
     found = {row["cache"]: [float(str(row[name])) for name in names] for row in result.rows}
-    assert len(found) == 7
+    assert len(found) == 8
+    assert sum(name.startswith("learned cache, ") for name in found) == 2  # a quick one and an able one
     size, alone, hits, _, _ = found["k-NN, k = 10"]
     assert alone > 0.8
     assert hits > 0.5

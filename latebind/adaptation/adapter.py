@@ -1,7 +1,7 @@
 """The learned caches of one model as they follow its traffic: what was seen, what is decided, what is made."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,7 +18,6 @@ from latebind.adaptation.trust import Kept
 from latebind.adaptation.versions import FORMAT, About, Versions, versions_folder
 from latebind.adaptation.window import Sample, Window
 from latebind.domain.config import AdaptationConfig
-from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.learned.activations import Observed, features_of, observe, observed
@@ -27,7 +26,7 @@ from latebind.learned.head import Head
 from latebind.learned.lookup import load_functions
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
-from latebind.learned.stored import HELD_OUT, LESSONS, Rows, SpareLookup, StoredLookup, read_caches, read_rows
+from latebind.learned.stored import HELD_OUT, LESSONS, Rows, read_caches, read_rows
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 
@@ -80,7 +79,8 @@ class Adapter:
         self._kept = Kept.of(self._held_out, {name: self._heads[name] for name in self._thresholds})
         self._trusted = True  # whether what `build` kept looks like the traffic
         self._promise = Promise(caches.target, max(caches.confidence, CONFIDENCE))
-        self._costs = _costs(self._program.costs.stages, at_hand)
+        self._at_hand = {one.name: one for one in at_hand}
+        self._costs = self._costs_of(self._at_hand)
         self.folder = versions_folder(directory.path, config.folder)
         self.versions = Versions(self.folder, directory)
         self.shown = Window(config.rows, config.window, config.client_share)
@@ -88,7 +88,7 @@ class Adapter:
         for name, window in self._windows().items():
             window.load(self.folder / name, names=self._lookups)
         self._lesson = 0
-        self._learned = self._heads  # what lessons go on from while what `build` kept does not look like the traffic
+        self._learned = self._heads  # what lessons go on from where `build` does not speak for the traffic
         self._since = -np.inf  # when the traffic changed
         self._familiar: Familiar | None = None  # what samples looked like at the last lesson
         self.controller = self._control()
@@ -138,7 +138,11 @@ class Adapter:
             self.shown.forget_before(float(recent.times[-last]))
 
     def learn(self, mix: dict[int, float], reason: str) -> Version | None:
-        """Make a version for these shares of classes and publish it; None if none can be shown."""
+        """Make a version for these shares of classes and publish it; None if none can be shown.
+
+        While what `build` kept speaks for the traffic, so does its choice of lookups, and each lesson begins with its
+        heads. Elsewhere all at hand are tried, and lessons go on from each other.
+        """
         shown = self.shown.recent()
         if shown is not None:
             self._familiar = Familiar.of(shown.looks, shown.rows.classes, classes=self.spec.outputs[0].shape[0])
@@ -147,8 +151,8 @@ class Adapter:
         given = material(
             self._held_out, self._lessons, self.taught.recent(), shown, trusted=self._trusted, since=self._since
         )
-        heads = self._heads if self._trusted else self._learned
-        made = retrain(heads, given, mix, self._costs, promise=self._promise, seed=self._lesson)
+        heads = {name: self._heads[name] for name in self._thresholds} if self._trusted else self._learned
+        made = retrain(heads, given, mix, self._costs_of(heads), promise=self._promise, seed=self._lesson)
         if made is None:
             return None
         self._learned = made.heads
@@ -245,6 +249,14 @@ class Adapter:
         tables = by_class(thresholds, seen, self._held_out.classes, self._costs, count=heads[0].classes)
         return Version(BUILT, *tables, rows=len(self._held_out.classes))
 
+    def _costs_of(self, names: Iterable[str]) -> Costs:
+        """Return seconds at batch 1 where these lookups are asked, in their order."""
+        seconds = [stage.at(1) for stage in self._program.costs.stages]
+        lookups = [self._at_hand[name] for name in names]
+        ends = [one.stage + 1 for one in lookups]
+        segments = tuple(sum(seconds[a:b]) for a, b in zip([0, *ends], [*ends, len(seconds)], strict=True))
+        return Costs(segments, tuple(one.seconds.at(1) for one in lookups))
+
     def _inputs(self, sampled: Sequence[Sampled]) -> tuple[Tensor, ...]:
         columns: list[Tensor] = []
         start = 0
@@ -256,13 +268,6 @@ class Adapter:
             columns.append(rows.view(len(sampled), *tensor.shape))
             start = end
         return tuple(columns)
-
-
-def _costs(stages: Sequence[Curve], lookups: Sequence[StoredLookup | SpareLookup]) -> Costs:
-    seconds = [stage.at(1) for stage in stages]
-    ends = [one.stage + 1 for one in lookups]
-    segments = tuple(sum(seconds[a:b]) for a, b in zip([0, *ends], [*ends, len(seconds)], strict=True))
-    return Costs(segments, tuple(one.seconds.at(1) for one in lookups))
 
 
 def open_adapter(path: Path, config: AdaptationConfig, *, threads: int, backend: str | None) -> Adapter:

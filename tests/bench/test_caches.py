@@ -265,7 +265,7 @@ def test_caches_that_compare_are_told_with_what_they_cost(suite: Suite) -> None:
     names = ("MB", "alone equal", "hit rate", "fidelity", "lookup ms")
     found = {row["cache"]: [float(str(row[name])) for name in names] for row in result.rows}
     assert len(found) == 8
-    assert sum(name.startswith("learned cache, ") for name in found) == 2  # a quick one and an able one
+    assert sum(str(name).startswith("learned cache, ") for name in found) == 2  # a quick one and an able one
     size, alone, hits, _, _ = found["k-NN, k = 10"]
     assert alone > 0.8
     assert hits > 0.5

@@ -76,7 +76,7 @@ class Adapter:
         self._thresholds = {one.name: one.threshold for one in caches.lookups}
         self._held_out = self._of_lookups(held_out)
         self._lessons = self._of_lookups(lessons) if lessons is not None else None
-        self._kept = Kept.of(self._held_out, {name: self._heads[name] for name in self._thresholds})
+        self._kept = Kept.of(self._held_out, {name: (self._heads[name], at) for name, at in self._thresholds.items()})
         self._trusted = True  # whether what `build` kept looks like the traffic
         self._promise = Promise(caches.target, max(caches.confidence, CONFIDENCE))
         self._at_hand = {one.name: one for one in at_hand}
@@ -155,7 +155,8 @@ class Adapter:
         made = retrain(heads, given, mix, self._costs_of(heads), promise=self._promise, seed=self._lesson)
         if made is None:
             return None
-        self._learned = made.heads
+        if not self._trusted:
+            self._learned = made.heads
         return self._publish(made, mix, reason)
 
     def version(self, name: str) -> Version | None:

@@ -48,6 +48,9 @@ def serve(
     cores: Annotated[str | None, typer.Option(help="Cores for the engine, as 1 or 2,3. Default: any.")] = None,
     slots: Annotated[int | None, typer.Option(help="Requests of a model that may be under way at once. 256.")] = None,
     backend: Annotated[str | None, typer.Option(help="Run stages on this backend, not on the one built for.")] = None,
+    awake: Annotated[
+        bool | None, typer.Option(help="Keep idle cores from sleeping: quicker at low load, more power. Needs root.")
+    ] = None,
     adapt: Annotated[
         bool | None, typer.Option(help="Whether learned caches follow the traffic, with a watch over their fidelity.")
     ] = None,
@@ -84,6 +87,7 @@ def serve(
                 "cores": None if cores is None else _cores(cores),
                 "slots": slots,
                 "backend": backend,
+                "awake": awake,
             },
             adaptation={
                 "on": adapt,

@@ -54,7 +54,8 @@ class SchedulerConfig:
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the engine's process runs: workers of `threads` threads each, pinned to `cores` where any are named.
 
-    `slots` is the number of requests of one model that may be anywhere between door and answer at once.
+    `slots` is the number of requests of one model that may be anywhere between door and answer at once. `awake` keeps
+    idle cores from sleeping.
     """
 
     workers: int = 1
@@ -63,6 +64,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: int = 256
     exits: bool = True
     backend: str | None = None
+    awake: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("workers", self.workers), ("threads", self.threads), ("slots", self.slots)):

@@ -22,6 +22,7 @@ from latebind.domain.config import EngineConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
+from latebind.engine.awake import kept_awake
 from latebind.engine.driver import Driver
 from latebind.engine.messages import EventReader
 from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
@@ -56,6 +57,7 @@ class Engine:
         self._messages = messages
         self._control = control
         self._exit = ExitStack()
+        self._exit.enter_context(kept_awake(order.engine.awake))
         self._waker, self._wakened = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         for sock in (messages, control, self._wakened):

@@ -7,6 +7,7 @@ from latebind.learned.head import Head
 from latebind.learned.stored import Rows
 
 CLASSES = 3
+SURE = 0.0  # less than the score of a head that sees one class at 1, 0.31; at 0.5 it is -0.19
 HARD = 2  # a class that the lookup knows half of the time
 
 
@@ -33,22 +34,31 @@ KEPT = rows([1.0, 1.0, 1.0])
 
 
 def test_a_mix_of_harder_classes_is_no_reason_for_distrust() -> None:
-    assert Kept.of(KEPT, {"a": head()}).speak_for(rows([0.1, 0.0, 0.9]))
+    assert Kept.of(KEPT, {"a": (head(), SURE)}).speak_for(rows([0.1, 0.0, 0.9]))
 
 
 def test_traffic_that_lookups_know_far_less_of_is_another() -> None:
-    assert Kept.of(KEPT, {"a": head()}).speak_for(rows([1.0, 1.0, 0.0], known=0.95))
-    assert not Kept.of(KEPT, {"a": head()}).speak_for(rows([1.0, 1.0, 0.0], known=0.75))
+    assert Kept.of(KEPT, {"a": (head(), SURE)}).speak_for(rows([1.0, 1.0, 0.0], known=0.95))
+    assert not Kept.of(KEPT, {"a": (head(), SURE)}).speak_for(rows([1.0, 1.0, 0.0], known=0.75))
+
+
+def test_traffic_that_lookups_are_seldom_sure_of_is_another() -> None:
+    weak = rows([1.0, 1.0, 0.0])
+    weak = Rows({"a": weak.features["a"] * 0.5}, weak.answers, weak.classes)  # the same answers, less surely
+    assert Kept.of(KEPT, {"a": (head(), -5.0)}).speak_for(weak)
+    assert not Kept.of(KEPT, {"a": (head(), SURE)}).speak_for(weak)
+    harder = rows([0.1, 0.0, 0.9])
+    assert Kept.of(KEPT, {"a": (head(), SURE)}).speak_for(harder)
 
 
 def test_few_samples_prove_nothing() -> None:
     strange = rows([1.0, 1.0, 0.0], known=0.0, count=FEWEST - 1)
-    assert Kept.of(KEPT, {"a": head()}).speak_for(strange)
-    assert not Kept.of(KEPT, {"a": head()}).speak_for(rows([1.0, 1.0, 0.0], known=0.0, count=FEWEST))
+    assert Kept.of(KEPT, {"a": (head(), SURE)}).speak_for(strange)
+    assert not Kept.of(KEPT, {"a": (head(), SURE)}).speak_for(rows([1.0, 1.0, 0.0], known=0.0, count=FEWEST))
 
 
 def test_each_lookup_must_know_the_traffic() -> None:
     both = rows([1.0, 1.0, 0.0])
     kept = Rows({"a": KEPT.features["a"], "b": KEPT.features["a"]}, KEPT.answers, KEPT.classes)
     traffic = Rows({"a": both.features["a"], "b": both.features["a"].flip(1)}, both.answers, both.classes)
-    assert not Kept.of(kept, {"a": head(), "b": head()}).speak_for(traffic)
+    assert not Kept.of(kept, {"a": (head(), SURE), "b": (head(), SURE)}).speak_for(traffic)

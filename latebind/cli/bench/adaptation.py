@@ -9,6 +9,7 @@ from latebind.bench import drift as drift_bench
 from latebind.bench import locality as locality_bench
 from latebind.bench.exits import Setting
 from latebind.cli.bench.options import (
+    Awake,
     Backend,
     Core,
     Data,
@@ -24,6 +25,7 @@ from latebind.cli.bench.options import (
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
 from latebind.cli.sources import load_rows, options
 from latebind.domain.errors import ConfigError
+from latebind.engine.awake import kept_awake
 from latebind.learned.promise import Promise
 
 
@@ -50,6 +52,7 @@ def locality(
     backend: Backend = None,
     engine_core: Core = 1,
     door_core: DoorCore = 0,
+    awake: Awake = False,
     seed: Seed = 0,
     log: ServerLog = None,
     page: Page = None,
@@ -65,7 +68,7 @@ def locality(
     setting = Setting(backend, (door_core,), engine_core, seed, log)
     shift = jitter if jitter is not None else 2 if alpha is not None else 0
     traffic = locality_bench.Traffic(alpha, phases, length, shift, passes)
-    with reporting(), progress("asking three servers") as tell:
+    with reporting(), kept_awake(awake), progress("asking three servers") as tell:
         inputs, labels = load_rows(data, options(data_option or []))
         report = locality_bench.run(
             repository,

@@ -9,6 +9,7 @@ from latebind.bench import engine as engine_bench
 from latebind.bench import exits as exits_bench
 from latebind.bench.folds import Folds
 from latebind.cli.bench.options import (
+    Awake,
     Backend,
     Core,
     Data,
@@ -23,6 +24,7 @@ from latebind.cli.bench.options import (
 )
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
 from latebind.cli.sources import load_rows, options
+from latebind.engine.awake import kept_awake
 
 
 def exits(
@@ -35,6 +37,7 @@ def exits(
     fidelity: FoldFidelity = 0.97,
     engine_core: Core = 1,
     door_core: DoorCore = 0,
+    awake: Awake = False,
     seed: Seed = 0,
     log: ServerLog = None,
     json_file: JsonFile = None,
@@ -48,7 +51,7 @@ def exits(
     --data-option data=cifar10/ --folds 5`
     """
     setting = exits_bench.Setting(backend, (door_core,), engine_core, seed, log)
-    with reporting(), progress("asking two servers") as tell:
+    with reporting(), kept_awake(awake), progress("asking two servers") as tell:
         inputs, labels = load_rows(data, options(data_option or []))
         report = exits_bench.run(
             repository,
@@ -84,6 +87,7 @@ def engine(
     fidelity: FoldFidelity = 0.97,
     engine_core: Core = 1,
     door_core: DoorCore = 0,
+    awake: Awake = False,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
@@ -93,7 +97,7 @@ def engine(
     --data-option data=cifar10/ --folds 5`
     """
     setting = exits_bench.Setting(backend, (door_core,), engine_core, seed)
-    with reporting(), progress("asking two engines") as tell:
+    with reporting(), kept_awake(awake), progress("asking two engines") as tell:
         inputs, _ = load_rows(data, options(data_option or []))
         report = engine_bench.run(
             repository,

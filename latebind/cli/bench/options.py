@@ -20,4 +20,7 @@ Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn.")]
 Core = Annotated[int, typer.Option(help="The core of the engine.")]
 DoorCore = Annotated[int, typer.Option(help="The core of door and client.")]
 ServerLog = Annotated[Path | None, typer.Option(help="Keep what the servers log.")]
+Awake = Annotated[
+    bool, typer.Option("--awake", help="Keep the cores from sleeping meanwhile, for all sides alike. Needs root.")
+]
 Page = Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.")]

@@ -4,6 +4,7 @@ Inherits three descriptors: the slots, a stream of fixed messages and a stream o
 The first control line tells what to load; the answer says what is served. It ends when the door closes its end.
 """
 
+import gc
 import logging
 import os
 import selectors
@@ -91,6 +92,8 @@ class Engine:
             send=self._send,
             log=log,
         )
+        gc.collect()
+        gc.freeze()  # what was loaded stays, so the collector need not go through it while the engine serves
 
     def serve(self) -> None:
         """Run what comes until the door closes its end."""

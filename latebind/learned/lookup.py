@@ -13,6 +13,7 @@ from latebind.learned.head import Floats, Head, HeadFunction
 from latebind.learned.stored import LookupFiles, SpareLookup, StoredLookup, read_caches, read_lookup
 from latebind.program.backends import StageFunction
 from latebind.program.load import compile_graph
+from latebind.program.numpy_stage import compile_with_numpy
 from latebind.program.stored import read_model, read_stages
 from latebind.repository.directory import ModelDirectory
 
@@ -129,5 +130,7 @@ def load_functions(
 
 def compile_lookup_files(files: LookupFiles, *, backend: str, threads: int) -> LookupFunction:
     """Return a lookup ready to run beside a model on `backend`."""
-    features = compile_graph(files.graph, dict(files.weights), backend=lookup_backend(backend), threads=threads)
+    features = compile_with_numpy(files.graph)
+    if features is None:
+        features = compile_graph(files.graph, dict(files.weights), backend=lookup_backend(backend), threads=threads)
     return LookupFunction(features, files.head)

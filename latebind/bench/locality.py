@@ -1,7 +1,8 @@
 """What following the traffic is worth: exits off, exits as built and exits that adapt, asked in turn over HTTP.
 
-Thresholds are calibrated on some of the rows and the stream is made of the others. All three servers have the same
-cores, backend and worker; the adaptation service runs beside the door. After GATI, sections 7.2.1 and 7.2.2.
+Thresholds are calibrated on some of the rows and the stream is made of the others. All servers have the same cores,
+backend and worker; adaptation services run beside the door. After GATI, sections 7.2.1 and 7.2.2; with several services
+figure 25: how much is sampled, how often is retrained.
 """
 
 import shutil
@@ -35,7 +36,7 @@ BLOCK = 50
 WARM_UP = 50
 WINDOW = 2_000
 CALIBRATE_SHARE = 0.4
-SIDES = {"off": ["--no-exits"], "built": ["--exits"], "adapted": ["--exits", "--adapt"]}
+OFF, BUILT = "off", "built"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +54,47 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Service:
+    """An adaptation service: the share of requests that it may run again, and seconds until caches are retrained."""
+
+    sample: float = 0.2
+    interval: float = 900.0
+
+    def options(self, folder: Path) -> list[str]:
+        """Return the options of a server that has it; its versions lie in `folder`."""
+        settings = {"--sample": self.sample, "--retrain-s": self.interval, "--adapted": folder}
+        return ["--exits", "--adapt", *(text for key, value in settings.items() for text in (key, str(value)))]
+
+
+@dataclass(frozen=True, slots=True)
 class LocalityReport:
     """Seconds by side in the order of requests, of whole calls and in the engine; the classes each side answered.
 
-    `begun` is the request at which the first version was in use, `told` what the service says of itself at the end.
+    Of each side that adapts, `begun` is the request at which the first version was in use, and `told` what the service
+    says of itself at the end.
     """
 
     calls: dict[str, NDArray[np.float64]]
     engine: dict[str, NDArray[np.float64]]
     classes: dict[str, NDArray[np.int64]]
-    begun: int
-    told: dict[str, float]
+    begun: dict[str, int]
+    told: dict[str, dict[str, float]]
     seed: int
 
     def gain(self, side: str, *, engine: bool) -> Interval:
         """Return the mean without exits over the mean of `side`."""
         seconds = self.engine if engine else self.calls
-        return ratio_of_means(seconds["off"], seconds[side], block=BLOCK, seed=self.seed)
+        return ratio_of_means(seconds[OFF], seconds[side], block=BLOCK, seed=self.seed)
+
+    def same(self, side: str) -> NDArray[np.bool_]:
+        """Return which requests were answered as without exits."""
+        found: NDArray[np.bool_] = self.classes[side] == self.classes[OFF]
+        return found
 
     def windows(self, side: str, step: int = WINDOW // 4) -> NDArray[np.float64]:
-        """Return the fidelity in windows of 2,000 requests from the first version in use on."""
-        same = self.classes[side] == self.classes["off"]
-        starts = range(self.begun, len(same) - WINDOW + 1, step)
+        """Return the fidelity in windows of 2,000 requests, where it adapts from the first version in use on."""
+        same = self.same(side)
+        starts = range(self.begun.get(side, 0), len(same) - WINDOW + 1, step)
         return np.array([same[start : start + WINDOW].mean() for start in starts])
 
     def rows(self) -> list[dict[str, object]]:
@@ -90,7 +110,7 @@ class LocalityReport:
             "call ms": f"{calls.mean() * 1e3:.3f}",
             "times less ": str(self.gain(side, engine=False)),
             "p99 call ms": f"{np.percentile(calls, 99) * 1e3:.2f}",
-            "fidelity": f"{(self.classes[side] == self.classes['off']).mean():.4f}",
+            "fidelity": f"{self.same(side).mean():.4f}",
             "worst 2,000": f"{windows.min():.4f}" if len(windows) else "",
         }
 
@@ -104,10 +124,10 @@ def run(
     *,
     setting: Setting,
     fidelity: float,
-    options: Sequence[str] = (),
+    services: Sequence[Service] = (Service(),),
     progress: Callable[[str, float], None],
 ) -> LocalityReport:
-    """Calibrate a copy on some rows, then send a stream of the others to all three servers."""
+    """Calibrate a copy on some rows, then send a stream of the others to all servers."""
     random = np.random.default_rng(setting.seed)
     n = len(next(iter(inputs.values())))
     if traffic.alpha is None:
@@ -137,9 +157,18 @@ def run(
             sent,
             jitter=traffic.jitter,
             setting=setting,
-            options=options,
+            services=services,
             progress=progress,
         )
+
+
+def _sides(services: Sequence[Service], folder: Path) -> dict[str, list[str]]:
+    """Return the options of each server by the name of its side; several services are named by what they are."""
+    sides = {OFF: ["--no-exits"], BUILT: ["--exits"]}
+    for number, one in enumerate(services):
+        name = "adapted" if len(services) == 1 else f"adapted, {one.sample:.0%}, {one.interval:g} s"
+        sides[name] = one.options(folder / f"service-{number}")
+    return sides
 
 
 def _ask(
@@ -150,32 +179,24 @@ def _ask(
     *,
     jitter: int,
     setting: Setting,
-    options: Sequence[str],
+    services: Sequence[Service],
     progress: Callable[[str, float], None],
 ) -> LocalityReport:
+    sides = _sides(services, repository / model)
     common = ["--model", model, "--cores", str(setting.engine_core), "--policy", "serial", "--deadline-ms", "5000"]
     common += ["--backend", setting.backend] if setting.backend else []
     random, shuffle = np.random.default_rng(setting.seed + 1), Random(setting.seed)
-    answers: dict[str, list[Answered]] = {name: [] for name in SIDES}
-    begun = len(sent)
+    answers: dict[str, list[Answered]] = {name: [] for name in sides}
+    begun = dict.fromkeys([name for name in sides if name not in {OFF, BUILT}], len(sent))
     with ExitStack() as stack:
         stack.enter_context(pinned(setting.door_cores))
         urls = {
-            name: stack.enter_context(
-                serving(
-                    repository,
-                    *common,
-                    *flags,
-                    *(options if name == "adapted" else ()),
-                    cores=setting.door_cores,
-                    log=setting.log,
-                )
-            )
-            for name, flags in SIDES.items()
+            name: stack.enter_context(serving(repository, *common, *flags, cores=setting.door_cores, log=setting.log))
+            for name, flags in sides.items()
         }
         callers = {name: Caller(url, model) for name, url in urls.items()}
         for name, caller in callers.items():
-            for row in sent[:WARM_UP] if name != "adapted" else sent[:1]:
+            for row in sent[:1] if name in begun else sent[:WARM_UP]:
                 caller(encode({key: rows[row : row + 1] for key, rows in inputs.items()}))
         for start in range(0, len(sent), BLOCK):
             progress("asking", start / len(sent))
@@ -185,9 +206,10 @@ def _ask(
             ]
             for name in shuffle.sample(list(callers), len(callers)):
                 answers[name].extend(callers[name](body) for body in bodies)
-            if begun == len(sent) and _told(urls["adapted"]).get("published", 0):
-                begun = start + BLOCK
-        told = _told(urls["adapted"])
+            for name in [name for name, at in begun.items() if at == len(sent)]:
+                if _told(urls[name]).get("published", 0):
+                    begun[name] = start + BLOCK
+        told = {name: _told(urls[name]) for name in begun}
         for caller in callers.values():
             caller.close()
     refused = Counter(answer.status for given in answers.values() for answer in given if answer.status != 200)

@@ -65,7 +65,7 @@ def locality_figures(report: LocalityReport) -> tuple[go.Figure, go.Figure]:
     steps = range(0, len(report.calls["off"]) - STEP + 1, STEP)
     places = [start + STEP / 2 for start in steps]
     for side in report.calls:
-        seconds, same = report.engine[side], report.classes[side] == report.classes["off"]
+        seconds, same = report.engine[side], report.same(side)
         latency.add_scatter(x=places, y=[seconds[i : i + STEP].mean() * 1e3 for i in steps], name=side)
         if side != "off":
             fidelity.add_scatter(x=places, y=[same[i : i + STEP].mean() for i in steps], name=side)

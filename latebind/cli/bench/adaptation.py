@@ -1,5 +1,6 @@
 """`latebind bench locality`, `drift` and `calibration`: whether caches follow the traffic and fidelity is kept."""
 
+from itertools import product
 from typing import Annotated
 
 import typer
@@ -47,8 +48,14 @@ def locality(
         typer.Option(help="Shift images by up to so many cells, and mirror them, at random. Default: 2 with --alpha."),
     ] = None,
     fidelity: Fidelity = 0.97,
-    sample: Annotated[float, typer.Option(help="Share of requests that the service runs to the end.")] = 0.2,
-    retrain_s: Annotated[float, typer.Option(help="Seconds until caches are retrained anyway.")] = 900.0,
+    sample: Annotated[
+        list[float] | None,
+        typer.Option(help="Most requests that the service runs again, as a share; may be repeated. Default: 0.2."),
+    ] = None,
+    retrain_s: Annotated[
+        list[float] | None,
+        typer.Option(help="Seconds until caches are retrained anyway; may be repeated. Default: 900."),
+    ] = None,
     backend: Backend = None,
     engine_core: Core = 1,
     door_core: DoorCore = 0,
@@ -60,7 +67,8 @@ def locality(
 ) -> None:
     """What following the traffic is worth: exits off, as built, and adapting; one request after another, paired.
 
-    With `--alpha`, thresholds are calibrated on two fifths of the rows and the stream is made of the others.
+    With `--alpha`, thresholds are calibrated on two fifths of the rows and the stream is made of the others. Where
+    `--sample` or `--retrain-s` are repeated, each combination has a server of its own.
 
     Example: `latebind bench locality models --model resnet56 --data examples.cifar10.data:unseen
     --data-option data=cifar10/ --alpha 1.5`
@@ -68,7 +76,8 @@ def locality(
     setting = Setting(backend, (door_core,), engine_core, seed, log)
     shift = jitter if jitter is not None else 2 if alpha is not None else 0
     traffic = locality_bench.Traffic(alpha, phases, length, shift, passes)
-    with reporting(), kept_awake(awake), progress("asking three servers") as tell:
+    services = [locality_bench.Service(*one) for one in product(sample or [0.2], retrain_s or [900.0])]
+    with reporting(), kept_awake(awake), progress(f"asking {2 + len(services)} servers") as tell:
         inputs, labels = load_rows(data, options(data_option or []))
         report = locality_bench.run(
             repository,
@@ -78,14 +87,16 @@ def locality(
             traffic,
             setting=setting,
             fidelity=fidelity,
-            options=("--sample", str(sample), "--retrain-s", str(retrain_s)),
+            services=services,
             progress=tell,
         )
     kind = f"Zipf {alpha:g}, {phases} phases of {length}" if alpha is not None else f"rows as they lie, {passes} times"
     show(
         f"{model}: {len(report.calls['off'])} requests a side, {kind}, target {fidelity:g}, seed {seed}", report.rows()
     )
-    console.print(f"first version from request {report.begun} on; the service counted {report.told}")
+    for side, at in report.begun.items():
+        counted = ", ".join(f"{name} {count:.0f}" for name, count in report.told[side].items())
+        console.print(f"{side}: first version from request {at} on; the service counted {counted}")
     if page is not None:
         from latebind.bench.page import write_locality_page  # noqa: PLC0415  (plotly is optional)
 

@@ -77,7 +77,7 @@ class Adapter:
         self._held_out = self._of_lookups(held_out)
         self._lessons = self._of_lookups(lessons) if lessons is not None else None
         self._kept = Kept.of(self._held_out, {name: (self._heads[name], at) for name, at in self._thresholds.items()})
-        self._trusted = True  # whether what `build` kept looks like the traffic
+        self.trusted = True  # whether what `build` kept looks like the traffic
         self._promise = Promise(caches.target, max(caches.confidence, CONFIDENCE))
         self._at_hand = {one.name: one for one in at_hand}
         self._costs = self._costs_of(self._at_hand)
@@ -129,7 +129,7 @@ class Adapter:
 
     def begin_afresh(self, last: int) -> None:
         """Of what shows keep the `last` samples only; what `build` kept shows nothing from now on."""
-        self._trusted = False
+        self.trusted = False
         self._learned = self._heads
         self._since = -np.inf
         self._familiar = None
@@ -146,16 +146,16 @@ class Adapter:
         shown = self.shown.recent()
         if shown is not None:
             self._familiar = Familiar.of(shown.looks, shown.rows.classes, classes=self.spec.outputs[0].shape[0])
-            self._trusted = self._trusted and self._kept.speak_for(shown.rows)
+            self.trusted = self.trusted and self._kept.speak_for(shown.rows)
         self._lesson += 1
         given = material(
-            self._held_out, self._lessons, self.taught.recent(), shown, trusted=self._trusted, since=self._since
+            self._held_out, self._lessons, self.taught.recent(), shown, trusted=self.trusted, since=self._since
         )
-        heads = {name: self._heads[name] for name in self._thresholds} if self._trusted else self._learned
+        heads = {name: self._heads[name] for name in self._thresholds} if self.trusted else self._learned
         made = retrain(heads, given, mix, self._costs_of(heads), promise=self._promise, seed=self._lesson)
         if made is None:
             return None
-        if not self._trusted:
+        if not self.trusted:
             self._learned = made.heads
         return self._publish(made, mix, reason)
 
@@ -236,7 +236,7 @@ class Adapter:
         classes = self.spec.outputs[0].shape[0]
         full = Version(FULL_DEPTH, (0.0,) * classes, (self._costs.whole,) * classes)
         version = self.version(name)
-        self._trusted = version is not None
+        self.trusted = version is not None
         known = {} if version is None else {BUILT: self._built(), name: version}
         return Controller(self._promise.fidelity, full, known, name, stopped=self.versions.stopped())
 

@@ -21,6 +21,7 @@ FIRST_LESSON, GROWTH = 100, 1.5  # answers after a change until the first retrai
 MOST_APART = 2_000  # but no more than so many between two
 BUILT, FULL_DEPTH = "built", "none"  # the version that `build` made; the one without lookups
 SHOWN = "it was shown on the newest samples"
+UNFAMILIAR = "it was shown on what `build` kept, which looks otherwise"
 FELL, CHANGED = "fidelity fell under its target", "inputs came to look different"
 # Of the samples may look strange. Where nothing has changed 0.05 to 0.09 do; but before a camera those that do come
 # together, while something passes, and with 0.15 here that was an alarm each time.
@@ -92,6 +93,7 @@ class Controller:
         self._next_lesson = FIRST_LESSON
         self._learning = False
         self._stopped = stopped  # by an operator
+        self._trusted = True
         self._lesson_mix: Mapping[int, float] = {}
         self._last_lesson: float | None = None
 
@@ -135,16 +137,24 @@ class Controller:
         self._last_lesson = now
         return [self._learn("its interval has passed")]
 
-    def learned(self, version: Version | None, now: float) -> list[Decision]:
+    def learned(self, version: Version | None, now: float, *, trusted: bool = True) -> list[Decision]:
         """A retraining has ended; with a version if one could be shown.
 
-        It is used if it is faster or was shown on more samples than the one before: always to keep the one that looks
-        faster would be to choose the one whose errors were counted too low.
+        Once what `build` kept is no longer `trusted`, versions of before are left, for it showed them. The new one is used
+        if it is faster or was shown on more samples than the one before: always to keep the one that looks faster would
+        be to choose the one whose errors were counted too low.
         """
         self._learning = False
         self._last_lesson = now
-        if version is None or self._stopped:
+        if self._stopped:
             return []
+        left: list[Decision] = []
+        if self._trusted and not trusted:
+            self._trusted = False
+            self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH]}
+            left = [self._use(FULL_DEPTH, UNFAMILIAR)]
+        if version is None:
+            return left
         used = self._versions[self.used]
         faster = self._long_mix.expect(version.seconds) < self._long_mix.expect(used.seconds)
         if self._good(used) and not faster and version.rows < used.rows:

@@ -220,7 +220,8 @@ class AdaptationService:
             lane.refused += version is None
             if lane.lesson is not None and lane.lesson.afresh:
                 return  # an alarm came meanwhile: what was made is out of date
-            self._carry_out(lane, lane.adapter.controller.learned(version, time.monotonic()))
+            controller, trusted = lane.adapter.controller, lane.adapter.trusted
+            self._carry_out(lane, controller.learned(version, time.monotonic(), trusted=trusted))
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self._save()
 

@@ -196,7 +196,7 @@ class _Street:
             self._adapter.begin_afresh(SINCE_ALARM)
         controller = self._adapter.controller
         version = self._adapter.learn(controller.shares(), lesson.reason)
-        self._carry_out(controller.learned(version, float(self._now)))
+        self._carry_out(controller.learned(version, float(self._now), trusted=self._adapter.trusted))
 
     def _carry_out(self, decisions: list[Decision]) -> None:
         for decision in decisions:

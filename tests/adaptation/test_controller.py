@@ -67,6 +67,27 @@ def test_a_slower_version_shown_on_less_is_let_go_and_one_shown_on_more_is_used(
     assert found.used == "000003"
 
 
+def test_what_build_showed_is_left_once_it_no_longer_speaks_for_the_traffic() -> None:
+    found = controller()
+    answered(found, 0, FIRST_LESSON)
+    found.learned(Version("000001", (0.0, 0.0), (0.2, 0.2), rows=900), 0.0)
+    (use,) = found.learned(None, 0.0, trusted=False)
+    assert isinstance(use, Use)
+    assert use.version == found.used == FULL_DEPTH
+    assert found.known() == (FULL_DEPTH,)
+    (use,) = found.learned(Version("000002", (0.0, 0.0), (0.8, 0.8), rows=200), 0.0, trusted=False)
+    assert isinstance(use, Use)
+    assert use.version == "000002"
+    assert found.learned(None, 0.0, trusted=False) == []  # it happens once
+    assert found.used == "000002"
+
+
+def test_distrust_does_not_begin_what_an_operator_has_stopped() -> None:
+    found = controller()
+    found.chosen(FULL_DEPTH, None)
+    assert found.learned(None, 0.0, trusted=False) == []
+
+
 def test_a_version_is_left_when_classes_come_that_it_gets_wrong() -> None:
     found = controller()
     answered(found, 0, FIRST_LESSON)

@@ -140,9 +140,9 @@ class Controller:
     def learned(self, version: Version | None, now: float, *, trusted: bool = True) -> list[Decision]:
         """A retraining has ended; with a version if one could be shown.
 
-        Once what `build` kept is no longer `trusted`, versions of before are left, for it showed them. The new one is used
-        if it is faster or was shown on more samples than the one before: always to keep the one that looks faster would
-        be to choose the one whose errors were counted too low.
+        Once what `build` kept is no longer `trusted`, versions of before are left, for it showed them. The new one is
+        used if it is faster or was shown on more samples than the last: always to keep the one that looks faster would be
+        to choose the one whose errors were counted too low.
         """
         self._learning = False
         self._last_lesson = now

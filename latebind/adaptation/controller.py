@@ -141,8 +141,8 @@ class Controller:
         """A retraining has ended; with a version if one could be shown.
 
         Once what `build` kept is no longer `trusted`, versions of before are left, for it showed them. The new one is
-        used if it is faster or was shown on more samples than the last: always to keep the one that looks faster would be
-        to choose the one whose errors were counted too low.
+        used if it is faster or was shown on more samples than the last: always to keep the one that looks faster would
+        be to choose the one whose errors were counted too low.
         """
         self._learning = False
         self._last_lesson = now

@@ -78,7 +78,9 @@ class Adapter:
         self._lessons = self._of_lookups(lessons) if lessons is not None else None
         self._kept = Kept.of(self._held_out, {name: (self._heads[name], at) for name, at in self._thresholds.items()})
         self.trusted = True  # whether what `build` kept looks like the traffic
-        self._promise = Promise(caches.target, max(caches.confidence, CONFIDENCE))
+        self._promise = Promise(
+            caches.target, max(caches.confidence, CONFIDENCE), tail=np.inf if caches.tail is None else caches.tail
+        )
         self._at_hand = {one.name: one for one in at_hand}
         self._costs = self._costs_of(self._at_hand)
         self.folder = versions_folder(directory.path, config.folder)

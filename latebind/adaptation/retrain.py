@@ -22,7 +22,7 @@ from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows
 from latebind.learned.train import distillation_loss
 
-STEPS, BATCH, DRAWN = 200, 128, 3_000
+STEPS, BATCH, DRAWN = 150, 128, 3_000
 APART = 0.1  # of the rows to learn from: thresholds are found on them
 RATE, DECAY = 1e-2, 1e-2
 BESIDE = 64  # units of the hidden layer beside the layer to answers
@@ -241,7 +241,10 @@ def _seen(heads: Mapping[str, Head], rows: Rows) -> Seen:
 
 def _candidates(heads: Mapping[str, Head], rows: Rows, drawn: Tensor, costs: Costs, promise: Promise) -> list[Floats]:
     """Return thresholds from strict to lax, found on rows that neither taught nor show."""
-    return path(Composer(_seen(heads, take(rows, drawn)), costs), fidelity=promise.fidelity, steps=PRICES)
+    composer = Composer(
+        _seen(heads, take(rows, drawn)), costs, allows=lambda choice: costs.tail(choice) <= promise.tail
+    )
+    return path(composer, fidelity=promise.fidelity, steps=PRICES)
 
 
 def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:

@@ -55,6 +55,10 @@ def build(
     fresh: Annotated[bool, typer.Option("--fresh", help="Train all anew, also what an earlier build trained.")] = False,
     memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES
     / 1e6,
+    tail: Annotated[
+        float | None,
+        typer.Option(help="For inputs that no cache answers: at most so many times the base model's latency, as 1.1."),
+    ] = None,
     fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97,
     confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95,
     min_stage_ms: Annotated[
@@ -130,6 +134,7 @@ def build(
                     disk=int(disk * 1e9),
                     explored=explored_folder(path),
                     cache_bytes=int(memory * 1e6),
+                    tail=tail,
                     threads=threads,
                     seed=seed,
                     progress=tell,

@@ -27,6 +27,12 @@ def calibrate(
     threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1,
     memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES
     / 1e6,
+    tail: Annotated[
+        float | None,
+        typer.Option(
+            help="For inputs that no cache answers: at most so many times the base model's latency. As built."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split into choosing and showing.")] = 0,
     json_file: JsonFile = None,
 ) -> None:
@@ -46,6 +52,7 @@ def calibrate(
             backend=backend,
             seed=seed,
             cache_bytes=int(memory * 1e6),
+            tail=tail,
             progress=tell,
         )
     show(f"learned caches for fidelity {fidelity:g}", [{"": label, " ": text} for label, text in report.rows()])

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -65,6 +66,7 @@ def build_caches(
     disk: int = DISK,
     explored: Path | None = None,
     cache_bytes: int = CACHE_BYTES,
+    tail: float | None = None,
     progress: Progress | None = None,
 ) -> CacheReport:
     """Train lookups behind stages, choose among them and write them into the model directory.
@@ -72,7 +74,8 @@ def build_caches(
     `fidelity` is the share of answers that must equal the base model's, on samples like `calibrate` and with
     `confidence`; 1.0 means no lookups at all. `fit` and `calibrate` must have no sample in common, and rows of `fit`
     that show the same thing must be neighbours, because its last part is kept from the predictors. Activations take
-    at most `disk` bytes at a time, the weights of all lookups in use `cache_bytes`.
+    at most `disk` bytes at a time, the weights of all lookups in use `cache_bytes`. A request that none of them answers
+    takes at most `tail` times the base model's latency, if that is given.
 
     There are up to `candidates` boundaries (0: all). At each, the most able network that pays is trained, or all of
     `kinds` that may pay (`networks.make_predictor`); then which are used is composed (GATI, section 4), and the report
@@ -83,7 +86,7 @@ def build_caches(
     `(B, classes) float32`, `TrainingStopped` if a training dies. With too few samples for the target there are fewer
     exits or none, and a warning says so.
     """
-    promise = Promise(fidelity, confidence, cache_bytes)
+    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail)
     if candidates < 0 or presentations < 1 or disk < 1:
         raise ConfigError("presentations and disk must be 1 or more, candidates 1 or more or 0 for all boundaries")
     torch.set_num_threads(threads)
@@ -115,14 +118,18 @@ def recalibrate(
     backend: str | None = None,
     seed: int = 0,
     cache_bytes: int = CACHE_BYTES,
+    tail: float | None = None,
     progress: Progress | None = None,
 ) -> CacheReport:
     """Choose the thresholds of the learned caches in a model directory anew on `held_out`, without training.
 
-    `backend` is the one that will serve, if not the one built for. Other settings and errors are those of
-    `build_caches`; a model without learned caches raises `ConfigError`.
+    `backend` is the one that will serve, if not the one built for; `tail` is that of the build unless it is given.
+    Other settings and errors are those of `build_caches`; a model without learned caches raises `ConfigError`.
     """
-    promise = Promise(fidelity, confidence, cache_bytes)
+    caches = read_caches(directory)
+    if tail is None and caches is not None:
+        tail = caches.tail
+    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail)
     builder, trained, rows = _stored_caches(directory, held_out, promise, threads, backend, seed, progress)
     return builder.calibrate(directory, trained, rows)
 

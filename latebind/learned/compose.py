@@ -45,6 +45,10 @@ class Costs:
         """Seconds of the network without any lookup."""
         return sum(self.segments)
 
+    def tail(self, choice: "Choice") -> float:
+        """Return how many times the network's seconds a request takes that none of these lookups answers."""
+        return 1.0 + sum(self.lookups[k] for k in choice) / self.whole
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -84,7 +88,8 @@ def every_choice(_choice: Choice) -> bool:
 class Composer:
     """Finds lookups and thresholds that minimise mean seconds + price x (share of answers that differ).
 
-    `allows` says which lookups may be together. The search begins at the best of `starts`.
+    `allows` says which lookups may be together. The search begins at the best of those `starts` that are allowed, or at
+    none.
     """
 
     def __init__(
@@ -99,7 +104,7 @@ class Composer:
         self.costs = costs
         self.allows = allows
         every = tuple(range(len(costs.lookups)))
-        self._starts = [every] if starts is None else list(starts)
+        self._starts = [start for start in ([every] if starts is None else starts) if allows(start)] or [()]
         self._order = np.argsort(-seen.scores, axis=1, kind="stable")
         ordered = np.take_along_axis(seen.scores, self._order, axis=1)
         self._ends = np.ones(ordered.shape, dtype=np.bool_)  # a threshold cannot part equal scores

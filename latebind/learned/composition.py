@@ -39,11 +39,12 @@ class Composition:
     promise: Promise
 
     def allows(self, choice: Choice) -> bool:
-        """Tell whether these lookups may be used together: at most `AT_ONE_BOUNDARY`, within the memory."""
+        """Tell whether these lookups may be used together: at most `AT_ONE_BOUNDARY`, within memory and tail."""
         chosen = [self.variants[k] for k in choice]
         behind = Counter(variant.stage for variant in chosen)
         few = max(behind.values(), default=0) <= AT_ONE_BOUNDARY
-        return few and sum(variant.bytes for variant in chosen) <= self.promise.cache_bytes
+        small = sum(variant.bytes for variant in chosen) <= self.promise.cache_bytes
+        return few and small and self.costs.tail(choice) <= self.promise.tail
 
     def choose(self, seen: Seen, worlds: Sequence[Seen]) -> Trial:
         """Return the choice to take; `seen` chooses, `worlds` show the bound."""

@@ -1,6 +1,7 @@
-"""What learned caches are to keep: a fidelity, with what confidence it is shown, and within how much memory."""
+"""What learned caches are to keep: a fidelity, with what confidence it is shown, within how much memory and time."""
 
 from dataclasses import dataclass
+from math import inf
 
 from latebind.domain.errors import ConfigError
 from latebind.learned.calibrate import samples_needed
@@ -12,13 +13,15 @@ CACHE_BYTES = 8_000_000
 class Promise:
     """`fidelity` is the share of answers that equal the base model's; 1.0 means no lookups at all.
 
-    `confidence` is that of the bound on it, `cache_bytes` the most that the weights of lookups in use may take. Raises
-    `ConfigError` for what makes no sense.
+    `confidence` is that of the bound on it, `cache_bytes` the most that the weights of lookups in use may take. A request
+    that no lookup answers takes at most `tail` times the base model's latency. Raises `ConfigError` for what makes no
+    sense.
     """
 
     fidelity: float = 0.97
     confidence: float = 0.95
     cache_bytes: int = CACHE_BYTES
+    tail: float = inf
 
     def __post_init__(self) -> None:
         if not 0.0 < self.fidelity <= 1.0:
@@ -29,6 +32,8 @@ class Promise:
             raise ConfigError(f"confidence {self.confidence} is not between 0 and 1: give a share, as 0.95")
         if self.cache_bytes < 0:
             raise ConfigError(f"{self.cache_bytes} bytes for learned caches: give 0 or more")
+        if not self.tail >= 1.0:
+            raise ConfigError(f"a tail of {self.tail:g} times the base model's: give 1 or more, such as 1.1")
 
     @property
     def exact(self) -> bool:

@@ -81,6 +81,7 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
             for one in kept
             if one.plan.name not in used
         ),
+        tail=promise.tail if np.isfinite(promise.tail) else None,
     )
     files = {one.plan.name: one.files for one in kept}
     held_out = _held_out(outcome, kept)

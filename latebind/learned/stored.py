@@ -64,7 +64,8 @@ class SpareLookup:
 class StoredCaches:
     """All learned caches of a model and the promise that they were calibrated for.
 
-    `spare` are there but not in use: another calibration may take them up, or adaptation those beside one in use.
+    `spare` are there but not in use: another calibration may take them up, or adaptation those beside one in use. A
+    promise without a `tail` has None.
     """
 
     format: int
@@ -75,6 +76,7 @@ class StoredCaches:
     calibrated_on: int
     lookups: tuple[StoredLookup, ...]
     spare: tuple[SpareLookup, ...] = ()
+    tail: float | None = None
 
     @property
     def every(self) -> tuple[StoredLookup | SpareLookup, ...]:

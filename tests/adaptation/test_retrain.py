@@ -60,6 +60,14 @@ def test_where_one_class_dominates_far_more_leave_early() -> None:
     assert skewed.wrong[3] > skewed.wrong[0]  # what does not come is not cared for
 
 
+def test_a_lesson_keeps_to_lookups_within_the_tail() -> None:
+    mix = dict.fromkeys(range(CLASSES), 0.2)
+    for tail, expected in ((1.0, False), (2.0, True)):
+        promise = Promise(0.95, 0.95, tail=tail)
+        made = retrain({"a": built_head()}, material(even(), None), mix, COSTS, promise=promise, seed=1)
+        assert (made is not None) is expected
+
+
 def test_the_target_holds_on_new_rows_of_the_same_mix() -> None:
     mix = {0: 0.6, 1: 0.2, 2: 0.2}
     made = retrain({"a": built_head()}, material(even(3_000), None), mix, COSTS, promise=PROMISE, seed=1)

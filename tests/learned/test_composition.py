@@ -1,10 +1,12 @@
 """Composition: what may be together, what the paper's rules know, and that the search is no worse than they."""
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
 
+from latebind.domain.errors import ConfigError
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.composition import Composition
 from latebind.learned.ilp import Variant
@@ -29,10 +31,10 @@ def observed(seed: int, samples: int = 1_200) -> Seen:
     return Seen(margin + random.normal(0.0, 0.05, margin.shape), margin > 0.0)
 
 
-def composition(*, memory: int = 10_000) -> Composition:
+def composition(*, memory: int = 10_000, tail: float = inf) -> Composition:
     segments = (0.0, 0.0, 1.0, 1.0, 0.0, 2.0)  # between lookups of one boundary there is nothing
     costs = Costs(segments, tuple(variant.seconds for variant in VARIANTS))
-    return Composition(VARIANTS, costs, STAGES, Promise(0.95, 0.9, memory))
+    return Composition(VARIANTS, costs, STAGES, Promise(0.95, 0.9, memory, tail))
 
 
 def test_two_lookups_at_a_boundary_and_all_within_memory() -> None:
@@ -79,3 +81,19 @@ def test_the_search_is_no_worse_than_any_rule_and_keeps_its_bounds(seed: int, me
 def test_without_memory_nothing_is_chosen() -> None:
     taken = composition(memory=10).choose(observed(0), [observed(1)])
     assert taken.choice == ()
+
+
+def test_lookups_that_all_miss_stay_within_the_tail() -> None:
+    limited = composition(tail=1.08)  # of 4.0: 0.32
+    assert limited.allows((0,))
+    assert limited.allows((1, 2, 4))
+    assert not limited.allows((0, 1))
+    taken = limited.choose(observed(0), [observed(1, samples=2_000)])
+    assert taken.choice
+    assert limited.costs.tail(taken.choice) <= 1.08
+    assert composition(tail=1.0).choose(observed(0), [observed(1)]).choice == ()
+
+
+def test_a_tail_shorter_than_the_base_models_makes_no_sense() -> None:
+    with pytest.raises(ConfigError, match=r"0\.9 times.*give 1 or more"):
+        Promise(tail=0.9)

@@ -13,9 +13,9 @@ CACHE_BYTES = 8_000_000
 class Promise:
     """`fidelity` is the share of answers that equal the base model's; 1.0 means no lookups at all.
 
-    `confidence` is that of the bound on it, `cache_bytes` the most that the weights of lookups in use may take. A request
-    that no lookup answers takes at most `tail` times the base model's latency. Raises `ConfigError` for what makes no
-    sense.
+    `confidence` is that of the bound on it, `cache_bytes` the most that the weights of lookups in use may take, and
+    `tail` how many times the base model's latency a request may take that none of them answers. Raises `ConfigError`
+    for what makes no sense.
     """
 
     fidelity: float = 0.97

@@ -14,7 +14,7 @@ from torch import Tensor
 from latebind.learned.head import Head, HeadFunction
 from latebind.learned.stored import Rows
 
-FEWEST = 60  # samples of the traffic
+FEWEST = 30  # samples of the traffic
 MOST_LESS = 0.15  # of the samples, that lookups may answer less often like the base model than they should
 MOST_LESS_SURE = 0.3  # that may leave less often than they should
 
@@ -60,7 +60,12 @@ class Kept:
         right, sure = _asked(traffic, name, *self.lookups[name])
         known, classes = self.known[name], traffic.classes
         less, less_sure = known.right[classes] - right, known.sure[classes] - sure
-        return float(less.mean()) <= MOST_LESS and float(less_sure.mean()) <= MOST_LESS_SURE
+        return not (_clearly(less, above=MOST_LESS) or _clearly(less_sure, above=MOST_LESS_SURE))
+
+
+def _clearly(less: Tensor, *, above: float) -> bool:
+    """Tell whether a mean is above a limit by more than its standard error."""
+    return float(less.mean()) - float(less.std()) / len(less) ** 0.5 > above
 
 
 def _asked(rows: Rows, name: str, head: Head, threshold: float) -> tuple[Tensor, Tensor]:

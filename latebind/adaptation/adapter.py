@@ -159,7 +159,7 @@ class Adapter:
             return None
         if not self.trusted:
             self._learned = made.heads
-        return self._publish(made, mix, reason)
+        return self._publish(made, mix, reason, current=given.current)
 
     def version(self, name: str) -> Version | None:
         """Return what a version does; None for full depth."""
@@ -168,7 +168,7 @@ class Adapter:
         if name == FULL_DEPTH:
             return None
         about = self.versions.about(name)
-        return Version(name, about.wrong, about.seconds, about.mix, about.rows)
+        return Version(name, about.wrong, about.seconds, about.mix)  # how the traffic was then is not known any more
 
     def save(self) -> None:
         """Write the windows to disk."""
@@ -210,7 +210,7 @@ class Adapter:
                 compared.append(Compared(one.answer == base, strange[place]))
         return compared
 
-    def _publish(self, made: Adapted, mix: dict[int, float], reason: str) -> Version:
+    def _publish(self, made: Adapted, mix: dict[int, float], reason: str, *, current: int) -> Version:
         about = About(
             format=FORMAT,
             made=time.time(),
@@ -226,7 +226,7 @@ class Adapter:
             mix=mix,
         )
         name = self.versions.publish(about, {lookup: made.heads[lookup] for lookup in made.thresholds})
-        return Version(name, about.wrong, about.seconds, about.mix, about.rows)
+        return Version(name, about.wrong, about.seconds, about.mix, current)
 
     def _of_lookups(self, rows: Rows) -> Rows:
         """Return what the lookups at hand see of rows."""

@@ -65,7 +65,7 @@ class Kept:
 
 def _clearly(less: Tensor, *, above: float) -> bool:
     """Tell whether a mean is above a limit by more than its standard error."""
-    return float(less.mean()) - float(less.std()) / len(less) ** 0.5 > above
+    return float(less.mean() - less.std() / len(less) ** 0.5) > above
 
 
 def _asked(rows: Rows, name: str, head: Head, threshold: float) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
@@ -71,6 +73,13 @@ class Built:
     @property
     def calibrate(self) -> Samples:
         return samples(FIT, FIT + CALIBRATE)
+
+    @property
+    def rows(self) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.int64]]:
+        """The images to calibrate with and their labels, as benchmarks take them."""
+        images, labels = digits()
+        part = slice(FIT, FIT + CALIBRATE)
+        return {"image": images[part].numpy()}, labels[part].numpy()
 
     @property
     def unseen(self) -> Tensor:

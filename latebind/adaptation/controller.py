@@ -34,7 +34,8 @@ class Version:
     """What one version does to each class of the base model's answers.
 
     `wrong[c]` is the share answered differently, `seconds[c]` the mean at batch 1; `mix` are the shares of classes that
-    it was made for, `rows` how many samples since the traffic changed had a say in it.
+    it was made for, `rows` how many samples since the traffic changed had a say in it (of `built`, how many it was
+    shown on).
     """
 
     name: str

@@ -99,6 +99,11 @@ class EngineClient:
             os.close(slots)
         return client
 
+    @property
+    def process_id(self) -> int:
+        """The number of the engine's process."""
+        return self._process.pid
+
     def live(self) -> bool:
         """Whether the engine's process is there."""
         return self._alive

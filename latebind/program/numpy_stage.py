@@ -59,10 +59,9 @@ def _item(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> Step | None:
 
 
 def _view(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> Step | None:
-    del shapes
-    source, wanted = _name(node), node.args[1]
-    sizes = wanted[1:] if isinstance(wanted, tuple) else ()
-    if source is None or not all(isinstance(size, int) for size in sizes):
+    """Rows stay rows."""
+    source, sizes = _name(node), shapes.get(node.name)
+    if source is None or sizes is None:
         return None
     return lambda values: values[source].reshape(len(values[source]), *sizes)
 
@@ -101,21 +100,20 @@ def _pool(reduce: Callable[..., Array], mean: bool, node: Node, shapes: Mapping[
 
 def _is_plain(node: Node) -> bool:
     """Tell whether cells do not overlap, nothing is padded, and no cell is spread out or divided otherwise."""
-    arguments = dict(enumerate(node.args)) | dict(node.kwargs)
+    arguments = dict(enumerate(node.args))
     averages = node.op == AVERAGE
     stride, padding = arguments.get(2, ()), arguments.get(3, 0)
     dilation, divisor = (1, arguments.get(6)) if averages else (arguments.get(4, 1), None)
-    plain = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and divisor is None and not node.kwargs
-    return plain and (stride in ((), None) or _pair(stride) == _pair(arguments[1]))
+    plain = _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and divisor is None
+    return plain and not node.kwargs and (stride in ((), None) or _pair(stride) == _pair(arguments[1]))
 
 
 def _pair(argument: Argument) -> tuple[int, int]:
     """Return height and width of an argument that may be one number for both; zeros if it is neither."""
     if isinstance(argument, int):
         return argument, argument
-    if isinstance(argument, tuple) and argument and all(isinstance(one, int) for one in argument):
-        return int(argument[0]), int(argument[-1])  # type: ignore[arg-type]
-    return 0, 0
+    sizes = [one for one in argument if isinstance(one, int)] if isinstance(argument, tuple) else []
+    return (sizes[0], sizes[-1]) if sizes else (0, 0)
 
 
 def _name(node: Node) -> str | None:

@@ -16,13 +16,12 @@ def test_a_fall_must_be_caught_in_time() -> None:
 
 
 def test_changes_of_digits_are_caught(built: Built) -> None:
-    assert isinstance(built.calibrate.inputs, dict)
-    assert built.calibrate.labels is not None
+    rows, labels = built.rows
     found = drift.run(
         built.directory.path.parent.parent,
         "digits",
-        {"image": built.calibrate.inputs["image"].numpy()},
-        built.calibrate.labels.numpy(),
+        rows,
+        labels,
         trials=1,
         fidelity=0.9,
         by=3.0,

@@ -39,13 +39,12 @@ def test_the_worst_window_counts_from_the_first_version_on() -> None:
 
 
 def test_services_that_differ_stand_side_by_side(built: Built, tmp_path: Path) -> None:
-    assert isinstance(built.calibrate.inputs, dict)
-    assert built.calibrate.labels is not None
+    rows, labels = built.rows
     found = locality.run(
         built.directory.path.parent.parent,
         "digits",
-        {"image": built.calibrate.inputs["image"].numpy()},
-        built.calibrate.labels.numpy(),
+        rows,
+        labels,
         Traffic(alpha=2.0, phases=2, length=150, jitter=0),
         setting=Setting(),
         fidelity=0.9,

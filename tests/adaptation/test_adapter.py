@@ -1,0 +1,69 @@
+"""Lessons on traffic that is like what build kept, and on traffic that is not. Digits have a quick spare lookup."""
+
+import time
+from pathlib import Path
+
+import torch
+
+from latebind.adaptation.adapter import Adapter
+from latebind.adaptation.window import Sample
+from latebind.domain.config import AdaptationConfig
+from latebind.learned.stored import HELD_OUT, read_caches, read_rows
+from tests.digits import Built
+
+CLASSES = 10
+MIX = dict.fromkeys(range(CLASSES), 1 / CLASSES)
+
+
+def adapter(built: Built, folder: Path) -> Adapter:
+    return Adapter(built.directory, AdaptationConfig(on=True, folder=str(folder)), threads=1, backend=None)
+
+
+def show(found: Adapter, built: Built, *, familiar: bool, count: int) -> None:
+    """Have rows that build kept come as samples; unfamiliar ones are answered as the class after theirs."""
+    kept = read_rows(built.directory, HELD_OUT)
+    assert kept is not None
+    for place in range(count):
+        answer = (int(kept.classes[place]) + (not familiar)) % CLASSES
+        answers = torch.nn.functional.one_hot(torch.tensor(answer), CLASSES).bfloat16() * 10
+        features = {name: kept.features[name][place] for name in found.built_lookups()}
+        sample = Sample(time.time(), 0, features, answers, answer, torch.zeros(2), 1.0)
+        found.shown.add(sample)
+        found.taught.add(sample)
+
+
+def used(built: Built) -> tuple[set[str], set[str]]:
+    caches = read_caches(built.directory)
+    assert caches is not None
+    return {one.name for one in caches.lookups}, {one.name for one in caches.at_hand}
+
+
+def test_unfamiliar_traffic_is_learned_by_every_lookup_at_hand_whatever_was_learned_before(
+    built: Built, tmp_path: Path
+) -> None:
+    in_use, at_hand = used(built)
+    assert in_use < at_hand
+    found = adapter(built, tmp_path)
+    show(found, built, familiar=True, count=20)
+    found.learn(MIX, "a first lesson, that goes well")
+    assert found.trusted
+    assert set(found._learned) == at_hand
+    show(found, built, familiar=False, count=200)
+    found.learn(MIX, "another camera")
+    assert not found.trusted
+    assert set(found._learned) == at_hand
+
+
+def test_a_version_counts_the_samples_since_the_traffic_changed(built: Built, tmp_path: Path) -> None:
+    found = adapter(built, tmp_path)
+    show(found, built, familiar=True, count=60)
+    version = found.learn(MIX, "there is more to learn from")
+    assert version is not None
+    assert version.rows == 60
+    found.moved(5)
+    later = found.learn(MIX, "the mix of classes has changed")
+    assert later is not None
+    assert later.rows == 5
+    again = found.version(later.name)
+    assert again is not None
+    assert again.rows == 0

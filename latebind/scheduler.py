@@ -14,7 +14,7 @@ from latebind.batching.view import Launch, ModelView, Wait, WorkView
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.events import Arrived, Cancelled, Event, StageDone, StageFailed, Woke
+from latebind.domain.events import Arrived, Cancelled, Event, Exited, StageDone, StageFailed, Woke
 
 
 class State(Enum):
@@ -67,7 +67,10 @@ class Lane:
 
 @dataclass(slots=True)
 class SubBatch:
-    """Requests that run together on one worker, all at the same stage."""
+    """Requests that run together on one worker, all at the same stage.
+
+    Those answered aside leave at once; where all have, the stage runs to its end for nobody.
+    """
 
     lane: Lane
     stage: int
@@ -96,6 +99,7 @@ class Scheduler:
             Arrived: self._arrived,
             Cancelled: self._cancelled,
             StageDone: self._stage_done,
+            Exited: self._exited,
             StageFailed: self._stage_failed,
             Woke: self._woke,
         }
@@ -135,7 +139,6 @@ class Scheduler:
         assert all(self._live[i].state is not State.QUEUED for i in members), "a running request counts as queued"
         slots = [(request.model, request.slot) for request in self._live.values()]
         assert len(set(slots)) == len(slots), "a slot has two owners"
-        assert all(batch.members for batch in running), "a worker runs an empty batch"
         assert not (queued and self._wake == inf and None in self._workers), "a free worker forgets who waits"
         work = sum(len(lane.queue) * lane.seconds_per_request for lane in self._lanes.values())
         assert abs(self._backlog - work) <= 1e-6 * max(1.0, work), "the backlog does not fit the queues"
@@ -199,6 +202,17 @@ class Scheduler:
             actions.append(self._run(event.worker, batch))
         else:
             self._workers[event.worker] = None
+
+    def _exited(self, event: Exited, now: float, actions: list[Action]) -> None:
+        """End those that are still here; others were answered by the end of their network just before."""
+        batch = self._workers[event.worker] if 0 <= event.worker < len(self._workers) else None
+        if batch is None:
+            return
+        for i in event.requests:
+            request = batch.members.pop(i, None)
+            if request is not None:
+                request.stage = event.stage
+                self._end(request, Outcome.ANSWERED, now, actions)
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
         batch = self._busy(event.worker)

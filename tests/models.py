@@ -17,12 +17,17 @@ def served(
     max_batch: int = 4,
     max_queued: int = 100,
     hit_rates: dict[int, float] | None = None,
+    aside: float | None = None,
 ) -> ServedModel:
-    """A model whose every stage takes `seconds` and `per_row` more for each row past the first."""
+    """A model whose every stage takes `seconds` and `per_row` more for each row past the first.
+
+    Lookups cost nothing, or answer `aside` so many seconds after their stage.
+    """
     curve = Curve((1, 2), (seconds, seconds + per_row))
     rates = hit_rates or {}
     spec = ModelSpec(name, "1", (VECTOR,), (SCORES,), stages, max_batch, tuple(rates))
-    costs = ModelCosts((curve,) * stages, {}, rates)
+    lookups = {} if aside is None else dict.fromkeys(rates, Curve((1,), (aside,)))
+    costs = ModelCosts((curve,) * stages, lookups, rates, aside=aside is not None)
     return ServedModel(spec, costs, max_queued)
 
 

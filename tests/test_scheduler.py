@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.events import Arrived, Cancelled, StageDone, StageFailed, Woke
+from latebind.domain.events import Arrived, Cancelled, Exited, StageDone, StageFailed, Woke
 from latebind.scheduler import Scheduler
 from tests.models import config, served
 
@@ -292,3 +292,32 @@ def test_every_request_ends_once_whatever_happens(
             tell(Woke())
     assert set(ended) == set(range(last))
     assert scheduler.stats()["queued"] == scheduler.stats()["running"] == 0
+
+
+def test_a_hit_aside_is_answered_while_its_stage_runs_and_leaves_the_batch_at_the_boundary() -> None:
+    scheduler = Scheduler(config(served(hit_rates={0: 0.5})))
+    scheduler.handle(arrived(1, 2), 0.0)
+    assert scheduler.handle(StageDone(0), 0.01) == [run(1, 1, 2)]
+    assert scheduler.handle(Exited(0, 0, (2,)), 0.013) == [Reply(2, "net", Outcome.ANSWERED, 0, 0.0, 0.013)]
+    assert scheduler.handle(StageDone(0), 0.02) == [run(2, 1)]
+    scheduler.check()
+
+
+def test_a_batch_that_has_all_been_answered_aside_stops_at_the_next_boundary() -> None:
+    scheduler = Scheduler(config(served(hit_rates={0: 0.5})))
+    scheduler.handle(arrived(1), 0.0)
+    scheduler.handle(StageDone(0), 0.01)
+    assert scheduler.handle(Exited(0, 0, (1,)), 0.011) == [Reply(1, "net", Outcome.ANSWERED, 0, 0.0, 0.011)]
+    assert scheduler.handle(arrived(2), 0.012) == []  # the worker still runs the stage
+    scheduler.check()
+    assert scheduler.handle(StageDone(0), 0.02) == [run(0, 2)]
+
+
+def test_a_hit_aside_that_comes_after_the_end_of_the_network_changes_nothing() -> None:
+    scheduler = Scheduler(config(served(stages=2, hit_rates={0: 0.5})))
+    scheduler.handle(arrived(1), 0.0)
+    scheduler.handle(arrived(2), 0.001)
+    scheduler.handle(StageDone(0), 0.01)
+    assert outcomes(scheduler.handle(StageDone(0), 0.02)) == {1: Outcome.ANSWERED}
+    assert scheduler.handle(Exited(0, 0, (1,)), 0.021) == []
+    assert scheduler.stats() == {"accepted": 2, "queued": 0, "running": 1, "ended": 1}

@@ -82,6 +82,7 @@ class Adapter:
             caches.target, max(caches.confidence, CONFIDENCE), tail=np.inf if caches.tail is None else caches.tail
         )
         self._at_hand = {one.name: one for one in at_hand}
+        self._aside = caches.aside
         self._costs = self._costs_of(self._at_hand)
         self.folder = versions_folder(directory.path, config.folder)
         self.versions = Versions(self.folder, directory)
@@ -258,7 +259,8 @@ class Adapter:
         lookups = [self._at_hand[name] for name in names]
         ends = [one.stage + 1 for one in lookups]
         segments = tuple(sum(seconds[a:b]) for a, b in zip([0, *ends], [*ends, len(seconds)], strict=True))
-        return Costs(segments, tuple(one.seconds.at(1) for one in lookups))
+        beside = tuple(one.slower for one in lookups) if self._aside else None
+        return Costs(segments, tuple(one.seconds.at(1) for one in lookups), beside)
 
     def _inputs(self, sampled: Sequence[Sampled]) -> tuple[Tensor, ...]:
         columns: list[Tensor] = []

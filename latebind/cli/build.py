@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.lookups import Lookups, LookupsOption
 from latebind.cli.sources import example_inputs, load_module, load_samples, options
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import CANDIDATES, DISK, PRESENTATIONS, build_caches
@@ -59,6 +60,7 @@ def build(
         float | None,
         typer.Option(help="For inputs that no cache answers: at most so many times the base model's latency, as 1.1."),
     ] = None,
+    lookups: LookupsOption = Lookups.AUTO,
     fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97,
     confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95,
     min_stage_ms: Annotated[
@@ -135,6 +137,7 @@ def build(
                     explored=explored_folder(path),
                     cache_bytes=int(memory * 1e6),
                     tail=tail,
+                    aside=lookups.aside,
                     threads=threads,
                     seed=seed,
                     progress=tell,

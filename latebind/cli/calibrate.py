@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from latebind.cli.console import JsonFile, progress, reporting, save, show
+from latebind.cli.lookups import Lookups, LookupsOption
 from latebind.cli.sources import load_samples, options
 from latebind.learned.build import recalibrate
 from latebind.learned.promise import CACHE_BYTES
@@ -33,6 +34,7 @@ def calibrate(
             help="For inputs that no cache answers: at most so many times the base model's latency. As built."
         ),
     ] = None,
+    lookups: LookupsOption = Lookups.AUTO,
     seed: Annotated[int, typer.Option(help="Seed of the split into choosing and showing.")] = 0,
     json_file: JsonFile = None,
 ) -> None:
@@ -53,6 +55,7 @@ def calibrate(
             seed=seed,
             cache_bytes=int(memory * 1e6),
             tail=tail,
+            aside=lookups.aside,
             progress=tell,
         )
     show(f"learned caches for fidelity {fidelity:g}", [{"": label, " ": text} for label, text in report.rows()])

@@ -39,7 +39,8 @@ class ModelCosts:
     """The measured costs of one model on one kind of worker.
 
     `stages[i]` is the latency curve of stage i. `lookups[i]` is that of the learned cache behind stage i and
-    `hit_rates[i]` the share of all requests that leave there; both only have the stages with a cache.
+    `hit_rates[i]` the share of all requests that leave there; both only have the stages with a cache. Lookups `aside`
+    run while the network goes on, which waits for none of them.
     """
 
     stages: tuple[Curve, ...]
@@ -47,10 +48,11 @@ class ModelCosts:
     hit_rates: dict[int, float] = field(default_factory=dict)
     weight_bytes: int = 0
     load_seconds: float = 0.0
+    aside: bool = False
 
     def step(self, stage: int, batch: int) -> float:
-        """Return the seconds of stage `stage` and the lookup behind it for a batch of this size."""
-        lookup = self.lookups.get(stage)
+        """Return the seconds of stage `stage`, and of the lookup that it waits for, for a batch of this size."""
+        lookup = None if self.aside else self.lookups.get(stage)
         return self.stages[stage].at(batch) + (lookup.at(batch) if lookup else 0.0)
 
     def remaining(self, stage: int, batch: int) -> float:

@@ -12,10 +12,10 @@ import msgspec
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import ConfigError
-from latebind.domain.events import Arrived, Cancelled, Event, StageDone, StageFailed, Woke
+from latebind.domain.events import Arrived, Cancelled, Event, Exited, StageDone, StageFailed, Woke
 
 KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Arrived, Cancelled, StageDone, StageFailed, Woke, Run, Reply, WakeAt)
+    kind.__name__: kind for kind in (Arrived, Cancelled, StageDone, Exited, StageFailed, Woke, Run, Reply, WakeAt)
 }
 FIELDS = {name: tuple(kind.__dataclass_fields__) for name, kind in KINDS.items()}
 

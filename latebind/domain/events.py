@@ -33,6 +33,18 @@ class StageDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Exited:
+    """A learned cache behind `stage`, asked aside, has answered `requests` while their network runs on.
+
+    Those that have ended meanwhile do not count.
+    """
+
+    worker: int
+    stage: int
+    requests: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StageFailed:
     """A stage raised; none of its sub-batch has an answer."""
 
@@ -44,4 +56,4 @@ class Woke:
     """A time asked for by `WakeAt` has come. A late or doubled one is harmless."""
 
 
-Event = Arrived | Cancelled | StageDone | StageFailed | Woke
+Event = Arrived | Cancelled | StageDone | Exited | StageFailed | Woke

@@ -1,6 +1,7 @@
 """The live driver: tells the scheduler what happened and performs what it answers, under one lock.
 
-One thread more than there are workers: one listens for events, the others run stages. The thread that hears of a
+One thread more than there are workers: one listens for events, the others run stages (lookups aside have one of their
+own beside each worker). The thread that hears of a
 request goes and runs it itself while another takes over listening, so no request waits for a thread to wake up; the
 thread that ends a stage takes its next `Run` back at once (leader and followers, Schmidt et al. 2000).
 """
@@ -17,7 +18,7 @@ import torch
 from latebind.domain.actions import Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
-from latebind.domain.events import Event, StageDone, StageFailed, Woke
+from latebind.domain.events import Event, Exited, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
 from latebind.engine.messages import pack_ended
 from latebind.engine.worker import Worker
@@ -55,6 +56,8 @@ class Driver:
         self._listening = Lock()  # held by the one thread that listens
         self._ready: deque[Run] = deque()
         self._closed = False
+        for worker in workers:
+            worker.tell(self._overhear)
 
     def run(self) -> None:
         """Serve with this thread and one for each worker until `listen` has no more."""
@@ -64,6 +67,8 @@ class Driver:
         self._take_part()
         for thread in threads:
             thread.join()
+        for worker in self._workers:
+            worker.close()
 
     def snapshot(self) -> dict[str, object]:
         """Return the metrics and counts of this moment as plain types."""
@@ -95,6 +100,13 @@ class Driver:
                         self._wake_time = inf
                         events.append(Woke())
                 self._ready.extend(self._handle(events)[0])
+
+    def _overhear(self, event: Exited) -> None:
+        """Answer those of a lookup aside; what is to run because of it goes to whoever listens."""
+        runs, sooner = self._handle((event,))
+        if runs or sooner:
+            self._ready.extend(runs)
+            self._wake()
 
     def _follow(self, event: StageDone | StageFailed) -> Run | None:
         """Report a stage and return what its worker runs next; runs of other workers go to whoever listens."""

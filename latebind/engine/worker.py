@@ -1,6 +1,7 @@
 """Runs stages for one worker: gathers inputs from slots, keeps activations between stages, looks up, writes answers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from torch import Tensor
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import ModelCosts
-from latebind.domain.events import StageDone
+from latebind.domain.events import Exited, StageDone
 from latebind.domain.model import ModelSpec
+from latebind.engine.aside import Aside
 from latebind.engine.slots import SlotMemory
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup, load_lookups
@@ -61,6 +63,17 @@ class Worker:
         self._lookups = {name: model.lookups for name, model in models.items()}
         self._requests: tuple[int, ...] = ()
         self._activation: Tensor | None = None
+        self._aside = Aside(self._answers) if any(model.costs.aside for model in models.values()) else None
+
+    def tell(self, report: Callable[[Exited], None]) -> None:
+        """Have `report` hear, on a thread of its own, of those whom a lookup aside has answered."""
+        if self._aside is not None:
+            self._aside.report = report
+
+    def close(self) -> None:
+        """Let lookups aside end."""
+        if self._aside is not None:
+            self._aside.close()
 
     def adopt(self, model: str, heads: Mapping[str, tuple[Head, float]] | None) -> None:
         """Use these heads and thresholds by name from the next stage on; None: those of `build`. From any thread."""
@@ -71,8 +84,14 @@ class Worker:
         self._lookups[model] = built
 
     def run(self, action: Run) -> StageDone:
-        """Run one stage; a member that the learned cache behind it answers has its outputs in its slot and exits."""
+        """Run one stage; a member that the learned cache behind it answers has its outputs in its slot and exits.
+
+        Where lookups run aside, nobody exits here.
+        """
         model = self._models[action.model]
+        aside = self._aside if model.costs.aside else None
+        if aside is not None:
+            aside.go_on(action)
         inputs_rows, outputs_rows = self._slots[action.model]
         if action.stage == 0:
             inputs = tuple(_gather(rows, action.slots) for rows in inputs_rows)
@@ -81,13 +100,18 @@ class Worker:
         results = model.program.stages[action.stage](*inputs)
         if action.stage + 1 == len(model.program.stages):
             self._requests, self._activation = (), None
-            for rows, result in zip(outputs_rows, results, strict=True):
-                _scatter(rows, action.slots, result)
+            with aside.ending(action) if aside is not None else nullcontext(range(len(action.slots))) as places:
+                for rows, result in zip(outputs_rows, results, strict=True):
+                    _scatter(rows, action.slots, result, places)
             return StageDone(action.worker)
         self._requests, self._activation = action.requests, results[0]
-        return StageDone(
-            action.worker, self._look_up(self._lookups[action.model].get(action.stage), action, results[0])
-        )
+        lookup = self._lookups[action.model].get(action.stage)
+        if lookup is None:
+            return StageDone(action.worker)
+        if aside is not None:
+            aside.ask(lookup, action, results[0].clone())
+            return StageDone(action.worker)
+        return StageDone(action.worker, self._look_up(lookup, action, results[0]))
 
     def _kept(self, requests: tuple[int, ...]) -> Tensor:
         """Return the activations of `requests`, of those that the last stage left here: the batch is compacted."""
@@ -97,10 +121,8 @@ class Worker:
         places = {request: place for place, request in enumerate(self._requests)}
         return self._activation[[places[request] for request in requests]]
 
-    def _look_up(self, lookup: Lookup | None, action: Run, activation: Tensor) -> tuple[int, ...]:
+    def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> tuple[int, ...]:
         """Write the answers of those that hit into their slots and return who they are."""
-        if lookup is None:
-            return ()
         answers, hits = lookup(activation)
         rows = self._answers[action.model]
         exited = []
@@ -119,7 +141,7 @@ def _gather(rows: Tensor, slots: tuple[int, ...]) -> Tensor:
     return rows[list(slots)]
 
 
-def _scatter(rows: Tensor, slots: tuple[int, ...], results: Tensor) -> None:
-    """Copy `results` (B, *shape) into the rows of `slots`."""
-    for slot, result in zip(slots, results, strict=True):
-        rows[slot] = result
+def _scatter(rows: Tensor, slots: tuple[int, ...], results: Tensor, places: Iterable[int]) -> None:
+    """Copy `results` (B, *shape), of those at these places of the batch, into the rows of their `slots`."""
+    for place in places:
+        rows[slots[place]] = results[place]

@@ -30,7 +30,7 @@ from latebind.learned.explore import (
 )
 from latebind.learned.explored import Exploration, Origin
 from latebind.learned.ilp import Variant
-from latebind.learned.latency import latency_in_place
+from latebind.learned.latency import latency_beside, latency_in_place
 from latebind.learned.lookup import load_functions
 from latebind.learned.networks import make_predictor
 from latebind.learned.plan import Candidate, plan
@@ -49,6 +49,7 @@ from latebind.repository.directory import ModelDirectory
 CANDIDATES = 3
 PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
 DISK = 20 << 30
+WORTH_A_CORE = 1.05  # times faster in the mean lookups must be aside: they take time from another core
 
 
 def build_caches(
@@ -67,6 +68,7 @@ def build_caches(
     explored: Path | None = None,
     cache_bytes: int = CACHE_BYTES,
     tail: float | None = None,
+    aside: bool | None = None,
     progress: Progress | None = None,
 ) -> CacheReport:
     """Train lookups behind stages, choose among them and write them into the model directory.
@@ -75,7 +77,8 @@ def build_caches(
     `confidence`; 1.0 means no lookups at all. `fit` and `calibrate` must have no sample in common, and rows of `fit`
     that show the same thing must be neighbours, because its last part is kept from the predictors. Activations take
     at most `disk` bytes at a time, the weights of all lookups in use `cache_bytes`. A request that none of them answers
-    takes at most `tail` times the base model's latency, if that is given.
+    takes at most `tail` times the base model's latency, if that is given. Lookups run `aside`, on a core of their own
+    while the network goes on, or in line; by default that is measured.
 
     There are up to `candidates` boundaries (0: all). At each, the most able network that pays is trained, or all of
     `kinds` that may pay (`networks.make_predictor`); then which are used is composed (GATI, section 4), and the report
@@ -86,7 +89,7 @@ def build_caches(
     `(B, classes) float32`, `TrainingStopped` if a training dies. With too few samples for the target there are fewer
     exits or none, and a warning says so.
     """
-    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail)
+    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside)
     if candidates < 0 or presentations < 1 or disk < 1:
         raise ConfigError("presentations and disk must be 1 or more, candidates 1 or more or 0 for all boundaries")
     torch.set_num_threads(threads)
@@ -119,6 +122,7 @@ def recalibrate(
     seed: int = 0,
     cache_bytes: int = CACHE_BYTES,
     tail: float | None = None,
+    aside: bool | None = None,
     progress: Progress | None = None,
 ) -> CacheReport:
     """Choose the thresholds of the learned caches in a model directory anew on `held_out`, without training.
@@ -129,7 +133,7 @@ def recalibrate(
     caches = read_caches(directory)
     if tail is None and caches is not None:
         tail = caches.tail
-    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail)
+    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside)
     builder, trained, rows = _stored_caches(directory, held_out, promise, threads, backend, seed, progress)
     return builder.calibrate(directory, trained, rows)
 
@@ -144,8 +148,11 @@ def observe_caches(
 ) -> tuple[Seen, Composition]:
     """Return what all learned caches of a model directory make of `held_out`, and what can be composed of them.
 
-    To try calibrations on parts of the samples; nothing is written. Errors are those of `recalibrate`.
+    To try calibrations on parts of the samples; nothing is written. Lookups are asked as they were when built. Errors
+    are those of `recalibrate`.
     """
+    caches = read_caches(directory)
+    promise = replace(promise, aside=caches is not None and caches.aside)
     builder, trained, rows = _stored_caches(directory, held_out, promise, threads, backend, 0, None)
     return builder.observe(trained, rows).seen, builder.composition(trained)
 
@@ -172,9 +179,12 @@ def _stored_caches(
     trained = []
     functions = load_functions(directory, caches.every, backend=program.backend, threads=threads)
     for one in caches.every:
-        curve = latency_in_place(program, first_row(rows), one.stage, functions[one.name])
+        place = (program, first_row(rows), one.stage, functions[one.name])
+        curve = latency_in_place(*place)
         candidate = Candidate(one.stage, one.kind, curve.at(1))
-        trained.append(Trained(candidate, read_lookup(directory, one.name), functions[one.name], curve))
+        beside = latency_beside(*place) if promise.may_be_aside(threads) else None
+        files = read_lookup(directory, one.name)
+        trained.append(Trained(candidate, files, functions[one.name], curve, beside=beside))
     return builder, in_order(trained), rows
 
 
@@ -227,6 +237,7 @@ class _Builder:
             presentations=work.presentations,
             disk=work.disk,
             progress=self.progress,
+            beside=self.promise.may_be_aside(self.program.threads),
         )
         found = explorer.train(planned, fit)
         report = self.calibrate(directory, in_order(found.trained), held_out)
@@ -249,6 +260,7 @@ class _Builder:
             trained, seen_by_all = self._without_idle_selectors(trained, seen_by_all, np.concatenate(choose))
         seen = seen_by_all.seen
         choosing, worlds = seen.take(np.concatenate(choose)), [seen.take(rows) for rows in verify]
+        trained = self._asked(trained, choosing)
         composition = self.composition(trained)
         taken = composition.choose(choosing, worlds)
         self.progress("comparing", 0.95)
@@ -259,6 +271,17 @@ class _Builder:
         )
         reason = "" if taken.calibrated else self.promise.not_shown(min(map(len, verify)))
         return publish(directory, outcome, new_entry=self.new_entry, reason=reason)
+
+    def _asked(self, trained: Sequence[Trained], choosing: Seen) -> list[Trained]:
+        """Return the lookups as they are asked: in line, or aside if that was measured and is demanded or faster."""
+        in_line = [replace(one, beside=None) for one in trained]
+        if self.promise.aside is False or any(one.beside is None for one in trained):
+            return in_line
+        if self.promise.aside is None:
+            way = {aside: self.composition(lookups) for aside, lookups in ((False, in_line), (True, trained))}
+            if way[True].expected(choosing) * WORTH_A_CORE > way[False].expected(choosing):
+                return in_line
+        return list(trained)
 
     def _without_idle_selectors(
         self, trained: Sequence[Trained], seen: Observed, rows: NDArray[np.int64]
@@ -295,7 +318,8 @@ class _Builder:
         segments = tuple(
             sum(self.stages[start:end]) for start, end in zip(starts, [*ends, len(self.stages)], strict=True)
         )
-        return Costs(segments, tuple(one.curve.at(1) for one in trained))
+        beside = tuple(one.slower for one in trained) if trained and trained[0].beside is not None else None
+        return Costs(segments, tuple(one.known.at(1) for one in trained), beside)
 
     def _too_few(self, fit: Samples, held_out: Samples) -> str:
         if len(fit) < FEWEST_ROWS:
@@ -316,4 +340,4 @@ def _notes(found: Explored, rows: int) -> tuple[str, ...]:
 
 def _variant(one: Trained) -> Variant:
     """What composition knows beforehand; hit rate and accuracy come from the samples."""
-    return Variant(one.plan.stage, one.plan.kind, 0.0, 1.0, one.curve.at(1), one.bytes)
+    return Variant(one.plan.stage, one.plan.kind, 0.0, 1.0, one.known.at(1), one.bytes)

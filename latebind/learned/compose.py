@@ -15,6 +15,7 @@ Bools = NDArray[np.bool_]
 
 WAY_STEP = 0.005  # of the samples, by which one candidate lets more through than the one before
 ROUNDS = 8  # of coordinate descent; it settles in two to four
+STEPS = 120  # prices of a wrong answer that are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,20 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds at batch 1: `segments[k]` from lookup k - 1 (or the start) to lookup k, a last one to the end."""
+    """Seconds at batch 1: `segments[k]` from lookup k - 1 (or the start) to lookup k, a last one to the end.
+
+    `lookups[k]` passes until lookup k has answered. Those that it does not answer wait as long, unless lookups run
+    aside: then `beside[k]` is what it slows the network down.
+    """
 
     segments: tuple[float, ...]
     lookups: tuple[float, ...]
+    beside: tuple[float, ...] | None = None
+
+    @property
+    def misses(self) -> tuple[float, ...]:
+        """Seconds that each lookup adds for those that it does not answer."""
+        return self.lookups if self.beside is None else self.beside
 
     @property
     def whole(self) -> float:
@@ -47,7 +58,7 @@ class Costs:
 
     def tail(self, choice: "Choice") -> float:
         """Return how many times the network's seconds a request takes that none of these lookups answers."""
-        return 1.0 + sum(self.lookups[k] for k in choice) / self.whole
+        return 1.0 + sum(self.misses[k] for k in choice) / self.whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +77,12 @@ def send(thresholds: Floats, seen: Seen, costs: Costs) -> Result:
     left_at, here = np.full(n, lookups), np.ones(n, dtype=np.bool_)
     for k in range(lookups):
         if np.isfinite(thresholds[k]):
-            seconds[here] += costs.lookups[k]
             hit = here & (seen.scores[k] >= thresholds[k])
             wrong |= hit & ~seen.right[k]
             left_at[hit] = k
             here = here & ~hit
+            seconds[hit] += costs.lookups[k]
+            seconds[here] += costs.misses[k]
         seconds[here] += costs.segments[k + 1]
     if seen.end is not None:
         wrong |= here & ~seen.end
@@ -164,10 +176,12 @@ class Composer:
         reach = np.ones(len(rest), dtype=np.bool_)
         for j in range(k):
             reach &= self.seen.scores[j] < thresholds[j]
-        gain = np.where(reach, rest - price * ~self.seen.right[k], 0.0)[self._order[k]]
+        missed = self.costs.misses[k]
+        saved = rest + missed - self.costs.lookups[k] - price * ~self.seen.right[k]
+        gain = np.where(reach, saved, 0.0)[self._order[k]]
         total = np.where(self._ends[k], np.cumsum(gain), -np.inf)
         place = int(total.argmax())
-        if total[place] <= self.costs.lookups[k] * reach.sum():
+        if total[place] <= missed * reach.sum():
             return float("inf")
         return float(self.seen.scores[k][self._order[k][place]])
 
@@ -175,7 +189,8 @@ class Composer:
         if not np.isfinite(threshold):
             return rest
         hit = self.seen.scores[k] >= threshold
-        return np.where(hit, price * ~self.seen.right[k], rest) + self.costs.lookups[k]
+        answered = self.costs.lookups[k] + price * ~self.seen.right[k]
+        return np.where(hit, answered, rest + self.costs.misses[k])
 
 
 def _neighbours(there: Choice, every: Choice) -> Iterator[Choice]:
@@ -190,36 +205,40 @@ def _neighbours(there: Choice, every: Choice) -> Iterator[Choice]:
             yield tuple(sorted((*(j for j in there if j != k), other)))
 
 
-def path(composer: Composer, *, fidelity: float, steps: int = 120) -> list[Floats]:
+def path(composer: Composer, *, fidelity: float, steps: int = STEPS) -> list[Floats]:
     """Return thresholds from the strictest to the laxest: a falling price of a wrong answer, repetitions left out.
 
-    The prices reach from 1,000 networks, where hardly a sample leaves, down to 2, where most do. First the lookups are
+    First the lookups are
     chosen that are fastest at `fidelity`, and all candidates keep to those: on a way that leads through other lookups,
     one of them that fails would end the test before the better ones (`calibrate`). The best thresholds jump from one
     price to the next (13 different ones on 1,000 samples of CIFAR-10), and calibration cannot come closer to its target
     than to the next candidate; so the way between two of them, and from no exit at all to the first, is walked in small
     steps.
     """
-    prices = np.geomspace(1000.0, 2.0, steps) * composer.costs.whole
-    composer = composer.within(_fastest(composer, prices, most_wrong=1.0 - fidelity))
+    composer = composer.within(fastest(composer, fidelity=fidelity, steps=steps)[0])
     found = [np.full(len(composer.costs.lookups), np.inf)]
-    for price in prices:
+    for price in _prices(composer.costs, steps):
         thresholds = composer.choose(float(price))
         if not np.array_equal(thresholds, found[-1]):
             found.extend(_way(found[-1], thresholds, composer.seen))
     return found
 
 
-def _fastest(composer: Composer, prices: Floats, *, most_wrong: float) -> Choice:
-    """Return the lookups that are fastest with at most this share of wrong answers, on the samples that choose."""
+def fastest(composer: Composer, *, fidelity: float, steps: int = STEPS) -> tuple[Choice, float]:
+    """Return the lookups that are fastest at `fidelity` on the samples that choose, and the mean seconds there."""
     best: Choice = ()
     seconds = composer.costs.whole
-    for price in prices:
+    for price in _prices(composer.costs, steps):
         thresholds = composer.choose(float(price))
         result = send(thresholds, composer.seen, composer.costs)
-        if result.wrong.mean() <= most_wrong and result.seconds.mean() < seconds:
+        if result.wrong.mean() <= 1.0 - fidelity and result.seconds.mean() < seconds:
             best, seconds = tuple(int(k) for k in np.flatnonzero(np.isfinite(thresholds))), float(result.seconds.mean())
-    return best
+    return best, seconds
+
+
+def _prices(costs: Costs, steps: int) -> Floats:
+    """Return prices of a wrong answer, falling: from 1,000 networks, where hardly a sample leaves, to 2."""
+    return np.geomspace(1000.0, 2.0, steps) * costs.whole
 
 
 def _way(start: Floats, end: Floats, seen: Seen) -> Iterator[Floats]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from latebind.learned.calibrate import Calibrated, calibrate
-from latebind.learned.compose import Bools, Choice, Composer, Costs, Floats, Seen, path
+from latebind.learned.compose import Bools, Choice, Composer, Costs, Floats, Seen, fastest, path
 from latebind.learned.ilp import Problem, Variant, expected, full, hit_greedy, latency_greedy, relaxed
 from latebind.learned.promise import Promise
 
@@ -39,17 +39,25 @@ class Composition:
     promise: Promise
 
     def allows(self, choice: Choice) -> bool:
-        """Tell whether these lookups may be used together: at most `AT_ONE_BOUNDARY`, within memory and tail."""
+        """Tell whether these lookups may be used together: at most `AT_ONE_BOUNDARY`, within memory and tail.
+
+        Aside there is one at a time: each has answered before the next is asked (GATI, equation 9).
+        """
         chosen = [self.variants[k] for k in choice]
         behind = Counter(variant.stage for variant in chosen)
         few = max(behind.values(), default=0) <= AT_ONE_BOUNDARY
         small = sum(variant.bytes for variant in chosen) <= self.promise.cache_bytes
-        return few and small and self.costs.tail(choice) <= self.promise.tail
+        together = few if self.costs.beside is None else self.problem_of(self.variants).fits(chosen)
+        return together and small and self.costs.tail(choice) <= self.promise.tail
+
+    def expected(self, seen: Seen) -> float:
+        """Return the mean seconds of the best choice at the target, on samples that choose."""
+        composer = Composer(seen, self.costs, allows=self.allows, starts=self._starts(seen))
+        return fastest(composer, fidelity=self.promise.fidelity)[1]
 
     def choose(self, seen: Seen, worlds: Sequence[Seen]) -> Trial:
         """Return the choice to take; `seen` chooses, `worlds` show the bound."""
-        starts = list(dict.fromkeys(self.proposals(seen).values()))
-        return self._trial("search on samples", seen, worlds, starts, self.allows)
+        return self._trial("search on samples", seen, worlds, self._starts(seen), self.allows)
 
     def others(self, seen: Seen, worlds: Sequence[Seen]) -> list[Trial]:
         """Return what each of the paper's rules and each kind of network alone would have given."""
@@ -87,9 +95,20 @@ class Composition:
         for variant, scores, right in zip(self.variants, seen.scores, seen.right, strict=True):
             hits, wrong = hits_alone(scores, right, 1.0 - self.promise.fidelity)
             variants.append(Variant(variant.stage, variant.kind, hits, 1.0 - wrong, variant.seconds, variant.bytes))
+        return self.problem_of(variants)
+
+    def problem_of(self, variants: Sequence[Variant]) -> Problem:
+        """Return the problem of choosing among these."""
         return Problem(
-            tuple(variants), self.stages, accuracy=self.promise.fidelity, memory=self.promise.cache_bytes, aside=False
+            tuple(variants),
+            self.stages,
+            accuracy=self.promise.fidelity,
+            memory=self.promise.cache_bytes,
+            aside=self.costs.beside is not None,
         )
+
+    def _starts(self, seen: Seen) -> list[Choice]:
+        return list(dict.fromkeys(self.proposals(seen).values()))
 
     def _only(self, kind: str) -> Callable[[Choice], bool]:
         return lambda choice: self.allows(choice) and all(self.variants[k].kind == kind for k in choice)

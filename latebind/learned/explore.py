@@ -19,7 +19,7 @@ from latebind.learned.activations import capture, half
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.explored import Exploration
 from latebind.learned.head import Head
-from latebind.learned.latency import latency_in_place
+from latebind.learned.latency import Beside, latency_beside, latency_in_place
 from latebind.learned.lookup import LookupFunction
 from latebind.learned.plan import Candidate
 from latebind.learned.recorded import complete, forget, make_room, recorded, row_bytes
@@ -44,13 +44,27 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A lookup ready to run: what was planned, as data, compiled, and its latency over batch sizes."""
+    """A lookup ready to run: what was planned, as data, compiled, and its latency over batch sizes.
+
+    `beside` is what it costs aside, where that was measured.
+    """
 
     plan: Candidate
     files: LookupFiles
     function: LookupFunction
     curve: Curve
     lessons: Rows | None = None  # for later: the predictor has not seen them; of this lookup alone
+    beside: Beside | None = None
+
+    @property
+    def known(self) -> Curve:
+        """Seconds until it has answered, in the way it is asked."""
+        return self.curve if self.beside is None else self.beside.known
+
+    @property
+    def slower(self) -> float:
+        """Seconds that it takes from the network beside it, if it runs aside."""
+        return 0.0 if self.beside is None else self.beside.slower
 
     @property
     def bytes(self) -> int:
@@ -88,6 +102,7 @@ class Explorer:
     `names` are those of the activations behind each stage but the last, `kept` is where networks stay, and `disk` the
     most bytes that activations take there at a time. Each predictor sees about `presentations` rows, repetitions
     counted; `distillation` is the share of the base model's distribution in its loss (`train.distillation_loss`).
+    Where `beside`, lookups are measured aside too.
     """
 
     program: Program
@@ -99,6 +114,7 @@ class Explorer:
     disk: int
     progress: Progress
     distillation: float = DISTILLATION
+    beside: bool = False
 
     def train(self, planned: Sequence[Candidate], fit: Samples) -> Explored:
         """Return a predictor and a selector for each candidate, trained on the rows of `fit` and measured in place.
@@ -201,9 +217,11 @@ class Explorer:
         self, one: Candidate, network: Network, shown: Tensor, inputs: tuple[Tensor, ...], lessons: int
     ) -> Trained:
         compiled = compile_lookup(network.predictor, network.selector, shown.float(), self.program)
-        curve = latency_in_place(self.program, inputs, one.stage, compiled.function)
+        place = (self.program, inputs, one.stage, compiled.function)
+        curve = latency_in_place(*place)
+        beside = latency_beside(*place) if self.beside else None
         kept = Rows({one.name: network.features[:lessons]}, network.answers[:lessons], network.classes[:lessons])
-        return Trained(one, compiled.files, compiled.function, curve, kept)
+        return Trained(one, compiled.files, compiled.function, curve, kept, beside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,11 @@
-"""What a lookup costs where it will run: between the stages of its network, not in a loop of its own."""
+"""What a lookup costs where it will run: between the stages of its network or beside it, not in a loop of its own."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from statistics import median
+from time import perf_counter
 
+import torch
 from torch import Tensor
 
 from latebind.domain.costs import Curve
@@ -10,6 +14,17 @@ from latebind.program.measure import profiled_batches, time_call, with_batch
 from latebind.program.program import Program
 
 RUNS, WARM_RUNS = 23, 3  # of the whole network, for each batch size
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a lookup costs that runs while its network goes on.
+
+    `known` are the seconds from the end of its stage to its answer, `slower` what the network takes more, at batch 1.
+    """
+
+    known: Curve
+    slower: float
 
 
 def latency_in_place(program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction) -> Curve:
@@ -35,3 +50,39 @@ def _seconds_in_place(program: Program, inputs: tuple[Tensor, ...], stage: int, 
             activation = passed[0]
             seconds = time_call(lambda x=activation: function(x))  # type: ignore[misc]
     return seconds
+
+
+def latency_beside(program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction) -> Beside:
+    """Measure a lookup that another thread asks while this one goes on with the network."""
+    batches = profiled_batches(program.spec.max_batch)
+    known, slower = [], 0.0
+    with ThreadPoolExecutor(1) as thread:
+        for batch in batches:
+            inputs = with_batch(row, batch)
+            found = [_seconds_beside(program, inputs, stage, function, thread) for _ in range(RUNS)][WARM_RUNS:]
+            known.append(median(answer for answer, _ in found))
+            if batch == 1:
+                alone = [time_call(lambda x=inputs: program.run(*x)) for _ in range(RUNS)]  # type: ignore[misc]
+                slower = max(0.0, median(whole for _, whole in found) - median(alone[WARM_RUNS:]))
+    return Beside(Curve(batches, tuple(known)), slower)
+
+
+def _seconds_beside(
+    program: Program, inputs: tuple[Tensor, ...], stage: int, function: LookupFunction, thread: ThreadPoolExecutor
+) -> tuple[float, float]:
+    """Run the network once with the lookup beside it; return the seconds to its answer and those of the network."""
+
+    def ask(activation: Tensor) -> float:
+        with torch.inference_mode():
+            function(activation)
+        return perf_counter()
+
+    start = perf_counter()
+    passed = inputs
+    for number, run in enumerate(program.stages):
+        passed = run(*passed)
+        if number == stage:
+            asked = perf_counter()
+            answered = thread.submit(ask, passed[0].clone())
+    ended = perf_counter()
+    return answered.result() - asked, ended - start

@@ -1,5 +1,6 @@
 """What learned caches are to keep: a fidelity, with what confidence it is shown, within how much memory and time."""
 
+import os
 from dataclasses import dataclass
 from math import inf
 
@@ -14,14 +15,16 @@ class Promise:
     """`fidelity` is the share of answers that equal the base model's; 1.0 means no lookups at all.
 
     `confidence` is that of the bound on it, `cache_bytes` the most that the weights of lookups in use may take, and
-    `tail` how many times the base model's latency a request may take that none of them answers. Raises `ConfigError`
-    for what makes no sense.
+    `tail` how many times the base model's latency a request may take that none of them answers. `aside` says whether
+    lookups run on another core while the network goes on; None: as measurement says. Raises `ConfigError` for what
+    makes no sense.
     """
 
     fidelity: float = 0.97
     confidence: float = 0.95
     cache_bytes: int = CACHE_BYTES
     tail: float = inf
+    aside: bool | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.fidelity <= 1.0:
@@ -43,6 +46,10 @@ class Promise:
     def can_show(self, rows: int) -> bool:
         """Tell whether so many held-out samples, without one wrong answer, would show the fidelity."""
         return rows >= samples_needed(self.fidelity, self.confidence)
+
+    def may_be_aside(self, threads: int) -> bool:
+        """Tell whether lookups may run aside: it is demanded, or not forbidden and a core is free beside `threads`."""
+        return self.aside if self.aside is not None else len(os.sched_getaffinity(0)) > threads
 
     def not_shown(self, rows: int) -> str:
         """Say that so many held-out samples do not show it."""

@@ -77,11 +77,12 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
         calibrated_on=sum(seen.right.shape[1] for seen in outcome.worlds),
         lookups=lookups,
         spare=tuple(
-            SpareLookup(one.plan.stage, one.plan.kind, one.bytes, one.curve)
+            SpareLookup(one.plan.stage, one.plan.kind, one.bytes, one.known, one.slower)
             for one in kept
             if one.plan.name not in used
         ),
         tail=promise.tail if np.isfinite(promise.tail) else None,
+        aside=outcome.costs.beside is not None,
     )
     files = {one.plan.name: one.files for one in kept}
     held_out = _held_out(outcome, kept)
@@ -106,6 +107,7 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
         seconds_without=whole,
         seconds_with=found.seconds if found else whole,
         warning=reason,
+        aside=caches.aside,
         trials=tuple(_told(outcome, trial) for trial in outcome.trials),
     )
 
@@ -126,7 +128,8 @@ def _in_use(outcome: Outcome, found: Calibrated) -> tuple[StoredLookup, ...]:
                     hit_rate=float(hits.mean()),
                     fidelity=1.0 - float(wrong[hits].mean()),
                     bytes=one.bytes,
-                    seconds=one.curve,
+                    seconds=one.known,
+                    slower=one.slower,
                 )
             )
     return tuple(stored)
@@ -176,7 +179,7 @@ def _tried(outcome: Outcome, k: int) -> Tried:
     fidelity = min(float(seen.right[k].mean()) for seen in outcome.worlds)
     where = outcome.where(one.plan.stage)
     hits, accuracy = outcome.alone[k].hit_rate, outcome.alone[k].accuracy
-    return Tried(where, one.plan.stage, one.plan.kind, fidelity, one.curve.at(1), one.bytes, hits, accuracy)
+    return Tried(where, one.plan.stage, one.plan.kind, fidelity, one.known.at(1), one.bytes, hits, accuracy)
 
 
 def _told(outcome: Outcome, trial: Trial) -> ToldTrial:

@@ -53,6 +53,7 @@ class CacheReport:
     warning: str = ""
     trials: tuple[ToldTrial, ...] = ()
     notes: tuple[str, ...] = ()
+    aside: bool = False
 
     def variants(self) -> list[dict[str, object]]:
         """Return all that were explored as rows of a table (GATI, section 4.1): each by itself, at the target."""
@@ -95,6 +96,7 @@ class CacheReport:
             )
         )
         if self.lookups:
+            lines.append(("lookups", "aside, while the network goes on" if self.aside else "in line"))
             lines.append(
                 (
                     "fidelity",

@@ -26,9 +26,9 @@ HELD_OUT, LESSONS = f"{CACHES}/held-out.safetensors", f"{CACHES}/lessons.safeten
 class StoredLookup:
     """One learned cache: it stands behind `stage` and answers where its score is at least `threshold`.
 
-    `kind` says what its network is; `seconds` is its latency over batch sizes with the model's backend. `hit_rate` is
-    the share of all requests that leave here, `fidelity` the share of those answered as the base model would, both on
-    held-out samples.
+    `kind` says what its network is; `seconds` is its latency over batch sizes with the model's backend, and `slower`
+    what it takes from the network beside it where lookups run aside. `hit_rate` is the share of all requests that leave
+    here, `fidelity` the share of those answered as the base model would, both on held-out samples.
     """
 
     stage: int
@@ -38,6 +38,7 @@ class StoredLookup:
     threshold: float
     hit_rate: float
     fidelity: float
+    slower: float = 0.0
 
     @property
     def name(self) -> str:
@@ -53,6 +54,7 @@ class SpareLookup:
     kind: str
     bytes: int
     seconds: Curve
+    slower: float = 0.0
 
     @property
     def name(self) -> str:
@@ -65,7 +67,7 @@ class StoredCaches:
     """All learned caches of a model and the promise that they were calibrated for.
 
     `spare` are there but not in use: another calibration may take them up, or adaptation those beside one in use. A
-    promise without a `tail` has None.
+    promise without a `tail` has None. `aside` says that all are asked while their network goes on.
     """
 
     format: int
@@ -77,6 +79,7 @@ class StoredCaches:
     lookups: tuple[StoredLookup, ...]
     spare: tuple[SpareLookup, ...] = ()
     tail: float | None = None
+    aside: bool = False
 
     @property
     def every(self) -> tuple[StoredLookup | SpareLookup, ...]:
@@ -85,7 +88,9 @@ class StoredCaches:
 
     @property
     def at_hand(self) -> tuple[StoredLookup | SpareLookup, ...]:
-        """Those in use and those beside them, in the same order."""
+        """Those in use and, if lookups at one boundary may be asked in turn, those beside them, in the same order."""
+        if self.aside:
+            return self.lookups
         stages = {lookup.stage for lookup in self.lookups}
         return tuple(one for one in self.every if one.stage in stages)
 
@@ -213,7 +218,7 @@ def with_caches(spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None)
     behind = {stage: [one for one in caches.lookups if one.stage == stage] for stage in stages}
     curves = {stage: in_turn([one.seconds for one in found]) for stage, found in behind.items()}
     rates = {stage: sum(one.hit_rate for one in found) for stage, found in behind.items()}
-    return replace(spec, lookups=tuple(stages)), replace(costs, lookups=curves, hit_rates=rates)
+    return replace(spec, lookups=tuple(stages)), replace(costs, lookups=curves, hit_rates=rates, aside=caches.aside)
 
 
 def lookup_name(stage: int, kind: str) -> str:

@@ -8,7 +8,7 @@ from itertools import count
 from latebind.domain.actions import Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
-from latebind.domain.events import Arrived, Event, StageDone, Woke
+from latebind.domain.events import Arrived, Event, Exited, StageDone, Woke
 from latebind.domain.metrics import Metrics
 from latebind.scheduler import Scheduler
 from latebind.simulation.workloads import Arrival
@@ -83,8 +83,14 @@ class Simulator:
 
     def _run(self, action: Run, now: float) -> None:
         exited = tuple(i for i in action.requests if self._arrivals[i][1] == action.stage)
-        seconds = self._costs[action.model].step(action.stage, len(action.requests))
-        self._schedule(now + seconds, StageDone(action.worker, exited))
+        costs, batch = self._costs[action.model], len(action.requests)
+        ended = now + costs.step(action.stage, batch)
+        if not costs.aside or action.stage not in costs.lookups:
+            self._schedule(ended, StageDone(action.worker, exited))
+            return
+        self._schedule(ended, StageDone(action.worker))
+        if exited:
+            self._schedule(ended + costs.lookups[action.stage].at(batch), Exited(action.worker, action.stage, exited))
 
     def _schedule(self, time: float, event: Event) -> int:
         number = next(self._counter)

@@ -123,3 +123,21 @@ def test_the_path_begins_without_exits_and_takes_small_steps() -> None:
     assert not let_through[0].any()
     steps = [int(np.abs(b - a).max()) for a, b in itertools.pairwise(let_through)]
     assert 1 <= max(steps) <= 0.02 * 400
+
+
+def test_lookups_aside_take_time_from_those_that_hit_only() -> None:
+    one = Seen(np.array([[0.9, 0.1]]), np.ones((1, 2), dtype=np.bool_))
+    costs = Costs((1.0, 2.0), (0.5,), beside=(0.1,))
+    assert send(np.array([0.5]), one, costs).seconds.tolist() == pytest.approx([1.5, 3.1])
+    assert costs.tail((0,)) == pytest.approx(3.1 / 3.0)
+
+
+def test_aside_the_search_is_exact_too() -> None:
+    for seed in range(30):
+        composer = Composer(seen(seed, lookups=2, samples=30), Costs((1.0,) * 3, (0.4, 0.3), beside=(0.05, 0.02)))
+        best = min(
+            composer.value(np.array([first, second]), 1.5)
+            for first in (*composer.seen.scores[0], np.inf)
+            for second in (*composer.seen.scores[1], np.inf)
+        )
+        assert composer.value(composer.choose(1.5), 1.5) <= best * 1.02

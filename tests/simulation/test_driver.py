@@ -50,6 +50,15 @@ def test_requests_leave_where_their_outcome_says() -> None:
     assert [record.latency for record in records] == pytest.approx([0.003] * 3)
 
 
+def test_lookups_aside_answer_early_and_cost_the_others_nothing() -> None:
+    model = served(stages=4, seconds=0.001, hit_rates={1: 0.5}, aside=0.0005)
+    arrivals = [Arrival(0.0, "net", 0.1, leaves_at=1), Arrival(1.0, "net", 0.1, leaves_at=3)]
+    hit, missed = Simulator(config(model)).run(arrivals)
+    assert (hit.stage, missed.stage) == (1, 3)
+    assert hit.latency == pytest.approx(0.0025)
+    assert missed.latency == pytest.approx(0.004)
+
+
 def test_exits_are_drawn_at_the_hit_rates() -> None:
     summary = summarise(simulate(EXITING, rate=100, seed=5), allowed=0.05)
     assert summary.left_at == pytest.approx({0: 0.3, 2: 0.2, 3: 0.5}, abs=0.04)

@@ -1,0 +1,81 @@
+"""Learned caches aside: asked on another thread while their network runs on (GATI, section 6)."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Lock
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from latebind.domain.actions import Run
+from latebind.domain.events import Exited
+from latebind.learned.lookup import Lookup
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[Exited], None]
+
+
+def _to_nobody(_event: Exited) -> None:
+    """Stand in until there is a scheduler to tell."""
+
+
+class Aside:
+    """One thread that asks the lookups of one worker, in turn. A request is answered once: here or by its network.
+
+    `answers` are the rows of outputs by model, one for each slot; `report` hears of those answered here.
+    """
+
+    def __init__(self, answers: Mapping[str, NDArray[np.generic]]) -> None:
+        self.report: Report = _to_nobody
+        self._answers = answers
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lookups")
+        self._answering = Lock()  # guards who is unanswered, and the rows of outputs of those
+        self._unanswered: set[int] = set()
+
+    def close(self) -> None:
+        """Return when the last lookup has ended."""
+        self._thread.shutdown()
+
+    def go_on(self, action: Run) -> None:
+        """Hear who is in the batch that begins or goes on; those who are not any more need no answer."""
+        with self._answering:
+            if action.stage == 0:
+                self._unanswered = set(action.requests)
+            else:
+                self._unanswered &= set(action.requests)
+
+    def ask(self, lookup: Lookup, action: Run, activation: Tensor) -> None:
+        """Ask `lookup` about the activation `(B, ...)` behind `action.stage`, which nobody else will change."""
+        self._thread.submit(self._look_up, lookup, action, activation)
+
+    @contextmanager
+    def ending(self, action: Run) -> Iterator[list[int]]:
+        """Give the places in the batch of those whom the network is to answer; after that lookups answer nobody."""
+        with self._answering:
+            yield [place for place, request in enumerate(action.requests) if request in self._unanswered]
+            self._unanswered.clear()
+
+    def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> None:
+        if self._unanswered.isdisjoint(action.requests):
+            return
+        try:
+            with torch.inference_mode():
+                answers, hits = lookup(activation)
+        except Exception:
+            logger.exception("a lookup of %s failed behind stage %d: the network answers", action.model, action.stage)
+            return
+        rows, exited = self._answers[action.model], []
+        with self._answering:
+            for place in np.flatnonzero(hits):
+                request = action.requests[place]
+                if request in self._unanswered:
+                    self._unanswered.remove(request)
+                    rows[action.slots[place]] = answers[place]
+                    exited.append(request)
+        if exited:
+            self.report(Exited(action.worker, action.stage, tuple(exited)))

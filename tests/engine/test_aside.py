@@ -1,0 +1,119 @@
+"""Lookups beside a network that goes on, on a worker of its own: real stages, real lookups, real slots."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from queue import Queue
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from latebind.domain.actions import Run
+from latebind.domain.config import EngineConfig
+from latebind.domain.events import Exited, StageDone
+from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
+from latebind.engine.worker import LoadedModel, Worker, load_model
+from latebind.learned.lookup import Lookup
+from tests.digits import Built
+
+REQUESTS = tuple(range(10, 18))
+SLOTS = tuple(range(8))
+SECONDS = 30.0
+
+
+class Bench:
+    """A worker that asks the lookups of digits aside, the slots it works in, and what it reports."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.model = model
+        fd = create_file()
+        os.ftruncate(fd, file_bytes([model.spec], len(SLOTS)))
+        memory = SlotMemory(fd, [model.spec], len(SLOTS))
+        os.close(fd)
+        self.slots: ModelSlots = memory.models[0]
+        self.reported: Queue[Exited] = Queue()
+        self.worker = Worker({model.spec.name: model}, memory)
+        self.worker.tell(self.reported.put)
+
+    @property
+    def answers(self) -> NDArray[np.float32]:
+        """The rows that the door would read."""
+        rows: NDArray[np.float32] = self.slots.outputs[0]  # type: ignore[assignment]
+        return rows
+
+    def run(self, stage: int, requests: tuple[int, ...] = REQUESTS) -> StageDone:
+        slots = tuple(SLOTS[REQUESTS.index(request)] for request in requests)
+        return self.worker.run(Run(0, self.model.spec.name, stage, requests, slots))
+
+    def whole(self) -> NDArray[np.float32]:
+        """Return what the network alone answers, `(8, 10)`."""
+        return self.model.program.run(torch.from_numpy(self.slots.inputs[0]))[0].numpy()
+
+
+@contextmanager
+def bench(built: Built, *, thresholds: bool = True) -> Iterator[Bench]:
+    """Lookups answer half of the rows; without `thresholds` they raise."""
+    model = load_model(built.directory.path, EngineConfig())
+    rows = built.unseen[: len(SLOTS)]
+    with torch.inference_mode():
+        lookups = {stage: at_half(lookup, model, stage, rows) for stage, lookup in model.lookups.items()}
+        if not thresholds:
+            lookups = {stage: replace(lookup, thresholds={}) for stage, lookup in lookups.items()}
+        found = Bench(replace(model, lookups=lookups, costs=replace(model.costs, aside=True)))
+        found.slots.inputs[0][:] = rows.numpy()
+        yield found
+
+
+def at_half(lookup: Lookup, model: LoadedModel, stage: int, rows: Tensor) -> Lookup:
+    name = next(iter(lookup.thresholds))
+    _, scores = lookup.functions[name](model.program.run_through(stage, rows))
+    return replace(lookup, thresholds={name: float(np.median(scores))})
+
+
+def test_nobody_exits_at_the_boundary_and_those_who_hit_are_told_later(built: Built) -> None:
+    with bench(built) as at:
+        assert at.run(0) == StageDone(0)
+        told = at.reported.get(timeout=SECONDS)
+        assert (told.worker, told.stage) == (0, 0)
+        answers, hits = at.model.lookups[0](torch.from_numpy(at.slots.inputs[0]))
+        assert told.requests == tuple(request for request, hit in zip(REQUESTS, hits, strict=True) if hit)
+        for place in np.flatnonzero(hits):
+            np.testing.assert_allclose(at.answers[place], answers[place], rtol=1e-5)
+
+
+def test_the_end_of_the_network_leaves_alone_what_a_lookup_has_answered(built: Built) -> None:
+    with bench(built) as at:
+        at.run(0)
+        exited = at.reported.get(timeout=SECONDS).requests
+        answered = at.answers.copy()
+        for stage in range(1, at.model.spec.stages):  # the scheduler has not heard of it yet
+            at.run(stage)
+        for place, (request, row) in enumerate(zip(REQUESTS, at.whole(), strict=True)):
+            expected = answered[place] if request in exited else row
+            np.testing.assert_allclose(at.answers[place], expected, rtol=1e-4, atol=1e-5)
+        assert len(exited) == len(REQUESTS) // 2
+
+
+def test_who_is_not_in_the_batch_any_more_is_not_answered_aside(built: Built) -> None:
+    with bench(built) as at:
+        at.run(0)
+        at.reported.get(timeout=SECONDS)
+        at.answers[:] = np.nan
+        at.run(0, REQUESTS[:4])
+        told = at.reported.get(timeout=SECONDS)
+        assert set(told.requests) <= set(REQUESTS[:4])
+        assert np.isnan(at.answers[4:]).all()
+
+
+def test_a_lookup_that_fails_leaves_the_answer_to_the_network(built: Built, caplog: pytest.LogCaptureFixture) -> None:
+    with bench(built, thresholds=False) as at:
+        for stage in range(at.model.spec.stages):
+            at.run(stage)
+        np.testing.assert_allclose(at.answers, at.whole(), rtol=1e-4, atol=1e-5)
+        at.worker.close()
+        assert at.reported.empty()
+    assert "the network answers" in caplog.text

@@ -39,7 +39,8 @@ def answerable(
     """Yield folders of models together with the numbers of the rows to ask there.
 
     Without folds that is the repository itself and all rows. With folds, each folder has a copy of the model calibrated
-    on the other rows, and goes when the next is asked for; row i is in fold i modulo their number. `inputs` are arrays
+    on the other rows, and goes when the next is asked for; row i is in fold i modulo their number. Lookups are in line,
+    for engines of benchmarks have a core each. `inputs` are arrays
     `(N, *shape)` by name. Raises `ConfigError` for a number of folds without sense.
     """
     rows = len(next(iter(inputs.values())))
@@ -56,6 +57,8 @@ def answerable(
             copy = Repository(folder).path_for(model, "1")
             shutil.copytree(source, copy)
             progress(f"calibrating for fold {fold + 1} of {folds.count}", fold / folds.count)
-            recalibrate(ModelDirectory.open(copy), others, fidelity=folds.fidelity, backend=backend, seed=seed)
+            recalibrate(
+                ModelDirectory.open(copy), others, fidelity=folds.fidelity, aside=False, backend=backend, seed=seed
+            )
             progress(f"asking for fold {fold + 1} of {folds.count}", (fold + 0.4) / folds.count)
             yield Path(folder), np.flatnonzero(here)

@@ -11,6 +11,7 @@ import selectors
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from latebind.engine.driver import Driver
 from latebind.engine.messages import EventReader
 from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.slots import SlotMemory, file_bytes
-from latebind.engine.worker import Worker, load_model
+from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.learned.head import Head
 
 READ_BYTES = 1 << 16
@@ -92,6 +93,7 @@ class Engine:
             send=self._send,
             log=log,
         )
+        self._warn_of_shared_cores(order.engine, workers[0])
         gc.collect()
         gc.freeze()  # what was loaded stays, so the collector need not go through it while the engine serves
 
@@ -116,6 +118,19 @@ class Engine:
                 for line in lines:
                     _tell(self._control, self._adopt(line) if line else self._driver.snapshot())
         return events
+
+    def _warn_of_shared_cores(self, config: EngineConfig, models: Sequence[LoadedModel]) -> None:
+        cores = len(os.sched_getaffinity(0))
+        for model in models:
+            if model.costs.aside and cores <= config.workers * config.threads:
+                logging.getLogger(__name__).warning(
+                    "%s: lookups aside have no core of their own here (%d for %d workers of %d threads): give more, or "
+                    "run `latebind calibrate --lookups in-line`",
+                    model.spec.name,
+                    cores,
+                    config.workers,
+                    config.threads,
+                )
 
     def _take_up(self) -> None:
         """Begin with the versions of learned caches that are current; those of `build` where they are of no use."""

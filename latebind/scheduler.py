@@ -4,77 +4,45 @@ Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simu
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum, auto
 from heapq import heappop, heappush
 from math import inf, nextafter
 
 from latebind.batching import make_policy
-from latebind.batching.view import Launch, ModelView, Wait, WorkView
+from latebind.batching.estimate import Estimate
+from latebind.batching.queue import Queue
+from latebind.batching.request import Request, State
+from latebind.batching.table import BatchTable, SubBatch
+from latebind.batching.view import GoOn, Launch, ModelView, Shed, WorkView
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Cancelled, Event, Exited, StageDone, StageFailed, Woke
-
-
-class State(Enum):
-    """Where a request is in its life; it is forgotten when it has ended."""
-
-    QUEUED = auto()
-    RUNNING = auto()
-    LEAVING = auto()
-
-
-# What may follow what; the end of a request (its reply) may follow any state.
-LEGAL_MOVES = {
-    State.QUEUED: frozenset({State.RUNNING}),
-    State.RUNNING: frozenset({State.LEAVING}),  # cancelled: it leaves at the next stage boundary
-    State.LEAVING: frozenset[State](),
-}
-
-
-@dataclass(slots=True)
-class Request:
-    """One request between its arrival and its reply. Times in seconds."""
-
-    id: int
-    model: str
-    slot: int
-    deadline: float
-    arrived: float
-    started: float = inf
-    stage: int = -1
-    state: State = State.QUEUED
-
-    def move(self, state: State) -> None:
-        """Go to `state`, or raise `IllegalEvent` and stay."""
-        if state not in LEGAL_MOVES[self.state]:
-            raise IllegalEvent(f"request {self.id} is {self.state.name} and cannot become {state.name}")
-        self.state = state
+from latebind.domain.model import StageKind
 
 
 class Lane:
     """The queue of one model and the figures that decide whether a newcomer can be in time."""
 
-    def __init__(self, served: ServedModel) -> None:
+    def __init__(self, served: ServedModel, *, coverage: float) -> None:
         self.spec = served.spec
         self.max_queued = served.max_queued
-        self.queue: dict[int, Request] = {}
-        self.view = ModelView(served.spec.name, served.spec.max_batch, served.costs, self.queue)
-        self.full_depth = served.costs.remaining(0, 1)
+        self.queue = Queue()
+        self.estimate = Estimate(served.spec, served.costs, coverage=coverage)
+        self.view = ModelView(served.spec, self.estimate, self.queue)
         self.seconds_per_request = 0.0  # of a worker, at the largest batch that the policy forms
 
+    def least(self, inputs: int) -> float:
+        """Return the seconds that a request takes at least: at full depth, alone, with as short an answer as any."""
+        return self.estimate.whole(1, inputs, self.estimate.fewest_outputs)
 
-@dataclass(slots=True)
-class SubBatch:
-    """Requests that run together on one worker, all at the same stage.
 
-    Those answered aside leave at once; where all have, the stage runs to its end for nobody.
-    """
+class Worker:
+    """One stream of execution: what it has begun, and which of that it runs now."""
 
-    lane: Lane
-    stage: int
-    members: dict[int, Request]
+    def __init__(self, view: WorkView, table: BatchTable) -> None:
+        self.table = table
+        self.view = view
+        self.running: SubBatch | None = None
 
 
 class Scheduler:
@@ -82,12 +50,15 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._policy = make_policy(config.policy)
-        self._lanes = {served.spec.name: Lane(served) for served in config.models}
+        self._leave = config.policy.leave
+        self._sheds = config.policy.shed
+        self._lanes = {served.spec.name: Lane(served, coverage=config.policy.coverage) for served in config.models}
         for lane in self._lanes.values():
             limit = self._policy.batch_limit(lane.view)
-            lane.seconds_per_request = lane.view.costs.remaining(0, limit) / limit
-        self._view = WorkView(tuple(lane.view for lane in self._lanes.values()))
-        self._workers: list[SubBatch | None] = [None] * config.workers
+            lane.seconds_per_request = lane.estimate.whole(limit) / limit
+        views = tuple(lane.view for lane in self._lanes.values())
+        tables = [self._policy.table() for _ in range(config.workers)]
+        self._workers = [Worker(WorkView(views, table.entries), table) for table in tables]
         self._live: dict[int, Request] = {}
         self._queued = 0
         self._backlog = 0.0  # seconds of work in all queues, over all workers, at full depth
@@ -112,7 +83,8 @@ class Scheduler:
         actions: list[Action] = []
         self._handlers[type(event)](event, now, actions)
         if self._queued:
-            self._drop_late(now, actions)
+            if self._sheds:
+                self._drop_late(now, actions)
             self._launch(now, actions)
         return actions
 
@@ -127,19 +99,26 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        running = [batch for batch in self._workers if batch is not None]
-        members = {i for batch in running for i in batch.members}
+        begun = [entry for worker in self._workers for entry in worker.table.entries]
+        members = {i for entry in begun for i in entry.members}
         queued = {i for lane in self._lanes.values() for i in lane.queue}
         assert self._accepted == self._ended + len(self._live), "accepted is not queued + running + ended"
         assert self._queued == len(queued), "the count of queued requests is off"
-        assert sum(len(batch.members) for batch in running) == len(members), "a request runs twice"
+        assert sum(len(entry.members) for entry in begun) == len(members), "a request runs twice"
         assert not members & queued, "a request is queued and running"
         assert members | queued == set(self._live), "a live request is neither queued nor running"
         assert all(self._live[i].state is State.QUEUED for i in queued), "a queued request has another state"
         assert all(self._live[i].state is not State.QUEUED for i in members), "a running request counts as queued"
         slots = [(request.model, request.slot) for request in self._live.values()]
         assert len(set(slots)) == len(slots), "a slot has two owners"
-        assert not (queued and self._wake == inf and None in self._workers), "a free worker forgets who waits"
+        assert all(entry.complete <= set(entry.members) for entry in begun), "who has left is held back"
+        for worker in self._workers:
+            entries = worker.table.entries
+            assert worker.running is None or worker.running in entries, "a worker runs what it has not begun"
+            assert worker.running is not None or not entries, "a worker has begun something and rests"
+            assert all(entry.members or entry is worker.running for entry in entries), "an empty batch waits"
+        idle = any(worker.running is None for worker in self._workers)
+        assert not (queued and self._wake == inf and idle), "a free worker forgets who waits"
         work = sum(len(lane.queue) * lane.seconds_per_request for lane in self._lanes.values())
         assert abs(self._backlog - work) <= 1e-6 * max(1.0, work), "the backlog does not fit the queues"
 
@@ -155,10 +134,13 @@ class Scheduler:
         if refusal is not None:
             actions.extend([Reply(i, event.model, refusal, -1, 0.0, 0.0) for i in event.requests])
             return
-        for i, slot in zip(event.requests, event.slots, strict=True):
-            self._live[i] = lane.queue[i] = Request(i, event.model, slot, event.deadline, now)
-            heappush(self._last_starts, (event.deadline - lane.full_depth, i))
         count = len(event.requests)
+        inputs, outputs = event.inputs or (1,) * count, event.outputs or (0,) * count
+        for i, slot, ins, outs in zip(event.requests, event.slots, inputs, outputs, strict=True):
+            request = self._live[i] = Request(i, event.model, slot, event.deadline, now, ins, outs)
+            lane.queue.add(request)
+            if self._sheds:
+                heappush(self._last_starts, (event.deadline - lane.least(ins), i))
         self._accepted += count
         self._queued += count
         self._backlog += count * lane.seconds_per_request
@@ -169,7 +151,7 @@ class Scheduler:
         if len(lane.queue) + count > lane.max_queued:
             return Outcome.REFUSED_FULL
         ahead = (self._backlog + (count - 1) * lane.seconds_per_request) / len(self._workers)
-        if now + ahead + lane.full_depth > event.deadline:
+        if self._sheds and now + ahead + lane.least(max(event.inputs, default=1)) > event.deadline:
             return Outcome.REFUSED_LATE
         return None
 
@@ -184,40 +166,56 @@ class Scheduler:
             request.move(State.LEAVING)
 
     def _stage_done(self, event: StageDone, now: float, actions: list[Action]) -> None:
-        batch = self._busy(event.worker)
+        worker = self._busy(event.worker)
+        batch = worker.running
+        assert batch is not None
         for i in event.exited:
             if i not in batch.members:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
-        stage = batch.stage
+        stage, decoding = batch.stage, batch.kind is StageKind.DECODER
         for request in batch.members.values():
             request.stage = stage
-        for i in event.exited:
-            self._end(batch.members.pop(i), Outcome.ANSWERED, now, actions)
-        if stage + 1 == batch.lane.spec.stages:
+        if decoding and not self._leave:
+            batch.complete |= set(event.exited)
+            if len(batch.complete) == len(batch.members):
+                self._end_all(batch, Outcome.ANSWERED, now, actions)
+        else:
+            for i in event.exited:
+                self._end(batch.members.pop(i), Outcome.ANSWERED, now, actions)
+        if stage + 1 == batch.spec.stages and not decoding:
             self._end_all(batch, Outcome.ANSWERED, now, actions)
         else:
-            self._shed(batch, now, actions)
-        if batch.members:
-            batch.stage = stage + 1
-            actions.append(self._run(event.worker, batch))
-        else:
-            self._workers[event.worker] = None
+            self._let_go(batch, now, actions)
+            if batch.members:
+                batch.advance()
+        self._settle(event.worker, batch, now, actions)
 
     def _exited(self, event: Exited, now: float, actions: list[Action]) -> None:
         """End those that are still here; others were answered by the end of their network just before."""
-        batch = self._workers[event.worker] if 0 <= event.worker < len(self._workers) else None
-        if batch is None:
-            return
-        for i in event.requests:
-            request = batch.members.pop(i, None)
-            if request is not None:
+        if not 0 <= event.worker < len(self._workers):
+            raise IllegalEvent(f"there is no worker {event.worker} whose lookups could answer")
+        worker = self._workers[event.worker]
+        for entry in list(worker.table.entries):
+            for i in entry.members.keys() & set(event.requests):
+                request = entry.members.pop(i)
                 request.stage = event.stage
                 self._end(request, Outcome.ANSWERED, now, actions)
+            if not entry.members and entry is not worker.running:
+                worker.table.entries.remove(entry)
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
-        batch = self._busy(event.worker)
+        batch = self._busy(event.worker).running
+        assert batch is not None
         self._end_all(batch, Outcome.FAILED, now, actions)
-        self._workers[event.worker] = None
+        self._settle(event.worker, batch, now, actions)
+
+    def _settle(self, number: int, batch: SubBatch, now: float, actions: list[Action]) -> None:
+        """Put what has run in its new place; go on at once where nobody waits to be let in."""
+        worker = self._workers[number]
+        worker.running = None
+        worker.table.settle(batch, now)
+        if worker.table.entries and not self._queued:
+            self._run(number, -1, actions)
 
     def _woke(self, event: Woke, now: float, actions: list[Action]) -> None:
         del event, actions
@@ -236,66 +234,77 @@ class Scheduler:
 
     def _launch(self, now: float, actions: list[Action]) -> None:
         """Ask the policy for every free worker, until it wants to wait or nothing waits."""
-        for worker, batch in enumerate(self._workers):
-            if batch is not None:
-                continue
-            if not self._queued:
-                return
-            decision = self._policy.decide(self._view, now)
-            if isinstance(decision, Wait):
-                self._ask_to_wake(decision.until, now, actions)
-                return
-            self._start(worker, decision, now, actions)
+        for number, worker in enumerate(self._workers):
+            while worker.running is None:
+                if not self._queued:
+                    if worker.table.entries:
+                        self._run(number, -1, actions)
+                    break
+                decision = self._policy.decide(worker.view, now)
+                if isinstance(decision, Launch):
+                    self._start(worker, decision, now)
+                    self._run(number, -1, actions)
+                elif isinstance(decision, GoOn):
+                    self._run(number, decision.place, actions)
+                elif isinstance(decision, Shed):
+                    for i in decision.requests:
+                        request = self._lanes[decision.model].queue[i]
+                        self._dequeue(request)
+                        self._end(request, Outcome.EXPIRED, now, actions)
+                else:
+                    self._ask_to_wake(decision.until, now, actions)
+                    break
 
-    def _start(self, worker: int, launch: Launch, now: float, actions: list[Action]) -> None:
+    def _start(self, worker: Worker, launch: Launch, now: float) -> None:
         lane = self._lanes[launch.model]
         members = {i: lane.queue[i] for i in launch.requests}
         for request in members.values():
             self._dequeue(request)
             request.move(State.RUNNING)
             request.started = now
-        batch = SubBatch(lane, 0, members)
-        self._workers[worker] = batch
-        actions.append(self._run(worker, batch))
+        worker.table.push(SubBatch(lane.spec, members), now)
 
-    def _shed(self, batch: SubBatch, now: float, actions: list[Action]) -> None:
+    def _let_go(self, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """At a stage boundary, let go of members whose client has left or whose deadline has passed."""
         for request in list(batch.members.values()):
             if request.state is State.LEAVING:
                 outcome = Outcome.CANCELLED
-            elif request.deadline < now:
+            elif self._sheds and request.deadline < now:
                 outcome = Outcome.EXPIRED
             else:
                 continue
             del batch.members[request.id]
+            batch.complete.discard(request.id)
             self._end(request, outcome, now, actions)
 
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
         """Have the driver wake us when the policy wants to be asked again or the first queued request gets late."""
-        wanted = min(until, nextafter(self._last_starts[0][0], inf))
+        wanted = min(until, nextafter(self._last_starts[0][0], inf)) if self._last_starts else until
         if wanted != self._wake or self._wake <= now:
             self._wake = wanted
             actions.append(WakeAt(wanted))
 
     # Bookkeeping ----------------------------------------------------------------------------------------------------
 
-    def _busy(self, worker: int) -> SubBatch:
-        batch = self._workers[worker] if 0 <= worker < len(self._workers) else None
-        if batch is None:
-            raise IllegalEvent(f"worker {worker} reports a stage but runs none")
-        return batch
+    def _busy(self, number: int) -> Worker:
+        worker = self._workers[number] if 0 <= number < len(self._workers) else None
+        if worker is None or worker.running is None:
+            raise IllegalEvent(f"worker {number} reports a stage but runs none")
+        return worker
 
     def _is_queued(self, request: int) -> bool:
         found = self._live.get(request)
         return found is not None and found.state is State.QUEUED
 
-    def _run(self, worker: int, batch: SubBatch) -> Run:
+    def _run(self, number: int, place: int, actions: list[Action]) -> None:
+        worker = self._workers[number]
+        batch = worker.running = worker.table.pick(place)
         slots = tuple([request.slot for request in batch.members.values()])
-        return Run(worker, batch.lane.spec.name, batch.stage, tuple(batch.members), slots)
+        actions.append(Run(number, batch.spec.name, batch.stage, tuple(batch.members), slots))
 
     def _dequeue(self, request: Request) -> None:
         lane = self._lanes[request.model]
-        del lane.queue[request.id]
+        lane.queue.remove(request.id)
         self._queued -= 1
         self._backlog = self._backlog - lane.seconds_per_request if self._queued else 0.0
 
@@ -304,6 +313,7 @@ class Scheduler:
             gone = request.state is State.LEAVING
             self._end(request, Outcome.CANCELLED if gone else outcome, now, actions)
         batch.members.clear()
+        batch.complete.clear()
 
     def _end(self, request: Request, outcome: Outcome, now: float, actions: list[Action]) -> None:
         del self._live[request.id]

@@ -2,7 +2,11 @@
 
 from collections.abc import Callable
 
+from latebind.batching.continuous import Cellular, Continuous
 from latebind.batching.graph import GraphBatching
+from latebind.batching.lazy import Lazy, Oracle
+from latebind.batching.lazy_plus import LazyPlus
+from latebind.batching.queues import DeepestFirst
 from latebind.batching.serial import Serial
 from latebind.batching.view import BatchPolicy
 from latebind.domain.config import PolicyConfig
@@ -11,6 +15,12 @@ from latebind.domain.errors import ConfigError
 POLICIES: dict[str, Callable[[PolicyConfig], BatchPolicy]] = {
     "serial": Serial,
     "graph": GraphBatching,
+    "cellular": Cellular,
+    "continuous": Continuous,
+    "lazy": Lazy,
+    "oracle": Oracle,
+    "lazy+": LazyPlus,
+    "queues": DeepestFirst,
 }
 
 

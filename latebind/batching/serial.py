@@ -1,14 +1,11 @@
 """Serial execution: one request at a time, in the order of arrival (LazyBatching, section VI, baseline "Serial")."""
 
-from latebind.batching.view import Decision, Launch, ModelView, WorkView
-from latebind.domain.config import PolicyConfig
+from latebind.batching.base import Stacked
+from latebind.batching.view import Decision, GoOn, ModelView, WorkView, launch
 
 
-class Serial:
+class Serial(Stacked):
     """Never batches; takes the oldest request of all models."""
-
-    def __init__(self, config: PolicyConfig) -> None:
-        del config
 
     def batch_limit(self, model: ModelView) -> int:
         """Return 1."""
@@ -16,7 +13,9 @@ class Serial:
         return 1
 
     def decide(self, view: WorkView, now: float) -> Decision:
-        """Launch the oldest waiting request alone."""
+        """Launch the oldest waiting request alone, once the one before it has ended."""
         del now
-        model = min((m for m in view.models if m.queue), key=lambda m: m.oldest.arrived)
-        return Launch(model.name, (model.oldest.id,))
+        if view.entries:
+            return GoOn()
+        model = min((m for m in view.models if m.queue), key=lambda m: m.queue.oldest.arrived)
+        return launch(model, [model.queue.oldest])

@@ -1,59 +1,70 @@
 """What a batching policy sees and what it may answer. Read-only: the scheduler alone changes anything."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from math import inf
 from typing import Protocol
 
-from latebind.domain.costs import ModelCosts
-
-
-class Waiting(Protocol):
-    """A request in a queue. Times in seconds of the scheduler's clock."""
-
-    @property
-    def id(self) -> int:
-        """The request's number."""
-
-    @property
-    def arrived(self) -> float:
-        """When it came."""
-
-    @property
-    def deadline(self) -> float:
-        """When its answer is due."""
+from latebind.batching.estimate import Estimate
+from latebind.batching.queue import Queue
+from latebind.batching.request import Request
+from latebind.batching.table import BatchTable, SubBatch
+from latebind.domain.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model: who waits for it, oldest first, the largest batch it may run and what its stages cost."""
+    """One model: who waits for it, oldest first, and how long its work takes."""
 
-    name: str
-    max_batch: int
-    costs: ModelCosts
-    queue: Mapping[int, Waiting]
+    spec: ModelSpec
+    estimate: Estimate
+    queue: Queue
 
     @property
-    def oldest(self) -> Waiting:
-        """The request that has waited longest; the queue must not be empty."""
-        return next(iter(self.queue.values()))
-
-    def first(self, count: int) -> Iterator[int]:
-        """Yield the numbers of the `count` requests that have waited longest."""
-        return islice(self.queue, count)
+    def name(self) -> str:
+        """The model's name."""
+        return self.spec.name
 
 
 @dataclass(frozen=True, slots=True)
 class WorkView:
-    """Everything that waits: one `ModelView` for each served model."""
+    """What one worker may do next: those who wait, by model, and the sub-batches that it has begun, the newest last."""
 
     models: Sequence[ModelView]
+    entries: Sequence[SubBatch] = ()
+
+    def begun(self, model: ModelView) -> int:
+        """Return how many requests of a model the worker has begun: they will be one batch, within its limit."""
+        return sum([len(entry.members) for entry in self.entries if entry.spec is model.spec])
+
+    def model_of(self, batch: SubBatch) -> ModelView:
+        """Return the model of a sub-batch."""
+        return next(model for model in self.models if model.spec is batch.spec)
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start these waiting requests of `model` together on the free worker."""
+    """Begin these waiting requests of `model` together, past those that the worker has begun."""
+
+    model: str
+    requests: tuple[int, ...]
+
+
+def launch(model: ModelView, requests: Iterable[Request]) -> Launch:
+    """Return the decision to begin these requests."""
+    return Launch(model.name, tuple([request.id for request in requests]))
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Let no one in; run the sub-batch at `place` of the entries, of a stack always the top."""
+
+    place: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """Tell these waiting requests of `model` that they cannot be in time, then ask again."""
 
     model: str
     requests: tuple[int, ...]
@@ -61,12 +72,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Start nothing now; ask again at `until` (seconds) or when something has happened."""
+    """Begin nothing, where nothing has been begun; ask again at `until` (seconds) or when something has happened."""
 
     until: float = inf
 
 
-Decision = Launch | Wait
+Decision = Launch | GoOn | Shed | Wait
 
 
 class BatchPolicy(Protocol):
@@ -75,5 +86,8 @@ class BatchPolicy(Protocol):
     def batch_limit(self, model: ModelView) -> int:
         """Return the largest batch that this policy ever forms for `model`."""
 
+    def table(self) -> BatchTable:
+        """Return an empty table for one worker."""
+
     def decide(self, view: WorkView, now: float) -> Decision:
-        """Say what a worker that is free at `now` should start; at least one request waits."""
+        """Say what a worker does that is free at `now`, or at a stage boundary; at least one request waits."""

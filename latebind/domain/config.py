@@ -12,18 +12,26 @@ from latebind.domain.model import ModelSpec
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which batching policy decides and its settings; `window` in seconds.
 
-    `max_batch` 0 means the largest batch that each model was built for.
+    `max_batch` 0 means the largest batch that each model was built for. Where `leave` is off, whoever has a complete
+    answer waits for the longest of its batch, as padded batches do; where `shed` is off, nothing is refused or dropped
+    for being late. `coverage` is the share of answers that are no longer than policies expect (LazyBatching, section
+    IV-C).
     """
 
     name: str = "graph"
     max_batch: int = 0
     window: float = 0.0
+    leave: bool = True
+    shed: bool = True
+    coverage: float = 0.9
 
     def __post_init__(self) -> None:
         if self.max_batch < 0:
             raise ConfigError(f"policy.max_batch is {self.max_batch}: give 1 or more, or 0 for the model's own")
         if self.window < 0:
             raise ConfigError(f"policy.window is {self.window} s: give 0 or more seconds")
+        if not 0.0 < self.coverage <= 1.0:
+            raise ConfigError(f"policy.coverage is {self.coverage}: give a share above 0 and at most 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,9 @@ class ModelCosts:
     `stages[i]` is the latency curve of stage i. `lookups[i]` is that of the learned cache behind stage i and
     `hit_rates[i]` the share of all requests that leave there; both only have the stages with a cache. Lookups `aside`
     run while the network goes on, which waits for none of them.
+
+    The curve of a stage that repeats is that of one step. `slopes[i]` is what each further step of the input adds to a
+    stage that runs once. `output_steps` are the lengths of answers in training data, ascending, as many as one likes.
     """
 
     stages: tuple[Curve, ...]
@@ -49,11 +52,18 @@ class ModelCosts:
     weight_bytes: int = 0
     load_seconds: float = 0.0
     aside: bool = False
+    slopes: dict[int, Curve] = field(default_factory=dict)
+    output_steps: tuple[int, ...] = (1,)
 
-    def step(self, stage: int, batch: int) -> float:
-        """Return the seconds of stage `stage`, and of the lookup that it waits for, for a batch of this size."""
+    def step(self, stage: int, batch: int, inputs: int = 1) -> float:
+        """Return the seconds of stage `stage`, and of the lookup that it waits for, for a batch of this size.
+
+        `inputs` are the steps of the longest input in it.
+        """
         lookup = None if self.aside else self.lookups.get(stage)
-        return self.stages[stage].at(batch) + (lookup.at(batch) if lookup else 0.0)
+        seconds = self.stages[stage].at(batch) + (lookup.at(batch) if lookup else 0.0)
+        slope = self.slopes.get(stage)
+        return seconds if slope is None else seconds + slope.at(batch) * (inputs - 1)
 
     def remaining(self, stage: int, batch: int) -> float:
         """Return the seconds from the start of `stage` to the end of the network: the full depth, no exit hoped for."""

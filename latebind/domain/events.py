@@ -8,13 +8,16 @@ class Arrived:
     """One call of a client: requests for `model`, their inputs in `slots`, all due at `deadline`.
 
     A call of N rows is N requests; they are accepted or refused together. `deadline` is in seconds of the
-    scheduler's clock.
+    scheduler's clock. `inputs` are the steps of the input of each request, 1 where it is left out; `outputs` those of
+    its answer, which only an oracle knows beforehand.
     """
 
     model: str
     deadline: float
     requests: tuple[int, ...]
     slots: tuple[int, ...]
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,10 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class StageDone:
-    """A worker has run a stage of its sub-batch; `exited` are the members that its learned cache answered."""
+    """A worker has run a stage of its sub-batch.
+
+    `exited` are the members that have their answer: by a learned cache, or because their last step was this one.
+    """
 
     worker: int
     exited: tuple[int, ...] = ()

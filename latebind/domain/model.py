@@ -1,6 +1,7 @@
 """What a served model looks like from outside: its name, its tensors and how many stages it has. No weights here."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from math import prod
 
 ITEM_BYTES = {
@@ -30,11 +31,24 @@ class TensorSpec:
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
+class StageKind(StrEnum):
+    """How often a stage runs for one request (LazyBatching, algorithm 1).
+
+    Once; once for each step of its input; or until the model says that the answer is complete. Only the last stage of a
+    model may be a decoder.
+    """
+
+    STATIC = "static"
+    ENCODER = "encoder"
+    DECODER = "decoder"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model as clients and the scheduler know it.
 
-    `lookups` are the stages (counted from 0, never the last) behind which a learned cache may answer.
+    `lookups` are the stages (counted from 0, never the last) behind which a learned cache may answer; `kinds` tells of
+    each stage how often it runs, empty where all run once.
     """
 
     name: str
@@ -44,3 +58,8 @@ class ModelSpec:
     stages: int
     max_batch: int
     lookups: tuple[int, ...] = ()
+    kinds: tuple[StageKind, ...] = ()
+
+    def kind(self, stage: int) -> StageKind:
+        """Return how often a stage runs."""
+        return self.kinds[stage] if self.kinds else StageKind.STATIC

@@ -1,5 +1,6 @@
 """Drives a scheduler through virtual time: performs its actions with costs in place of networks."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -10,6 +11,7 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, Event, Exited, StageDone, Woke
 from latebind.domain.metrics import Metrics
+from latebind.domain.model import StageKind
 from latebind.scheduler import Scheduler
 from latebind.simulation.workloads import Arrival
 
@@ -42,16 +44,19 @@ class Simulator:
         self._counter = count()
         self._due: list[tuple[float, int, Event]] = []
         self._wake = 0
-        self._arrivals: dict[int, tuple[float, int]] = {}
+        self._specs = {served.spec.name: served.spec for served in config.models}
+        self._arrivals: dict[int, Arrival] = {}
+        self._steps: Counter[int] = Counter()  # of a decoder, behind each request
         self._records: list[Record] = []
 
     def run(self, arrivals: Iterable[Arrival]) -> list[Record]:
         """Return one record for every arrival (ascending times), in the order of their ends."""
         for request, arrival in enumerate(arrivals):
             self._pass(arrival.time)
-            self._arrivals[request] = (arrival.time, arrival.leaves_at)
+            self._arrivals[request] = arrival
             # A slot is never short here: the request's number serves as one.
-            event = Arrived(arrival.model, arrival.time + arrival.allowed, (request,), (request,))
+            due, lengths = arrival.time + arrival.allowed, ((arrival.inputs,), (arrival.outputs,))
+            event = Arrived(arrival.model, due, (request,), (request,), *lengths)
             self._tell(event, arrival.time)
         while self._due:
             self._pass(self._due[0][0])
@@ -75,22 +80,31 @@ class Simulator:
                 case Run():
                     self._run(action, now)
                 case Reply():
-                    arrived, _ = self._arrivals.pop(action.request)
+                    arrived = self._arrivals.pop(action.request).time
                     record = Record(action.request, action.model, arrived, now, action.outcome, action.stage)
                     self._records.append(record)
                 case WakeAt():
                     self._wake = self._schedule(action.time, Woke())
 
     def _run(self, action: Run, now: float) -> None:
-        exited = tuple(i for i in action.requests if self._arrivals[i][1] == action.stage)
         costs, batch = self._costs[action.model], len(action.requests)
-        ended = now + costs.step(action.stage, batch)
+        inputs = max([self._arrivals[i].inputs for i in action.requests]) if costs.slopes else 1
+        ended = now + costs.step(action.stage, batch, inputs)
+        exited = self._exited(action)
         if not costs.aside or action.stage not in costs.lookups:
             self._schedule(ended, StageDone(action.worker, exited))
             return
         self._schedule(ended, StageDone(action.worker))
         if exited:
-            self._schedule(ended + costs.lookups[action.stage].at(batch), Exited(action.worker, action.stage, exited))
+            known = ended + costs.lookups[action.stage].at(batch)
+            self._schedule(known, Exited(action.worker, action.stage, exited))
+
+    def _exited(self, action: Run) -> tuple[int, ...]:
+        """Return who has its answer when this step has run."""
+        if self._specs[action.model].kind(action.stage) is not StageKind.DECODER:
+            return tuple([i for i in action.requests if self._arrivals[i].leaves_at == action.stage])
+        self._steps.update(action.requests)
+        return tuple([i for i in action.requests if self._steps[i] >= self._arrivals[i].outputs])
 
     def _schedule(self, time: float, event: Event) -> int:
         number = next(self._counter)

@@ -1,7 +1,8 @@
 """Arrivals for the simulator: when requests come, how long they may take and where they leave the network."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from random import Random
 
 from latebind.domain.config import ServedModel
@@ -9,20 +10,45 @@ from latebind.domain.config import ServedModel
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request to come: at `time` (seconds), due `time + allowed`, leaving at stage `leaves_at`."""
+    """A request to come: at `time` (seconds), due `time + allowed`, leaving at stage `leaves_at`.
+
+    Its input has `inputs` steps and its answer `outputs`, which a scheduler that is no oracle does not hear of.
+    """
 
     time: float
     model: str
     allowed: float
     leaves_at: int
+    inputs: int = 1
+    outputs: int = 1
 
 
-def poisson(model: ServedModel, *, rate: float, requests: int, allowed: float, random: Random) -> Iterator[Arrival]:
-    """Yield `requests` arrivals at `rate` a second with exponential gaps; exits are drawn from the hit rates."""
+Lengths = Sequence[tuple[int, int]]  # of inputs and answers, in steps
+
+
+def poisson(
+    model: ServedModel,
+    *,
+    rate: float,
+    requests: int,
+    allowed: float,
+    random: Random,
+    lengths: Lengths = ((1, 1),),
+) -> Iterator[Arrival]:
+    """Yield `requests` arrivals at `rate` a second with exponential gaps; exits are drawn from the hit rates.
+
+    Each is as long as one of `lengths`.
+    """
     time = 0.0
     for _ in range(requests):
         time += random.expovariate(rate)
-        yield Arrival(time, model.spec.name, allowed, leaving_stage(model, random))
+        inputs, outputs = random.choice(lengths) if len(lengths) > 1 else lengths[0]
+        yield Arrival(time, model.spec.name, allowed, leaving_stage(model, random), inputs, outputs)
+
+
+def together(*streams: Iterable[Arrival]) -> Iterator[Arrival]:
+    """Yield the arrivals of several streams in the order of time."""
+    return merge(*streams, key=lambda arrival: arrival.time)
 
 
 def leaving_stage(model: ServedModel, random: Random) -> int:

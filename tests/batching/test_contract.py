@@ -1,16 +1,16 @@
 """What every batching policy keeps to, whatever it is: a new one is in this test by its line in POLICIES."""
 
-from types import MappingProxyType
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from latebind.batching import POLICIES, make_policy
-from latebind.batching.view import Launch, ModelView, Wait, WorkView
+from latebind.batching.estimate import Estimate
+from latebind.batching.queue import Queue
+from latebind.batching.request import Request
+from latebind.batching.view import GoOn, Launch, ModelView, Wait, WorkView
 from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError
-from latebind.scheduler import Request
 from tests.models import served
 
 ARRIVALS = st.lists(st.floats(0.0, 1.0), max_size=12).map(sorted)
@@ -18,8 +18,10 @@ ARRIVALS = st.lists(st.floats(0.0, 1.0), max_size=12).map(sorted)
 
 def view_of(name: str, arrivals: list[float]) -> ModelView:
     model = served(name, max_batch=5)
-    queue = {i: Request(i, name, i, 9.0, arrived) for i, arrived in enumerate(arrivals)}
-    return ModelView(name, model.spec.max_batch, model.costs, MappingProxyType(queue))
+    queue = Queue()
+    for i, arrived in enumerate(arrivals):
+        queue.add(Request(i, name, i, 9.0, arrived))
+    return ModelView(model.spec, Estimate(model.spec, model.costs), queue)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -42,9 +44,11 @@ def test_a_policy_keeps_to_its_contract(
         assert decision.until > now
         assert isinstance(policy.decide(WorkView(tuple(views.values())), decision.until), Launch)
         return
+    # 3. With nothing begun it has nothing to go on with.
+    assert not isinstance(decision, GoOn)
     model = views[decision.model]
-    # 3. It launches someone, nobody twice, only who waits, no more than its own limit and the model's.
-    assert 1 <= len(decision.requests) <= policy.batch_limit(model) <= model.max_batch
+    # 4. It launches someone, nobody twice, only who waits, no more than its own limit and the model's.
+    assert 1 <= len(decision.requests) <= policy.batch_limit(model) <= model.spec.max_batch
     assert len(set(decision.requests)) == len(decision.requests)
     assert set(decision.requests) <= set(model.queue)
 

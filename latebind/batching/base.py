@@ -1,0 +1,26 @@
+"""What most batching policies have in common."""
+
+from latebind.batching.table import BatchTable
+from latebind.batching.view import ModelView, WorkView
+from latebind.domain.config import PolicyConfig
+
+
+class Stacked:
+    """Work in a stack, batches no larger than configured."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        self._config = config
+
+    def batch_limit(self, model: ModelView) -> int:
+        """Return the configured maximum, at most what the model was built for."""
+        most = model.spec.max_batch
+        return min(self._config.max_batch or most, most)
+
+    def table(self) -> BatchTable:
+        """Return an empty stack."""
+        return BatchTable()
+
+
+def by_age(view: WorkView) -> list[ModelView]:
+    """Return the models that somebody waits for, the one whose oldest request came first in front."""
+    return sorted([model for model in view.models if model.queue], key=lambda model: model.queue.oldest.arrived)

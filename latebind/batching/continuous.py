@@ -1,0 +1,37 @@
+"""Batches that newcomers join at the next step of a recurrent stage: cellular and continuous batching."""
+
+from latebind.batching.graph import GraphBatching
+from latebind.batching.view import Decision, GoOn, ModelView, WorkView, launch
+from latebind.domain.model import StageKind
+
+
+class Continuous(GraphBatching):
+    """At each decoder step all that wait run the stages before it and join (Orca, Yu et al. 2022).
+
+    Those who catch up are not overtaken. What runs once is never interrupted: there it is graph batching.
+    """
+
+    def decide(self, view: WorkView, now: float) -> Decision:
+        """Launch as many of the model that decodes as there is room for."""
+        if not view.entries:
+            return super().decide(view, now)
+        top = view.entries[-1]
+        model = view.model_of(top)
+        room = self.batch_limit(model) - view.begun(model)
+        if len(view.entries) > 1 or top.kind is not StageKind.DECODER or room <= 0 or not model.queue:
+            return GoOn()
+        return launch(model, model.queue.first(room))
+
+
+class Cellular(Continuous):
+    """Gao et al. 2018 (LazyBatching, section III-B): a model is joined on its way if it is recurrent throughout."""
+
+    def decide(self, view: WorkView, now: float) -> Decision:
+        """Let newcomers into a cell that runs; any other model is batched as a whole graph."""
+        if view.entries and not _is_recurrent(view.model_of(view.entries[-1])):
+            return GoOn()
+        return super().decide(view, now)
+
+
+def _is_recurrent(model: ModelView) -> bool:
+    return model.spec.kind(0) is StageKind.DECODER

@@ -1,0 +1,81 @@
+"""How long requests take from where they are to their end: LazyBatching's algorithm 1, for every batch size."""
+
+from itertools import accumulate
+from math import ceil
+
+from latebind.domain.costs import ModelCosts
+from latebind.domain.model import ModelSpec, StageKind
+
+
+class Estimate:
+    """Seconds of work of one model, from its profile. `outputs` is how long an answer is taken to be, in steps.
+
+    It covers the share `coverage` of the answers in training data (section IV-C).
+    """
+
+    def __init__(self, spec: ModelSpec, costs: ModelCosts, *, coverage: float = 0.9) -> None:
+        self._spec = spec
+        self._costs = costs
+        lengths = costs.output_steps
+        self.outputs = lengths[max(0, ceil(coverage * len(lengths)) - 1)]
+        self.fewest_outputs = lengths[0]
+        self.mean_outputs = round(sum(lengths) / len(lengths))
+        self.decoder = next((i for i in range(spec.stages) if spec.kind(i) is StageKind.DECODER), None)
+        self._tables: dict[int, _Table] = {}
+
+    def rest(self, batch: int, stage: int, step: int, inputs: int, outputs: int | None = None) -> float:
+        """Return the seconds from before step `step` of `stage` to the end, in a batch of this size.
+
+        `outputs` are the steps of the longest answer in it, as expected if left out.
+        """
+        table = self._table(batch)
+        expected = self.outputs if outputs is None else outputs
+        seconds = table.once[stage] + table.encoder[stage] * inputs + table.decoder[stage] * max(expected, 1)
+        if inputs > 1:
+            seconds += table.slope[stage] * (inputs - 1)
+        if step and stage < self._spec.stages:
+            kind = self._spec.kind(stage)
+            ahead = min(step, (inputs if kind is StageKind.ENCODER else expected) - 1)
+            seconds -= max(0, ahead) * table.unit[stage]
+        return seconds
+
+    def whole(self, batch: int, inputs: int = 1, outputs: int | None = None) -> float:
+        """Return the seconds of the whole model."""
+        return self.rest(batch, 0, 0, inputs, outputs)
+
+    def between(self, batch: int, stage: int, step: int, inputs: int) -> float:
+        """Return the seconds from the start to before step `step` of `stage`: what it takes to catch up."""
+        table = self._table(batch)
+        seconds = table.once[0] - table.once[stage] + (table.encoder[0] - table.encoder[stage]) * inputs
+        if inputs > 1:
+            seconds += (table.slope[0] - table.slope[stage]) * (inputs - 1)
+        if step and self._spec.kind(stage) is StageKind.ENCODER:
+            seconds += step * table.unit[stage]
+        return seconds
+
+    def unit(self, batch: int, stage: int) -> float:
+        """Return the seconds of one step of a stage."""
+        return self._table(batch).unit[stage]
+
+    def _table(self, batch: int) -> "_Table":
+        found = self._tables.get(batch)
+        if found is None:
+            found = self._tables[batch] = _Table(self._spec, self._costs, batch)
+        return found
+
+
+class _Table:
+    """For one batch size: seconds of one step of each stage, and sums of those from each stage to the end, by kind."""
+
+    def __init__(self, spec: ModelSpec, costs: ModelCosts, batch: int) -> None:
+        stages = range(spec.stages)
+        self.unit = [costs.step(i, batch) for i in stages]
+        self.once, self.encoder, self.decoder = (
+            _sums([self.unit[i] if spec.kind(i) is kind else 0.0 for i in stages]) for kind in StageKind
+        )
+        self.slope = _sums([costs.slopes[i].at(batch) if i in costs.slopes else 0.0 for i in stages])
+
+
+def _sums(seconds: list[float]) -> list[float]:
+    """Return the sum from each place to the end, with a 0 behind the last."""
+    return [0.0, *accumulate(reversed(seconds))][::-1]

@@ -1,0 +1,32 @@
+"""LazyBatching as published (sections IV-A to IV-C): at stage boundaries who waits is let past, slack permitting."""
+
+from latebind.batching.base import Stacked, by_age
+from latebind.batching.slack import Conservative, Precise, Slack
+from latebind.batching.view import Decision, GoOn, WorkView, launch
+from latebind.domain.config import PolicyConfig
+
+
+class Lazy(Stacked):
+    """Lets in as many of the oldest as keep everybody's slack; a worker without work takes all that wait if none do."""
+
+    def __init__(self, config: PolicyConfig, slack: Slack | None = None) -> None:
+        super().__init__(config)
+        self._slack = slack or Conservative()
+
+    def decide(self, view: WorkView, now: float) -> Decision:
+        """Launch those who may run, of the model whose oldest request has waited longest."""
+        for model in by_age(view):
+            waiting = model.queue.first(self.batch_limit(model) - view.begun(model))
+            count = self._slack.most(view, model, waiting, now) if waiting else 0
+            if not view.entries:
+                count = count or len(waiting)
+            if count:
+                return launch(model, waiting[:count])
+        return GoOn()
+
+
+class Oracle(Lazy):
+    """The same greedy rule with true costs and lengths (section VI): not the best that can be done."""
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config, Precise())

@@ -1,0 +1,50 @@
+"""Who waits for a model, in two orders: of arrival and of deadlines."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from latebind.batching.request import Request
+
+
+class Queue(Mapping[int, Request]):
+    """Waiting requests by number; iteration is in the order of arrival. Policies only read."""
+
+    def __init__(self) -> None:
+        self._requests: dict[int, Request] = {}
+        self._deadlines: list[tuple[float, int]] = []  # ascending: most come in that order anyway
+
+    def __getitem__(self, number: int) -> Request:
+        return self._requests[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._requests)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._requests
+
+    @property
+    def oldest(self) -> Request:
+        """The request that has waited longest; the queue must not be empty."""
+        return next(iter(self._requests.values()))
+
+    def first(self, count: int) -> list[Request]:
+        """Return the `count` requests that have waited longest."""
+        return list(islice(self._requests.values(), max(0, count)))
+
+    def urgent(self, count: int) -> list[Request]:
+        """Return the `count` requests whose deadlines come first."""
+        return [self._requests[number] for _, number in self._deadlines[: max(0, count)]]
+
+    def add(self, request: Request) -> None:
+        """Append a request."""
+        self._requests[request.id] = request
+        insort(self._deadlines, (request.deadline, request.id))
+
+    def remove(self, number: int) -> None:
+        """Take a request out."""
+        request = self._requests.pop(number)
+        del self._deadlines[bisect_left(self._deadlines, (request.deadline, number))]

@@ -1,0 +1,37 @@
+"""Per-stage queues, the other organisation of the same work: members wait for others at the stage they have reached."""
+
+from latebind.batching.base import Stacked, by_age
+from latebind.batching.table import BatchTable, StageQueues, SubBatch
+from latebind.batching.view import Decision, GoOn, WorkView, launch
+
+ENOUGH = 0.5  # of the largest batch
+
+
+class DeepestFirst(Stacked):
+    """Runs the deepest stage at which enough wait, those who must hurry first; else whatever brings more together."""
+
+    def table(self) -> BatchTable:
+        """Return empty queues."""
+        return StageQueues()
+
+    def decide(self, view: WorkView, now: float) -> Decision:
+        """Run who is short of time, then the deepest full queue, then newcomers, then the deepest queue."""
+        places = sorted(range(len(view.entries)), key=lambda place: -view.entries[place].stage)
+        for place in places:
+            if self._hurries(view, view.entries[place], now):
+                return GoOn(place)
+        for place in places:
+            entry = view.entries[place]
+            if len(entry.members) >= ENOUGH * self.batch_limit(view.model_of(entry)):
+                return GoOn(place)
+        for model in by_age(view):
+            return launch(model, model.queue.first(self.batch_limit(model)))
+        return GoOn(places[0])
+
+    def _hurries(self, view: WorkView, entry: SubBatch, now: float) -> bool:
+        """Tell whether someone must go on now: after one more batch of newcomers it would be too late."""
+        model = view.model_of(entry)
+        limit = self.batch_limit(model)
+        rest = model.estimate.rest(len(entry.members), entry.stage, entry.step, entry.inputs)
+        last = min(request.deadline for request in entry.members.values())
+        return now + rest + model.estimate.between(limit, entry.stage, 0, entry.inputs) > last

@@ -1,0 +1,53 @@
+"""A request between its arrival and its reply."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+
+from latebind.domain.errors import IllegalEvent
+
+
+class State(Enum):
+    """Where a request is in its life; it is forgotten when it has ended."""
+
+    QUEUED = auto()
+    RUNNING = auto()
+    LEAVING = auto()
+
+
+# What may follow what; the end of a request (its reply) may follow any state.
+LEGAL_MOVES = {
+    State.QUEUED: frozenset({State.RUNNING}),
+    State.RUNNING: frozenset({State.LEAVING}),  # cancelled: it leaves at the next stage boundary
+    State.LEAVING: frozenset[State](),
+}
+
+
+@dataclass(slots=True)
+class Request:
+    """One request. Times in seconds.
+
+    `inputs` are the steps of its input and `outputs` those of its answer, 0 where nobody knows them beforehand; so many
+    decoder `steps` it has behind it. `stage` is the last that it ran. Others that were let past it have held it up
+    `delayed` seconds, in `preempted` goes.
+    """
+
+    id: int
+    model: str
+    slot: int
+    deadline: float
+    arrived: float
+    inputs: int = 1
+    outputs: int = 0
+    started: float = inf
+    stage: int = -1
+    steps: int = 0
+    delayed: float = 0.0
+    preempted: int = 0
+    state: State = State.QUEUED
+
+    def move(self, state: State) -> None:
+        """Go to `state`, or raise `IllegalEvent` and stay."""
+        if state not in LEGAL_MOVES[self.state]:
+            raise IllegalEvent(f"request {self.id} is {self.state.name} and cannot become {state.name}")
+        self.state = state

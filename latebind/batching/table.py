@@ -1,0 +1,132 @@
+"""The batch table of a worker: the sub-batches that it has begun (LazyBatching, section IV-B).
+
+A stack: the newest runs until it has caught up with the one below it, and both become one. `StageQueues` organises the
+same work otherwise: whoever is at a stage waits there for others, and any stage may run next.
+"""
+
+from dataclasses import dataclass, field
+
+from latebind.batching.request import Request
+from latebind.domain.model import ModelSpec, StageKind
+
+
+@dataclass(slots=True, eq=False)
+class SubBatch:
+    """Requests of one model that run together, before step `step` of `stage`; those `complete` wait for the others.
+
+    Steps of a decoder are each request's own. Those answered aside leave at once; where all have, the stage runs to its
+    end for nobody.
+    """
+
+    spec: ModelSpec
+    members: dict[int, Request]
+    stage: int = 0
+    step: int = 0
+    complete: set[int] = field(default_factory=set)
+    preempted: float | None = None  # when another was let past
+
+    @property
+    def kind(self) -> StageKind:
+        """How often the stage runs."""
+        return self.spec.kind(self.stage)
+
+    @property
+    def inputs(self) -> int:
+        """The steps of the longest input."""
+        return max(request.inputs for request in self.members.values())
+
+    def advance(self) -> None:
+        """Go past the step that has run; the longest input says when the encoder is through."""
+        if self.spec.kinds:
+            kind = self.kind
+            if kind is StageKind.DECODER:
+                for request in self.members.values():
+                    request.steps += 1
+                return
+            if kind is StageKind.ENCODER and self.step + 1 < self.inputs:
+                self.step += 1
+                return
+        self.stage += 1
+        self.step = 0
+
+    def meets(self, other: "SubBatch") -> bool:
+        """Tell whether both are about to run the same: a decoder shares its weights between all steps."""
+        return (
+            self.stage == other.stage
+            and self.spec is other.spec
+            and (self.step == other.step or self.kind is StageKind.DECODER)
+        )
+
+    def absorb(self, other: "SubBatch") -> None:
+        """Take in the members of another that it meets."""
+        self.members |= other.members
+        self.complete |= other.complete
+
+
+class BatchTable:
+    """A stack of sub-batches, the newest on top; it alone runs."""
+
+    def __init__(self) -> None:
+        self.entries: list[SubBatch] = []
+
+    @property
+    def top(self) -> SubBatch:
+        """The newest; the table must not be empty."""
+        return self.entries[-1]
+
+    def push(self, batch: SubBatch, now: float) -> None:
+        """Let a new one past those that are there."""
+        if self.entries:
+            self.top.preempted = now
+            for request in self.top.members.values():
+                request.preempted += 1
+        self.entries.append(batch)
+        self.settle(batch, now)
+
+    def pick(self, place: int) -> SubBatch:
+        """Return what runs next: the top, whichever place is named."""
+        del place
+        return self.top
+
+    def settle(self, moved: SubBatch, now: float) -> None:
+        """Drop one that is empty and make one of the two on top while they are about to run the same."""
+        del moved
+        while self.entries and not self.top.members:
+            self.entries.pop()
+            self._resume(now)
+        while len(self.entries) > 1 and self.top.meets(self.entries[-2]):
+            newer = self.entries.pop()
+            self._resume(now)
+            self.top.absorb(newer)
+
+    def _resume(self, now: float) -> None:
+        if self.entries and self.top.preempted is not None:
+            for request in self.top.members.values():
+                request.delayed += now - self.top.preempted
+            self.top.preempted = None
+
+
+class StageQueues(BatchTable):
+    """Sub-batches that wait for each other at their stages; any may run next, and each may be as large as a batch."""
+
+    def push(self, batch: SubBatch, now: float) -> None:
+        """Begin another."""
+        self.entries.append(batch)
+        self.settle(batch, now)
+
+    def pick(self, place: int) -> SubBatch:
+        """Return the one at `place` of the entries."""
+        return self.entries[place]
+
+    def settle(self, moved: SubBatch, now: float) -> None:
+        """Drop one that is empty; have one that has moved join those who wait where it has come to."""
+        del now
+        if not moved.members:
+            self.entries.remove(moved)
+            return
+        limit = moved.spec.max_batch
+        for other in self.entries:
+            if other is not moved and moved.meets(other) and len(other.members) + len(moved.members) <= limit:
+                other.absorb(moved)
+                self.entries.remove(moved)
+                return

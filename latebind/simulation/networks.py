@@ -1,0 +1,211 @@
+"""The networks of LazyBatching's evaluation (table II, section VI-C) by their layer shapes, on the array of table I.
+
+Each stage is what a scheduler may come between: a block of a network that runs once, a step of an encoder or decoder.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from latebind.domain.config import ServedModel
+from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.model import ModelSpec, StageKind, TensorSpec
+from latebind.simulation.npu import Product, SystolicArray
+
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+LONG = 40  # steps of an input at which the slope of a stage is taken
+VOCABULARY = 32_000
+WORDS_IN, WORDS_OUT = 22, 21  # of the sentences whose mean latency is that of table II
+
+Layers = Callable[[int], Sequence[Product]]  # of the steps of an input
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Layers of one stage, or of one step of it, for an input of so many steps."""
+
+    layers: Layers
+    kind: StageKind = StageKind.STATIC
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Stages in their order, and the seconds that one input alone takes by table II, if it is there."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    array: SystolicArray = field(default_factory=SystolicArray)
+    alone: float | None = None
+
+    def served(self, *, output_steps: tuple[int, ...] = (1,), max_batch: int = 64) -> ServedModel:
+        """Return the network as a scheduler knows it; `output_steps` are lengths of answers in training data.
+
+        Costs are scaled so that one input of average length takes what table II says.
+        """
+        scale = 1.0 if self.alone is None else self.alone / self._alone()
+        kinds = tuple(stage.kind for stage in self.stages)
+        slopes = {}
+        for place, stage in enumerate(self.stages):
+            if stage.kind is StageKind.STATIC and stage.layers(1) != stage.layers(LONG):
+                short, long = self._curve(stage, 1, scale), self._curve(stage, LONG, scale)
+                rises = zip(short.seconds, long.seconds, strict=True)
+                slopes[place] = Curve(BATCHES, tuple((b - a) / (LONG - 1) for a, b in rises))
+        vector = TensorSpec("x", "float32", (1,))
+        recurrent = kinds if any(kind is not StageKind.STATIC for kind in kinds) else ()
+        return ServedModel(
+            ModelSpec(self.name, "1", (vector,), (vector,), len(kinds), max_batch, kinds=recurrent),
+            ModelCosts(
+                tuple(self._curve(stage, 1, scale) for stage in self.stages),
+                slopes=slopes,
+                output_steps=tuple(sorted(output_steps)),
+            ),
+            max_queued=1 << 30,
+        )
+
+    def _curve(self, stage: Stage, inputs: int, scale: float) -> Curve:
+        return Curve(BATCHES, tuple(scale * self.array.in_turn(stage.layers(inputs), batch) for batch in BATCHES))
+
+    def _alone(self) -> float:
+        steps = {StageKind.STATIC: 1, StageKind.ENCODER: WORDS_IN, StageKind.DECODER: WORDS_OUT}
+        return sum(steps[stage.kind] * self.array.in_turn(stage.layers(WORDS_IN), 1) for stage in self.stages)
+
+
+def _once(*layers: Product) -> Stage:
+    return Stage(lambda inputs: layers)
+
+
+def _conv(inside: int, outside: int, side: int, kernel: int = 3) -> Product:
+    return Product(inside * kernel * kernel, outside, side * side)
+
+
+def _dense(inside: int, outside: int, rows: int = 1) -> Product:
+    return Product(inside, outside, rows)
+
+
+def _lstm(inside: int, hidden: int) -> Product:
+    return Product(inside + hidden, 4 * hidden)
+
+
+def resnet50() -> Network:
+    """He et al. 2016, 224 x 224: 18 blocks."""
+    stages = [_once(_conv(3, 64, 112, 7))]
+    inside = 64
+    for width, blocks, side in ((64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)):
+        for block in range(blocks):
+            layers = [_conv(inside, width, side, 1), _conv(width, width, side), _conv(width, 4 * width, side, 1)]
+            if block == 0:
+                layers.append(_conv(inside, 4 * width, side, 1))
+            stages.append(_once(*layers))
+            inside = 4 * width
+    stages.append(_once(_dense(2048, 1000)))
+    return Network("ResNet", tuple(stages), SystolicArray(double_buffered=False), alone=1.1e-3)
+
+
+def gnmt(*, projected: bool = True) -> Network:
+    """Wu et al. 2016 as in MLPerf: four layers of 1,024 units each way, the first of the encoder in both directions.
+
+    `projected`: products with the words are computed for all of them at once, as cuDNN does, and the steps have only
+    those with the state; else each step has both.
+    """
+    h = 1024
+    inside = [(h, h), (h, h), (2 * h, h), (h, h), (h, h)]
+    if projected:
+        first: Layers = lambda words: tuple(Product(width, 4 * hidden, words) for width, hidden in inside)  # noqa: E731
+        steps: Layers = lambda words: tuple(Product(hidden, 4 * hidden) for _, hidden in inside)  # noqa: E731
+        encoder: tuple[Stage, ...] = (Stage(first), Stage(steps, StageKind.ENCODER))
+    else:
+        both: Layers = lambda words: tuple(_lstm(width, hidden) for width, hidden in inside)  # noqa: E731
+        encoder = (Stage(both, StageKind.ENCODER),)
+    decode: Layers = lambda words: (  # noqa: E731
+        *(_lstm(2 * h, h) for _ in range(4)),
+        _dense(h, h),
+        Product(vector=2 * WORDS_IN * h),
+        _dense(h, VOCABULARY),
+    )
+    name = "GNMT" if projected else "GNMT, steps whole"
+    return Network(name, (*encoder, Stage(decode, StageKind.DECODER)), alone=7.2e-3)
+
+
+def transformer() -> Network:
+    """Vaswani et al. 2017, base: six layers each way, 512 wide; the encoder runs once, for all words."""
+    d, wide = 512, 2048
+
+    def encode(words: int) -> tuple[Product, ...]:
+        layer = (_dense(d, 3 * d, words), Product(vector=2 * words * words * d), _dense(d, d, words))
+        feed = (_dense(d, wide, words), _dense(wide, d, words))
+        return (layer + feed) * 6 + (_dense(d, 2 * d, words),) * 6  # and what the decoder attends to
+
+    def decode(words: int) -> tuple[Product, ...]:
+        own = (_dense(d, 3 * d), Product(vector=2 * WORDS_OUT // 2 * d), _dense(d, d))
+        cross = (_dense(d, d), Product(vector=2 * WORDS_IN * d), _dense(d, d))
+        return (own + cross + (_dense(d, wide), _dense(wide, d))) * 6 + (_dense(d, VOCABULARY),)
+
+    return Network("Transformer", (Stage(encode), Stage(decode, StageKind.DECODER)), alone=2.4e-3)
+
+
+def vgg16() -> Network:
+    """Simonyan and Zisserman 2015, 224 x 224: one stage for each size and the dense layers."""
+    stages, inside = [], 3
+    for width, layers, side in ((64, 2, 224), (128, 2, 112), (256, 3, 56), (512, 3, 28), (512, 3, 14)):
+        convolutions = []
+        for _ in range(layers):
+            convolutions.append(_conv(inside, width, side))
+            inside = width
+        stages.append(_once(*convolutions))
+    stages.append(_once(_dense(25_088, 4096), _dense(4096, 4096), _dense(4096, 1000)))
+    return Network("VGGNet", tuple(stages), SystolicArray(double_buffered=False))
+
+
+def mobilenet() -> Network:
+    """Howard et al. 2017, 224 x 224: depthwise convolutions on the vector unit."""
+    stages, inside, side = [_once(_conv(3, 32, 112))], 32, 112
+    for width, stride in (
+        *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)),
+        *((512, 1),) * 5,
+        *((1024, 2), (1024, 1)),
+    ):
+        side //= stride
+        stages.append(_once(Product(vector=9 * inside * side * side), _conv(inside, width, side, 1)))
+        inside = width
+    stages.append(_once(_dense(1024, 1000)))
+    return Network("MobileNet", tuple(stages), SystolicArray(double_buffered=False))
+
+
+def las() -> Network:
+    """Chan et al. 2016: three pyramid layers of 256 units in both directions listen, two of 512 spell.
+
+    A step of the input is eight frames; of the answer a character.
+    """
+    listen = (
+        *((_lstm(240, 256),) * 16),
+        *((_lstm(1024, 256),) * 8),
+        *((_lstm(1024, 256),) * 4),
+        *((_lstm(1024, 256),) * 2),
+    )
+    spell = (_lstm(1024, 512), _lstm(512, 512), Product(vector=2 * WORDS_IN * 512), _dense(1024, 64))
+    stages = (Stage(lambda frames: listen, StageKind.ENCODER), Stage(lambda frames: spell, StageKind.DECODER))
+    return Network("LAS", stages)
+
+
+def bert() -> Network:
+    """Devlin et al. 2019, base: twelve layers of 768, each input padded to the words of an average sentence."""
+    d, words = 768, WORDS_IN
+    layer = (
+        _dense(d, 3 * d, words),
+        Product(vector=2 * words * words * d),
+        _dense(d, d, words),
+        _dense(d, 4 * d, words),
+        _dense(4 * d, d, words),
+    )
+    return Network("BERT", tuple(_once(*layer) for _ in range(12)))
+
+
+NETWORKS: dict[str, Callable[[], Network]] = {
+    "resnet": resnet50,
+    "gnmt": gnmt,
+    "gnmt-steps": lambda: gnmt(projected=False),
+    "transformer": transformer,
+    "vgg": vgg16,
+    "mobilenet": mobilenet,
+    "las": las,
+    "bert": bert,
+}

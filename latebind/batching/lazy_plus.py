@@ -32,15 +32,23 @@ class LazyPlus(Stacked):
         some = [model for model in view.models if model.queue]
         model = min(some, key=lambda model: model.queue.urgent(1)[0].deadline)
         batch = model.queue.urgent(self.batch_limit(model))
-        lost = self._lost(model, batch, now) if self._config.shed else []
-        if lost:
-            return Shed(model.name, tuple([request.id for request in lost]))
-        return launch(model, batch)
+        return self._shed(model, batch, len(batch), now) or launch(model, batch)
 
-    def _lost(self, model: ModelView, batch: Sequence[Request], now: float) -> list[Request]:
-        """Return who cannot be in time in the batch that would start now."""
-        ends = now + model.estimate.whole(len(batch), max(request.inputs for request in batch), mean(model))
-        return [request for request in batch if request.deadline < ends]
+    def _shed(self, model: ModelView, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:
+        """Return who cannot be in time in a batch of so many `together` that would start now, if anybody.
+
+        Where more wait than can begin, places are for those who will be in time even with a long answer and held up for
+        as long as may be.
+        """
+        if not self._config.shed:
+            return None
+        inputs = longest(newcomers)
+        if len(model.queue) > len(newcomers):
+            ends = now + (1.0 + BOUND) * model.estimate.whole(together, inputs)
+        else:
+            ends = now + model.estimate.whole(together, inputs, mean(model))
+        lost = [request.id for request in newcomers if request.deadline < ends]
+        return Shed(model.name, tuple(lost)) if lost else None
 
     def _at_a_boundary(self, view: WorkView, now: float) -> Decision:
         top = view.entries[-1]
@@ -54,6 +62,9 @@ class LazyPlus(Stacked):
             if room <= 0:
                 continue
             newcomers = model.queue.urgent(room)
+            shed = self._shed(model, newcomers, len(newcomers) + view.begun(model), now)
+            if shed is not None:
+                return shed
             pays = (
                 self._joining_pays(own, top, newcomers, now)
                 if model is own
@@ -72,9 +83,14 @@ class LazyPlus(Stacked):
         inputs = longest(newcomers)
         caught_up = estimate.between(coming, top.stage, top.step, inputs)
         if top.kind is StageKind.DECODER:
-            # Catching up costs the same later, so let them gather until they have waited as long as they hold up.
-            waited = sum(now - request.arrived for request in newcomers)
-            return waited >= running * caught_up
+            # Part of what it costs to catch up is the same for few and for many, so let them gather. In groups of k, those
+            # who come at a rate r wait k / 2r each and share that delay d: least for k = sqrt(2 r d). No more can come in
+            # than leave.
+            twice = estimate.between(2 * coming, top.stage, top.step, inputs)
+            shared = max(0.0, 2.0 * caught_up - twice)
+            leaving = running / (mean(model) * estimate.unit(running, top.stage))
+            rate = leaving if len(model.queue) > coming else min(model.queue.rate(now), leaving)
+            return coming * coming >= 2.0 * rate * running * shared
         together = max(inputs, top.inputs)
         outputs = mean(model)
         rest = estimate.rest(running, top.stage, top.step, top.inputs, outputs)
@@ -89,9 +105,8 @@ class LazyPlus(Stacked):
             delay = own.estimate.between(len(newcomers), top.stage, top.step, inputs)
         else:
             delay = model.estimate.whole(len(newcomers), inputs, mean(model))
-        return any(
-            request.delayed + delay > BOUND * own.estimate.whole(1, request.inputs) for request in top.members.values()
-        )
+        most = BOUND * own.estimate.whole(len(top.members) + len(newcomers), top.inputs) - delay
+        return any([request.delayed > most for request in top.members.values()])
 
 
 def passing_pays(own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request]) -> bool:

@@ -3,8 +3,11 @@
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from math import inf
 
 from latebind.batching.request import Request
+
+NEWEST = 0.05  # of the mean gap between arrivals
 
 
 class Queue(Mapping[int, Request]):
@@ -13,6 +16,8 @@ class Queue(Mapping[int, Request]):
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
         self._deadlines: list[tuple[float, int]] = []  # ascending: most come in that order anyway
+        self._last = inf  # when the last came
+        self._gap = inf  # seconds between arrivals, the recent ones counting most
 
     def __getitem__(self, number: int) -> Request:
         return self._requests[number]
@@ -39,8 +44,17 @@ class Queue(Mapping[int, Request]):
         """Return the `count` requests whose deadlines come first."""
         return [self._requests[number] for _, number in self._deadlines[: max(0, count)]]
 
+    def rate(self, now: float) -> float:
+        """Return how many requests come a second, of late."""
+        gap = max(self._gap, now - self._last)
+        return 1.0 / gap if gap > 0.0 else inf
+
     def add(self, request: Request) -> None:
         """Append a request."""
+        gap = request.arrived - self._last
+        if gap >= 0.0:
+            self._gap = gap if self._gap == inf else self._gap + NEWEST * (gap - self._gap)
+        self._last = request.arrived
         self._requests[request.id] = request
         insort(self._deadlines, (request.deadline, request.id))
 

@@ -7,12 +7,17 @@ import msgspec
 import pytest
 import torch
 from filelock import FileLock
+from hypothesis import settings
 
 from latebind.learned.report import CacheReport
 from latebind.program.build import build_program
 from tests.building import build_stages
 from tests.digits import Built, build_digits
 from tests.networks import Chain, Words
+
+settings.register_profile("thorough", max_examples=12_500, deadline=None)
+settings.register_profile("usual", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
 @pytest.fixture(scope="session")

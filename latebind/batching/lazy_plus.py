@@ -1,8 +1,8 @@
 """`lazy+`: work-conserving, without a window; newcomers are let past only where that shortens the sum of waiting.
 
 A worker without work takes all that wait, the most urgent first. At a boundary newcomers may begin at once if by the
-profile the sum of all latencies falls, if everybody keeps in time (`slack.Profiled`), and if nobody is held up for
-longer than `BOUND` times what it takes alone. One group at a time catches up.
+profile the sum of all latencies falls, if everybody keeps in time (`slack.Profiled`), and if nobody is held up for too
+long. One group at a time catches up.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,10 @@ from latebind.batching.view import Decision, GoOn, ModelView, Shed, WorkView, la
 from latebind.domain.config import PolicyConfig
 from latebind.domain.model import StageKind
 
-BOUND = 1.0  # of what a request takes alone, by which others may hold it up
+# In units of what the batch takes as a whole:
+BOUND = 1.0  # by which those who catch up may hold up a request
+BOUND_PASSING = 0.25  # by which those of another model may, who never join it
+PATIENCE = 0.6  # for which those of another model wait before nobody joins any more
 
 
 class LazyPlus(Stacked):
@@ -55,58 +58,64 @@ class LazyPlus(Stacked):
         if len(view.entries) > 1:
             return GoOn()
         own = view.model_of(top)
-        for model in view.models:
-            if not model.queue:
-                continue
+        closed = self._closed(view, own, top, now)
+        for model in sorted([model for model in view.models if model.queue], key=alone):
             room = self.batch_limit(model) - view.begun(model)
-            if room <= 0:
+            if room <= 0 or (closed and model is own):
                 continue
             newcomers = model.queue.urgent(room)
             shed = self._shed(model, newcomers, len(newcomers) + view.begun(model), now)
             if shed is not None:
                 return shed
-            pays = (
-                self._joining_pays(own, top, newcomers, now)
-                if model is own
-                else passing_pays(own, top, model, newcomers)
-            )
-            if not pays or self._held_up(own, top, model, newcomers):
-                continue
-            if self._slack.most(view, model, newcomers, now) == len(newcomers):
+            if (
+                self._pays(own, top, model, newcomers, now)
+                and not self._held_up(own, top, model, newcomers)
+                and self._slack.all_in_time(view, model, newcomers, now)
+            ):
                 return launch(model, newcomers)
         return GoOn()
 
-    def _joining_pays(self, model: ModelView, top: SubBatch, newcomers: Sequence[Request], now: float) -> bool:
-        """Tell whether newcomers should catch up with the running batch of their own model."""
-        estimate = model.estimate
-        running, coming = len(top.members), len(newcomers)
-        inputs = longest(newcomers)
-        caught_up = estimate.between(coming, top.stage, top.step, inputs)
-        if top.kind is StageKind.DECODER:
-            # Part of what it costs to catch up is the same for few and for many, so let them gather. In groups of k, those
-            # who come at a rate r wait k / 2r each and share that delay d: least for k = sqrt(2 r d). No more can come in
-            # than leave.
-            twice = estimate.between(2 * coming, top.stage, top.step, inputs)
-            shared = max(0.0, 2.0 * caught_up - twice)
-            leaving = running / (mean(model) * estimate.unit(running, top.stage))
-            rate = leaving if len(model.queue) > coming else min(model.queue.rate(now), leaving)
-            return coming * coming >= 2.0 * rate * running * shared
-        together = max(inputs, top.inputs)
-        outputs = mean(model)
-        rest = estimate.rest(running, top.stage, top.step, top.inputs, outputs)
-        after = estimate.rest(running + coming, top.stage, top.step, together, outputs)
-        whole = estimate.whole(coming, inputs, outputs)
-        return (running + coming) * (caught_up + after) < running * rest + coming * (rest + whole)
+    def _closed(self, view: WorkView, own: ModelView, top: SubBatch, now: float) -> bool:
+        """Tell whether those of another model have waited for so long that the batch is to come to its end."""
+        most = PATIENCE * own.estimate.whole(len(top.members), top.inputs)
+        others = [model.queue for model in view.models if model is not own and model.queue]
+        return any(now - queue.oldest.arrived > most for queue in others)
+
+    def _pays(self, own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request], now: float) -> bool:
+        """Tell whether the sum of latencies falls if these begin before the running batch goes on."""
+        return joining_pays(own, top, newcomers, now) if model is own else passing_pays(own, top, model, newcomers)
 
     def _held_up(self, own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request]) -> bool:
         """Tell whether someone would have been held up for too long."""
-        inputs = longest(newcomers)
+        inputs, whole = longest(newcomers), own.estimate.whole(len(top.members), top.inputs)
         if model is own:
-            delay = own.estimate.between(len(newcomers), top.stage, top.step, inputs)
+            most = BOUND * whole - own.estimate.between(len(newcomers), top.stage, top.step, inputs)
         else:
-            delay = model.estimate.whole(len(newcomers), inputs, mean(model))
-        most = BOUND * own.estimate.whole(len(top.members) + len(newcomers), top.inputs) - delay
-        return any([request.delayed > most for request in top.members.values()])
+            most = BOUND_PASSING * whole - model.estimate.whole(len(newcomers), inputs, mean(model))
+        return any(request.delayed > most for request in top.members.values())
+
+
+def joining_pays(model: ModelView, top: SubBatch, newcomers: Sequence[Request], now: float) -> bool:
+    """Tell whether newcomers should catch up with the running batch of their own model."""
+    estimate = model.estimate
+    running, coming = len(top.members), len(newcomers)
+    inputs = longest(newcomers)
+    caught_up = estimate.between(coming, top.stage, top.step, inputs)
+    if top.kind is StageKind.DECODER:
+        # Part of what it costs to catch up is the same for few and for many, so let them gather. In groups of k, those
+        # who come at a rate r wait k / 2r each and share that delay d: least for k = sqrt(2 r d). No more can come in
+        # than leave.
+        twice = estimate.between(2 * coming, top.stage, top.step, inputs)
+        shared = max(0.0, 2.0 * caught_up - twice)
+        leaving = running / (mean(model) * estimate.unit(running, top.stage))
+        rate = leaving if len(model.queue) > coming else min(model.queue.rate(now), leaving)
+        return coming * coming >= 2.0 * rate * running * shared
+    together = max(inputs, top.inputs)
+    outputs = mean(model)
+    rest = estimate.rest(running, top.stage, top.step, top.inputs, outputs)
+    after = estimate.rest(running + coming, top.stage, top.step, together, outputs)
+    whole = estimate.whole(coming, inputs, outputs)
+    return (running + coming) * (caught_up + after) < running * rest + coming * (rest + whole)
 
 
 def passing_pays(own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request]) -> bool:
@@ -115,6 +124,11 @@ def passing_pays(own: ModelView, top: SubBatch, model: ModelView, newcomers: Seq
     steps = min(request.steps for request in top.members.values()) or top.step
     rest = own.estimate.rest(len(top.members), top.stage, steps, top.inputs, mean(own))
     return len(top.members) * delay < len(newcomers) * rest
+
+
+def alone(model: ModelView) -> float:
+    """Return the seconds that the most urgent of those who wait takes alone."""
+    return model.estimate.whole(1, model.queue.urgent(1)[0].inputs)
 
 
 def longest(requests: Iterable[Request]) -> int:

@@ -56,13 +56,13 @@ class Profiled:
         least, most = 0, len(waiting)
         while least < most:
             middle = (least + most + 1) // 2
-            if self._in_time(view, model, waiting[:middle], now):
+            if self.all_in_time(view, model, waiting[:middle], now):
                 least = middle
             else:
                 most = middle - 1
         return least
 
-    def _in_time(self, view: WorkView, model: ModelView, newcomers: Sequence[Request], now: float) -> bool:
+    def all_in_time(self, view: WorkView, model: ModelView, newcomers: Sequence[Request], now: float) -> bool:
         """Tell whether all are in time if these catch up with the newest sub-batch, or run first if it is another's."""
         inputs = max(request.inputs for request in newcomers)
         alone = model.estimate.whole(len(newcomers), inputs, self._longest(newcomers))

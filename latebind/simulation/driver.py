@@ -51,12 +51,15 @@ class Simulator:
 
     def run(self, arrivals: Iterable[Arrival]) -> list[Record]:
         """Return one record for every arrival (ascending times), in the order of their ends."""
-        for request, arrival in enumerate(arrivals):
+        request = 0
+        for arrival in arrivals:
             self._pass(arrival.time)
-            self._arrivals[request] = arrival
+            rows = tuple(range(request, request + arrival.rows))
+            request += arrival.rows
+            self._arrivals |= dict.fromkeys(rows, arrival)
+            due, n = arrival.time + arrival.allowed, len(rows)
             # A slot is never short here: the request's number serves as one.
-            due, lengths = arrival.time + arrival.allowed, ((arrival.inputs,), (arrival.outputs,))
-            event = Arrived(arrival.model, due, (request,), (request,), *lengths)
+            event = Arrived(arrival.model, due, rows, rows, (arrival.inputs,) * n, (arrival.outputs,) * n)
             self._tell(event, arrival.time)
         while self._due:
             self._pass(self._due[0][0])

@@ -12,7 +12,8 @@ from latebind.domain.config import ServedModel
 class Arrival:
     """A request to come: at `time` (seconds), due `time + allowed`, leaving at stage `leaves_at`.
 
-    Its input has `inputs` steps and its answer `outputs`, which a scheduler that is no oracle does not hear of.
+    Its input has `inputs` steps and its answer `outputs`, which a policy that is no oracle does not look at. A call of
+    `rows` is as many requests, all alike.
     """
 
     time: float
@@ -21,6 +22,7 @@ class Arrival:
     leaves_at: int
     inputs: int = 1
     outputs: int = 1
+    rows: int = 1
 
 
 Lengths = Sequence[tuple[int, int]]  # of inputs and answers, in steps

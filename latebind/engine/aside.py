@@ -35,19 +35,17 @@ class Aside:
         self._answers = answers
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lookups")
         self._answering = Lock()  # guards who is unanswered, and the rows of outputs of those
-        self._unanswered: set[int] = set()
+        self._unanswered: dict[tuple[str, int], int] = {}  # which request, by model and slot
 
     def close(self) -> None:
         """Return when the last lookup has ended."""
         self._thread.shutdown()
 
-    def go_on(self, action: Run) -> None:
-        """Hear who is in the batch that begins or goes on; those who are not any more need no answer."""
+    def begin(self, action: Run) -> None:
+        """Hear who begins; whoever had a slot before has ended."""
         with self._answering:
-            if action.stage == 0:
-                self._unanswered = set(action.requests)
-            else:
-                self._unanswered &= set(action.requests)
+            for request, slot in zip(action.requests, action.slots, strict=True):
+                self._unanswered[action.model, slot] = request
 
     def ask(self, lookup: Lookup, action: Run, activation: Tensor) -> None:
         """Ask `lookup` about the activation `(B, ...)` behind `action.stage`, which nobody else will change."""
@@ -57,12 +55,9 @@ class Aside:
     def ending(self, action: Run) -> Iterator[list[int]]:
         """Give the places in the batch of those whom the network is to answer; after that lookups answer nobody."""
         with self._answering:
-            yield [place for place, request in enumerate(action.requests) if request in self._unanswered]
-            self._unanswered.clear()
+            yield [place for place in range(len(action.requests)) if self._take(action, place)]
 
     def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> None:
-        if self._unanswered.isdisjoint(action.requests):
-            return
         try:
             with torch.inference_mode():
                 answers, hits = lookup(activation)
@@ -71,11 +66,17 @@ class Aside:
             return
         rows, exited = self._answers[action.model], []
         with self._answering:
-            for place in np.flatnonzero(hits):
-                request = action.requests[place]
-                if request in self._unanswered:
-                    self._unanswered.remove(request)
+            for place in np.flatnonzero(hits).tolist():
+                if self._take(action, place):
                     rows[action.slots[place]] = answers[place]
-                    exited.append(request)
+                    exited.append(action.requests[place])
         if exited:
             self.report(Exited(action.worker, action.stage, tuple(exited)))
+
+    def _take(self, action: Run, place: int) -> bool:
+        """Tell whether the request at this place is still to be answered, by whoever asks first."""
+        key = action.model, action.slots[place]
+        if self._unanswered.get(key) != action.requests[place]:
+            return False
+        del self._unanswered[key]
+        return True

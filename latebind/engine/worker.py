@@ -13,6 +13,7 @@ from latebind.domain.config import EngineConfig
 from latebind.domain.costs import ModelCosts
 from latebind.domain.events import Exited, StageDone
 from latebind.domain.model import ModelSpec
+from latebind.engine.activations import Activations
 from latebind.engine.aside import Aside
 from latebind.engine.slots import SlotMemory
 from latebind.learned.head import Head
@@ -61,8 +62,7 @@ class Worker:
         }
         self._answers = {name: slots.outputs[0] for name, slots in zip(models, memory.models, strict=True)}
         self._lookups = {name: model.lookups for name, model in models.items()}
-        self._requests: tuple[int, ...] = ()
-        self._activation: Tensor | None = None
+        self._activations = Activations()
         self._aside = Aside(self._answers) if any(model.costs.aside for model in models.values()) else None
 
     def tell(self, report: Callable[[Exited], None]) -> None:
@@ -90,36 +90,31 @@ class Worker:
         """
         model = self._models[action.model]
         aside = self._aside if model.costs.aside else None
-        if aside is not None:
-            aside.go_on(action)
         inputs_rows, outputs_rows = self._slots[action.model]
         if action.stage == 0:
+            if aside is not None:
+                aside.begin(action)
+            self._activations.put_aside()
             inputs = tuple(_gather(rows, action.slots) for rows in inputs_rows)
         else:
-            inputs = (self._kept(action.requests),)
+            inputs = (self._activations.take(action),)
         results = model.program.stages[action.stage](*inputs)
         if action.stage + 1 == len(model.program.stages):
-            self._requests, self._activation = (), None
             with aside.ending(action) if aside is not None else nullcontext(range(len(action.slots))) as places:
                 for rows, result in zip(outputs_rows, results, strict=True):
                     _scatter(rows, action.slots, result, places)
             return StageDone(action.worker)
-        self._requests, self._activation = action.requests, results[0]
+        self._activations.keep(action, results[0])
         lookup = self._lookups[action.model].get(action.stage)
         if lookup is None:
             return StageDone(action.worker)
         if aside is not None:
             aside.ask(lookup, action, results[0].clone())
             return StageDone(action.worker)
-        return StageDone(action.worker, self._look_up(lookup, action, results[0]))
-
-    def _kept(self, requests: tuple[int, ...]) -> Tensor:
-        """Return the activations of `requests`, of those that the last stage left here: the batch is compacted."""
-        assert self._activation is not None, "a later stage was asked for before the first"
-        if requests == self._requests:
-            return self._activation
-        places = {request: place for place, request in enumerate(self._requests)}
-        return self._activation[[places[request] for request in requests]]
+        exited = self._look_up(lookup, action, results[0])
+        if len(exited) == len(action.requests):
+            self._activations.forget()
+        return StageDone(action.worker, exited)
 
     def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> tuple[int, ...]:
         """Write the answers of those that hit into their slots and return who they are."""

@@ -1,0 +1,83 @@
+"""A worker by itself: batches that are let past others, catch up and become one, with real stages."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from latebind.domain.actions import Reply, Run
+from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.events import Arrived, Event
+from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
+from latebind.engine.worker import LoadedModel, Worker, load_model
+from latebind.repository.listing import find_models
+from latebind.scheduler import Scheduler
+from tests.networks import Chain
+
+SLOTS = 12
+
+
+@pytest.fixture(scope="module")
+def model(models: Path) -> LoadedModel:
+    (path,) = find_models(models, ["chain"])
+    return load_model(path, EngineConfig())
+
+
+def with_worker(model: LoadedModel) -> tuple[Worker, ModelSlots]:
+    fd = create_file()
+    os.ftruncate(fd, file_bytes([model.spec], SLOTS))
+    memory = SlotMemory(fd, [model.spec], SLOTS)
+    os.close(fd)
+    rows = memory.models[0]
+    rows.inputs[0][:] = np.random.default_rng(0).standard_normal(rows.inputs[0].shape)
+    return Worker({model.spec.name: model}, memory), rows
+
+
+def check(rows: ModelSlots, slots: list[int]) -> None:
+    """Compare the answers in these slots with what the module makes of each input by itself."""
+    found, inputs = torch.from_numpy(rows.outputs[0]), torch.from_numpy(rows.inputs[0])
+    wanted = torch.cat([Chain()(inputs[slot : slot + 1]) for slot in slots])
+    torch.testing.assert_close(found[slots], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_that_was_let_past_another_joins_it(model: LoadedModel) -> None:
+    worker, rows = with_worker(model)
+    with torch.inference_mode():
+        for stage, requests in ((0, (1, 2)), (1, (1, 2)), (0, (3,)), (0, (4,)), (1, (3, 4)), (2, (1, 2, 3, 4))):
+            worker.run(Run(0, "chain", stage, requests, requests))
+        for stage in range(3, model.spec.stages):
+            worker.run(Run(0, "chain", stage, (1, 3, 4), (1, 3, 4)))  # 2 was cancelled
+        check(rows, [1, 3, 4])
+
+
+@settings(max_examples=50)
+@given(data=st.data(), policy=st.sampled_from(("lazy", "oracle", "lazy+", "queues", "graph")))
+def test_whatever_the_schedule_answers_are_those_of_requests_alone(
+    model: LoadedModel, data: st.DataObject, policy: str
+) -> None:
+    worker, rows = with_worker(model)
+    served = ServedModel(model.spec, model.costs, SLOTS)
+    scheduler = Scheduler(SchedulerConfig((served,), 1, PolicyConfig(policy, max_batch=4, shed=False)))
+    coming = list(range(SLOTS))
+    answered: set[int] = set()
+    now = 0.0
+    with torch.inference_mode():
+        running: Run | None = None
+        while len(answered) < SLOTS:
+            events: list[Event] = [worker.run(running)] if running else []
+            if coming and (not running or data.draw(st.booleans())):
+                events.append(Arrived("chain", 1e9, (coming[0],), (coming.pop(0),)))
+            for event in events:
+                now += 1e-3
+                for action in scheduler.handle(event, now):
+                    if isinstance(action, Run):
+                        running = action
+                    elif isinstance(action, Reply):
+                        answered.add(action.request)
+                        running = None if not scheduler.stats()["running"] else running
+                scheduler.check()
+        check(rows, list(range(SLOTS)))

@@ -19,6 +19,8 @@ from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Cancelled, Event, Exited, StageDone, StageFailed, Woke
 from latebind.domain.model import StageKind
 
+NOT_RUN = -1  # the stage of a request that has run none
+
 
 class Lane:
     """The queue of one model and the figures that decide whether a newcomer can be in time."""
@@ -173,17 +175,15 @@ class Scheduler:
             if i not in batch.members:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
         stage, decoding = batch.stage, batch.kind is StageKind.DECODER
-        for request in batch.members.values():
-            request.stage = stage
         if decoding and not self._leave:
             batch.complete |= set(event.exited)
             if len(batch.complete) == len(batch.members):
-                self._end_all(batch, Outcome.ANSWERED, now, actions)
+                self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
             for i in event.exited:
-                self._end(batch.members.pop(i), Outcome.ANSWERED, now, actions)
+                self._end(batch.members.pop(i), Outcome.ANSWERED, now, actions, stage)
         if stage + 1 == batch.spec.stages and not decoding:
-            self._end_all(batch, Outcome.ANSWERED, now, actions)
+            self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
             self._let_go(batch, now, actions)
             if batch.members:
@@ -198,15 +198,14 @@ class Scheduler:
         for entry in list(worker.table.entries):
             for i in entry.members.keys() & set(event.requests):
                 request = entry.members.pop(i)
-                request.stage = event.stage
-                self._end(request, Outcome.ANSWERED, now, actions)
+                self._end(request, Outcome.ANSWERED, now, actions, event.stage)
             if not entry.members and entry is not worker.running:
                 worker.table.entries.remove(entry)
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
         batch = self._busy(event.worker).running
         assert batch is not None
-        self._end_all(batch, Outcome.FAILED, now, actions)
+        self._end_all(batch, Outcome.FAILED, now, actions, batch.stage - 1)
         self._settle(event.worker, batch, now, actions)
 
     def _settle(self, number: int, batch: SubBatch, now: float, actions: list[Action]) -> None:
@@ -266,16 +265,13 @@ class Scheduler:
 
     def _let_go(self, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """At a stage boundary, let go of members whose client has left or whose deadline has passed."""
-        for request in list(batch.members.values()):
-            if request.state is State.LEAVING:
-                outcome = Outcome.CANCELLED
-            elif self._sheds and request.deadline < now:
-                outcome = Outcome.EXPIRED
-            else:
-                continue
+        earliest = now if self._sheds else -inf
+        gone = [r for r in batch.members.values() if r.deadline < earliest or r.state is State.LEAVING]
+        for request in gone:
             del batch.members[request.id]
             batch.complete.discard(request.id)
-            self._end(request, outcome, now, actions)
+            outcome = Outcome.CANCELLED if request.state is State.LEAVING else Outcome.EXPIRED
+            self._end(request, outcome, now, actions, batch.stage)
 
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
         """Have the driver wake us when the policy wants to be asked again or the first queued request gets late."""
@@ -299,8 +295,8 @@ class Scheduler:
     def _run(self, number: int, place: int, actions: list[Action]) -> None:
         worker = self._workers[number]
         batch = worker.running = worker.table.pick(place)
-        slots = tuple([request.slot for request in batch.members.values()])
-        actions.append(Run(number, batch.spec.name, batch.stage, tuple(batch.members), slots))
+        requests, slots = batch.told()
+        actions.append(Run(number, batch.spec.name, batch.stage, requests, slots))
 
     def _dequeue(self, request: Request) -> None:
         lane = self._lanes[request.model]
@@ -308,16 +304,17 @@ class Scheduler:
         self._queued -= 1
         self._backlog = self._backlog - lane.seconds_per_request if self._queued else 0.0
 
-    def _end_all(self, batch: SubBatch, outcome: Outcome, now: float, actions: list[Action]) -> None:
+    def _end_all(self, batch: SubBatch, outcome: Outcome, now: float, actions: list[Action], stage: int) -> None:
         for request in batch.members.values():
             gone = request.state is State.LEAVING
-            self._end(request, Outcome.CANCELLED if gone else outcome, now, actions)
+            self._end(request, Outcome.CANCELLED if gone else outcome, now, actions, stage)
         batch.members.clear()
         batch.complete.clear()
 
-    def _end(self, request: Request, outcome: Outcome, now: float, actions: list[Action]) -> None:
+    def _end(self, request: Request, outcome: Outcome, now: float, actions: list[Action], stage: int = NOT_RUN) -> None:
+        """Answer; `stage` is the last that it ran."""
         del self._live[request.id]
         self._ended += 1
         waited = min(request.started, now) - request.arrived
         ran = max(0.0, now - request.started)
-        actions.append(Reply(request.id, request.model, outcome, request.stage, waited, ran))
+        actions.append(Reply(request.id, request.model, outcome, stage, waited, ran))

@@ -28,8 +28,8 @@ class Request:
     """One request. Times in seconds.
 
     `inputs` are the steps of its input and `outputs` those of its answer, 0 where nobody knows them beforehand; so many
-    decoder `steps` it has behind it. `stage` is the last that it ran. Others that were let past it have held it up
-    `delayed` seconds, in `preempted` goes.
+    decoder `steps` it has behind it. Others that were let past it have held it up `delayed` seconds, in `preempted`
+    goes.
     """
 
     id: int
@@ -40,7 +40,6 @@ class Request:
     inputs: int = 1
     outputs: int = 0
     started: float = inf
-    stage: int = -1
     steps: int = 0
     delayed: float = 0.0
     preempted: int = 0

@@ -24,6 +24,7 @@ class SubBatch:
     step: int = 0
     complete: set[int] = field(default_factory=set)
     preempted: float | None = None  # when another was let past
+    _told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     @property
     def kind(self) -> StageKind:
@@ -34,6 +35,12 @@ class SubBatch:
     def inputs(self) -> int:
         """The steps of the longest input."""
         return max(request.inputs for request in self.members.values())
+
+    def told(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the numbers of the members and their slots, made anew only when somebody has come or gone."""
+        if len(self._told[0]) != len(self.members):
+            self._told = tuple(self.members), tuple([request.slot for request in self.members.values()])
+        return self._told
 
     def advance(self) -> None:
         """Go past the step that has run; the longest input says when the encoder is through."""
@@ -60,6 +67,7 @@ class SubBatch:
     def absorb(self, other: "SubBatch") -> None:
         """Take in the members of another that it meets."""
         self.members |= other.members
+        self._told = (), ()
         self.complete |= other.complete
 
 

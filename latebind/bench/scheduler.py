@@ -1,10 +1,11 @@
-"""How many events a second the scheduler handles on one core, by number of waiting requests."""
+"""What the scheduler costs on one core, by policy and number of waiting requests: events a second, and a boundary."""
 
 import time
 from dataclasses import dataclass
 from random import Random
 from statistics import median
 
+from latebind.batching import POLICIES
 from latebind.domain.actions import Action, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -14,58 +15,78 @@ from latebind.scheduler import Scheduler
 
 STAGES = 8
 MAX_BATCH = 16
+BATCHING = tuple(name for name in POLICIES if name != "serial")
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One measurement: events of both kinds (arrivals and stage boundaries) handled in a second."""
+    """One measurement: events of both kinds (arrivals and stage boundaries) handled in a second.
+
+    `boundary` is the mean of a stage boundary in seconds, decision included; in the middle of a batch, without anybody
+    leaving.
+    """
 
     policy: str
     waiting: int
     batch: int
     events: int
     events_per_second: float
+    boundary: float
 
 
 def run(*, events: int = 200_000, rounds: int = 3, seed: int = 0) -> list[Speed]:
     """Measure every combination of policy and backlog; the median of `rounds` is kept."""
     return [
         measure(policy, waiting=waiting, batch=batch, events=events, rounds=rounds, seed=seed)
-        for policy, batch in (("serial", 1), ("graph", 1), ("graph", MAX_BATCH))
+        for policy, batch in (
+            ("serial", 1),
+            ("graph", 1),
+            *((name, MAX_BATCH) for name in POLICIES if name != "serial"),
+        )
         for waiting in (0, 10, 1000)
     ]
 
 
 def measure(policy: str, *, waiting: int, batch: int, events: int, rounds: int, seed: int) -> Speed:
     """Measure one policy with `waiting` requests in the queue throughout."""
-    speeds = [_round(policy, waiting, batch, events, seed + number) for number in range(rounds)]
-    return Speed(policy, waiting, batch, events, median(speeds))
+    speeds, boundaries = zip(
+        *(_round(policy, waiting, batch, events, seed + number) for number in range(rounds)), strict=True
+    )
+    return Speed(policy, waiting, batch, events, median(speeds), median(boundaries))
 
 
-def _round(policy: str, waiting: int, batch: int, events: int, seed: int) -> float:
+def _round(policy: str, waiting: int, batch: int, events: int, seed: int) -> tuple[float, float]:
     """Play closed-loop traffic: whoever is answered is replaced; 30 % leave at a boundary that has a lookup."""
     random = Random(seed)
     scheduler = Scheduler(_config(policy, batch, waiting))
     backlog = waiting + batch
     running = _launched(scheduler.handle(_arrival(0, backlog), 0.0))
     last, now, handled, seconds = backlog, 0.0, 0, 0.0
+    left, boundaries, at_boundaries = 0, 0, 0.0
     while handled < events:
         now += 0.001
         hits = running.stage in (2, 4)
         exited = tuple(i for i in running.requests if hits and random.random() < 0.3)
         done = StageDone(running.worker, exited)
         leaving = len(running.requests) if running.stage == STAGES - 1 else len(exited)
-        arrivals = [_arrival(last + i, 1, now) for i in range(leaving)]
-        last += leaving
+        left += leaving
+        coming = left if waiting or left == batch else 0  # where none is to wait, they come when all have gone
+        arrivals = [_arrival(last, coming, now)] if coming else []
+        last, left = last + coming, left - coming
         begun = time.perf_counter()
         for arrival in arrivals:
             scheduler.handle(arrival, now)
+        came = time.perf_counter()
         actions = scheduler.handle(done, now)
-        seconds += time.perf_counter() - begun
-        handled += 1 + leaving
+        ended = time.perf_counter()
+        seconds += ended - begun
+        handled += 1 + coming
+        if not leaving:
+            boundaries += 1
+            at_boundaries += ended - came
         running = _launched(actions)
     scheduler.check()
-    return handled / seconds
+    return handled / seconds, at_boundaries / boundaries
 
 
 def _launched(actions: list[Action]) -> Run:

@@ -1,0 +1,153 @@
+"""The parts of LazyBatching's evaluation: loads (figures 12 to 14), deadlines (15), other networks (16), and VI-C."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from latebind.bench.batching.sentences import Sentences
+from latebind.bench.batching.sides import Group, Side, sides
+from latebind.bench.batching.simulated import Run, Task, covering, run_all, shedding
+from latebind.simulation.networks import NETWORKS
+
+MAIN = ("resnet", "gnmt", "transformer")
+OTHERS = ("gnmt-steps", "vgg", "mobilenet", "las", "bert")
+COLOCATED = ("resnet", "gnmt", "transformer", "bert")
+LOADS = (16.0, 64.0, 128.0, 250.0, 500.0, 1000.0, 1500.0, 2000.0)
+LOADS_OF_OTHERS = (16.0, 250.0, 1000.0)
+LOADS_TOGETHER = (50.0, 100.0, 200.0)
+HEAVY = 1000.0
+DEADLINES = {
+    "resnet": (0.005, 0.010, 0.020, 0.040, 0.060, 0.100),
+    "gnmt": (0.020, 0.030, 0.040, 0.060, 0.100),
+    "transformer": (0.005, 0.010, 0.015, 0.020, 0.040, 0.060, 0.100),
+}
+SHORT_ANSWERS = 0.16  # of the sentences: the coverage of ten words that the paper tries (section VI-C)
+STEP = 1.07  # between two loads when the highest is looked for
+MOST_LATE = 0.01
+OVERLOAD = 1.2
+RUSH = 20_000.0  # requests a second, more than any network here keeps up with
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is simulated: seeds, requests of each run, processes (0: one for each core)."""
+
+    sentences: Sentences
+    seeds: int = 20
+    requests: int = 2_000
+    processes: int = 0
+
+    def run(self, tasks: Sequence[Task], progress: Progress) -> list[Run]:
+        """Run tasks once for each seed."""
+        every = [replace(task, seed=seed) for task in tasks for seed in range(self.seeds)]
+        return run_all(every, self.sentences, progress=progress, processes=self.processes)
+
+
+def loads(plan: Plan, networks: Sequence[str], rates: Sequence[float], progress: Progress) -> list[Run]:
+    """Run every policy at every load (figures 12 to 14, 16)."""
+    tasks = [
+        Task((network,), rate, side, 0, plan.requests)
+        for network in networks
+        for rate in rates
+        for side in sides(recurrent=_recurrent(network))
+    ]
+    return plan.run(tasks, progress)
+
+
+def deadlines(plan: Plan, progress: Progress) -> list[Run]:
+    """Run the policies of figure 15 at a heavy load, each told of each deadline."""
+    tasks = [
+        Task((network,), HEAVY, side, 0, plan.requests, allowed)
+        for network, some in DEADLINES.items()
+        for allowed in some
+        for side in _few(network)
+    ]
+    return plan.run(tasks, progress)
+
+
+def lengths(plan: Plan, progress: Progress) -> list[Run]:
+    """Run LazyBatching with answers taken to be short (section VI-C)."""
+    tasks = [
+        Task((network,), HEAVY, covering(side, coverage), 0, plan.requests, 0.060)
+        for network in ("gnmt", "transformer")
+        for side in _few(network)
+        if side.group in (Group.LAZY, Group.OURS)
+        for coverage in (SHORT_ANSWERS, 0.5, 0.9, 1.0)
+    ]
+    return plan.run(tasks, progress)
+
+
+def sizes(plan: Plan, progress: Progress) -> dict[int, list[Run]]:
+    """Run every policy with a largest batch of 16 and 32 (section VI-C)."""
+    return {
+        size: plan.run(
+            [
+                Task((network,), rate, side, 0, plan.requests)
+                for network in MAIN
+                for rate in (16.0, 250.0, HEAVY)
+                for side in sides(recurrent=_recurrent(network), size=size)
+            ],
+            progress,
+        )
+        for size in (16, 32)
+    }
+
+
+def colocated(plan: Plan, progress: Progress) -> list[Run]:
+    """Run four networks on one worker, each at the same load (section VI-C)."""
+    tasks = [Task(COLOCATED, rate, side, 0, plan.requests) for rate in LOADS_TOGETHER for side in sides(recurrent=True)]
+    return plan.run(tasks, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What one policy carries, in requests a second.
+
+    `highest` is the most with at most 1 % of answers after 100 ms, `saturated` what is answered when there is always
+    enough to do; `in_time` is the share in time at 1.2 times that when it sheds.
+    """
+
+    network: str
+    policy: str
+    highest: float
+    saturated: float
+    in_time: float
+
+
+def capacities(plan: Plan, progress: Progress) -> list[Capacity]:
+    """Find what each policy carries; runs are three times as long as usual."""
+    found = []
+    places = [(network, side) for network in MAIN for side in _few(network)]
+    for number, (network, side) in enumerate(places):
+        progress(f"capacity of {network}, {side.label}", number / len(places))
+        saturated = _mean([run.throughput for run in _at(plan, network, side, RUSH, allowed=1e9)])
+        highest, load = 0.0, saturated / 2
+        while _late(_at(plan, network, side, load)) <= MOST_LATE:
+            highest, load = load, load * STEP
+        in_time = 1.0 - _late(_at(plan, network, shedding(side), OVERLOAD * saturated))
+        found.append(Capacity(network, side.label, highest, saturated, in_time))
+    return found
+
+
+def _at(plan: Plan, network: str, side: Side, load: float, *, allowed: float = 0.1) -> list[Run]:
+    return plan.run([Task((network,), load, side, 0, 3 * plan.requests, allowed)], lambda text, share: None)
+
+
+def _late(runs: Sequence[Run]) -> float:
+    return _mean([run.late for run in runs])
+
+
+def _few(network: str) -> list[Side]:
+    """Return window 0 at the largest batch, with and without leaving early, and those who are judged."""
+    every = sides(recurrent=_recurrent(network))
+    largest = [side for side in every if side.group in (Group.ZERO, Group.LEAVING) and side.policy.max_batch == 64]
+    return largest + [side for side in every if side.group in (Group.LAZY, Group.ORACLE, Group.OURS)]
+
+
+def _recurrent(network: str) -> bool:
+    return bool(NETWORKS[network]().served().spec.kinds)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,125 @@
+"""Simulated runs, many at once: each by network, load, policy and seed, so that any of them can be run again alone."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.bench.batching.sentences import ONE, Sentences
+from latebind.bench.batching.sides import Group, Side
+from latebind.domain.actions import Outcome
+from latebind.domain.config import SchedulerConfig, ServedModel
+from latebind.domain.costs import ModelCosts, in_turn
+from latebind.simulation.driver import Record, Simulator
+from latebind.simulation.networks import NETWORKS
+from latebind.simulation.workloads import poisson, together
+
+WARM_UP = 0.05  # of the requests: the queue is empty when they come
+CHUNK = 8  # tasks that a process takes at a time
+SATURATED = 0.97  # of the load, below which a policy does not keep up
+PREEMPTING = {Group.LAZY, Group.ORACLE, Group.OURS}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run: `requests` of each network at `load` a second, due `allowed` seconds after they come."""
+
+    networks: tuple[str, ...]
+    load: float
+    side: Side
+    seed: int
+    requests: int
+    allowed: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a task: seconds, shares and requests a second; `models` has mean and p99 of each network."""
+
+    task: Task
+    mean: float
+    p99: float
+    late: float
+    throughput: float
+    models: dict[str, tuple[float, float]]
+
+
+def run_all(
+    tasks: Sequence[Task], sentences: Sentences, *, progress: Callable[[str, float], None], processes: int = 0
+) -> list[Run]:
+    """Run tasks on all cores, or so many processes; the results are in the order of the tasks."""
+    most = processes or len(os.sched_getaffinity(0))
+    done: list[Run] = []
+    with ProcessPoolExecutor(most) as pool:
+        for found in pool.map(partial(run, sentences=sentences), tasks, chunksize=CHUNK):
+            done.append(found)
+            progress(f"{found.task.networks[0]} at {found.task.load:g}/s", len(done) / len(tasks))
+    return done
+
+
+def run(task: Task, sentences: Sentences) -> Run:
+    """Run one task."""
+    models = [_served(name, task.side, sentences) for name in task.networks]
+    random = Random(task.seed)
+    streams = [
+        poisson(
+            model,
+            rate=task.load,
+            requests=task.requests,
+            allowed=task.allowed,
+            random=Random(random.random()),
+            lengths=sentences.asked if model.spec.kinds else ONE,
+        )
+        for model in models
+    ]
+    simulator = Simulator(SchedulerConfig(tuple(models), 1, task.side.policy))
+    records = simulator.run(together(*streams))
+    simulator.scheduler.check()
+    counted = [record for record in records if record.request >= WARM_UP * len(records)]
+    seconds = _latencies(counted)
+    span = max(record.ended for record in counted) - min(record.arrived for record in counted)
+    each = {model.spec.name: _latencies([r for r in counted if r.model == model.spec.name]) for model in models}
+    return Run(
+        task=task,
+        mean=float(seconds.mean()),
+        p99=float(np.percentile(seconds, 99)),
+        late=1.0 - float((seconds <= task.allowed).sum()) / len(counted),
+        throughput=len(seconds) / span,
+        models={name: (float(found.mean()), float(np.percentile(found, 99))) for name, found in each.items()},
+    )
+
+
+def _served(network: str, side: Side, sentences: Sentences) -> ServedModel:
+    served = NETWORKS[network]().served(output_steps=sentences.profiled)
+    if served.spec.kinds or side.group in PREEMPTING:
+        return served
+    return whole(served)
+
+
+def whole(served: ServedModel) -> ServedModel:
+    """Return the network as one stage: the same for a policy that comes between no two of them."""
+    costs = ModelCosts((in_turn(served.costs.stages),), output_steps=served.costs.output_steps)
+    return replace(served, spec=replace(served.spec, stages=1), costs=costs)
+
+
+def _latencies(records: Iterable[Record]) -> NDArray[np.float64]:
+    found = [record.latency for record in records if record.outcome is Outcome.ANSWERED]
+    return np.array(found or [np.inf])
+
+
+def shedding(side: Side) -> Side:
+    """Return the same policy, refusing and dropping who cannot be in time."""
+    return replace(side, policy=msgspec.structs.replace(side.policy, shed=True))
+
+
+def covering(side: Side, coverage: float) -> Side:
+    """Return the same policy with another share of answers that are no longer than it expects."""
+    return replace(
+        side, label=f"{side.label}, N {coverage:.0%}", policy=msgspec.structs.replace(side.policy, coverage=coverage)
+    )

@@ -64,27 +64,32 @@ class Profiled:
 
     def all_in_time(self, view: WorkView, model: ModelView, newcomers: Sequence[Request], now: float) -> bool:
         """Tell whether all are in time if these catch up with the newest sub-batch, or run first if it is another's."""
+        estimate = model.estimate
         inputs = max(request.inputs for request in newcomers)
-        alone = model.estimate.whole(len(newcomers), inputs, self._longest(newcomers))
-        if not view.entries:
-            return not _late(newcomers, now, now + alone)
+        if not view.entries or view.entries[-1].spec is not model.spec:
+            ends = now + estimate.whole(len(newcomers), inputs, self._longest(newcomers))
+            return self._can_wait(model, newcomers, now, ends) and self._below_in_time(view, view.entries, now, ends)
         top = view.entries[-1]
-        if top.spec is not model.spec:
-            ends = now + alone
-            return not _late(newcomers, now, ends) and self._below_in_time(view, view.entries, now, ends)
-        together = [*top.members.values(), *newcomers]
-        caught_up = now + model.estimate.between(len(newcomers), top.stage, top.step, inputs)
+        running, together = len(top.members), [*top.members.values(), *newcomers]
+        caught_up = now + estimate.between(len(newcomers), top.stage, top.step, inputs)
         longest = max(top.inputs, inputs)
-        ends = caught_up + model.estimate.rest(len(together), top.stage, top.step, longest, self._longest(together))
-        if _late(newcomers, now, ends):
+        ends = caught_up + estimate.rest(len(together), top.stage, top.step, longest, self._longest(together))
+        if not self._can_wait(model, newcomers, now, ends):
             return False
         for request in top.members.values():
-            own = model.estimate.rest(
-                len(together), top.stage, request.steps or top.step, longest, self._length(request)
-            )
-            if request.deadline < caught_up + own and request.deadline >= now + own:
+            place = top.stage, request.steps or top.step, longest, self._length(request)
+            in_time = now + estimate.rest(running, *place) <= request.deadline
+            if in_time and caught_up + estimate.rest(len(together), *place) > request.deadline:
                 return False
         return self._below_in_time(view, view.entries[:-1], now, ends)
+
+    def _can_wait(self, model: ModelView, newcomers: Sequence[Request], now: float, ends: float) -> bool:
+        """Tell whether nobody is late at `ends` who would be in time alone."""
+        return all(
+            request.deadline >= ends
+            or now + model.estimate.whole(1, request.inputs, self._length(request)) > request.deadline
+            for request in newcomers
+        )
 
     def _below_in_time(self, view: WorkView, entries: Sequence[SubBatch], now: float, start: float) -> bool:
         """Tell whether those below, who go on when the ones above have ended, are in time if they are in time now."""
@@ -112,7 +117,3 @@ class Precise(Profiled):
 
     def __init__(self) -> None:
         super().__init__(lambda request: request.outputs or None)
-
-
-def _late(requests: Sequence[Request], now: float, ends: float) -> bool:
-    return any(request.deadline < ends and request.deadline >= now for request in requests)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from latebind.bench.batching.sides import Group
-from latebind.bench.batching.simulated import SATURATED, Run
+from latebind.bench.batching.simulated import GROWING, Run
 
 PAST = "*"  # behind a ratio: the baseline does not keep up with the load, so it only tells how long the run was
 BASELINES = ("untuned windows", "best of 5 ms or more", "best of all", "best of all, leaving early")
@@ -32,8 +32,6 @@ class Figure:
         """Sum up the runs of one policy at one load."""
         means = np.array([run.mean for run in runs])
         low, high = np.percentile(means, [25, 75])
-        models = len(runs[0].task.networks)
-        throughput = float(np.mean([run.throughput for run in runs]))
         return cls(
             group=runs[0].task.side.group,
             mean=float(means.mean()),
@@ -41,7 +39,7 @@ class Figure:
             high=float(high),
             p99=float(np.mean([run.p99 for run in runs])),
             late=float(np.mean([run.late for run in runs])),
-            kept_up=throughput >= SATURATED * models * runs[0].task.load,
+            kept_up=float(np.mean([run.growth for run in runs])) < GROWING,
         )
 
 

@@ -22,7 +22,7 @@ from latebind.simulation.workloads import poisson, together
 
 WARM_UP = 0.05  # of the requests: the queue is empty when they come
 CHUNK = 8  # tasks that a process takes at a time
-SATURATED = 0.97  # of the load, below which a policy does not keep up
+GROWING = 1.5  # times as long in the second half of a run as in the first: a policy that does not keep up
 PREEMPTING = {Group.LAZY, Group.ORACLE, Group.OURS}
 
 
@@ -40,13 +40,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a task: seconds, shares and requests a second; `models` has mean and p99 of each network."""
+    """What came of a task: seconds, shares and requests a second; `models` has mean and p99 of each network.
+
+    `growth` is the mean latency of the second half over that of the first.
+    """
 
     task: Task
     mean: float
     p99: float
     late: float
     throughput: float
+    growth: float
     models: dict[str, tuple[float, float]]
 
 
@@ -83,6 +87,8 @@ def run(task: Task, sentences: Sentences) -> Run:
     simulator.scheduler.check()
     counted = [record for record in records if record.request >= WARM_UP * len(records)]
     seconds = _latencies(counted)
+    counted.sort(key=lambda record: record.arrived)
+    half = len(counted) // 2
     span = max(record.ended for record in counted) - min(record.arrived for record in counted)
     each = {model.spec.name: _latencies([r for r in counted if r.model == model.spec.name]) for model in models}
     return Run(
@@ -91,6 +97,7 @@ def run(task: Task, sentences: Sentences) -> Run:
         p99=float(np.percentile(seconds, 99)),
         late=1.0 - float((seconds <= task.allowed).sum()) / len(counted),
         throughput=len(seconds) / span,
+        growth=float(_latencies(counted[half:]).mean() / _latencies(counted[:half]).mean()),
         models={name: (float(found.mean()), float(np.percentile(found, 99))) for name, found in each.items()},
     )
 

@@ -1,0 +1,82 @@
+"""What `lazy+` decides, by simulation of a few requests each. A stage takes one second unless said otherwise."""
+
+from latebind.domain.actions import Outcome
+from latebind.domain.config import PolicyConfig
+from latebind.domain.costs import Curve
+from latebind.simulation.workloads import Arrival
+from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends
+
+LONG = 1e3
+
+
+def plus(*, shed: bool = False) -> PolicyConfig:
+    return PolicyConfig("lazy+", shed=shed)
+
+
+def steep(gain: float) -> Curve:
+    """Batches of 64 take 64 / gain times as long as one."""
+    return Curve((1, 64), (1.0, 64.0 / gain))
+
+
+def test_an_idle_worker_begins_at_once_with_all_that_wait() -> None:
+    timeline = Timeline(config(plus(), chain(STATIC, max_batch=3)))
+    timeline.run([Arrival(0, "net", LONG, 0), Arrival(0.5, "net", LONG, 0, rows=4)])
+    assert timeline.ran == [(0, 0, (1,)), (1, 0, (2, 3, 4)), (2, 0, (5,))]
+
+
+def test_the_earliest_deadline_goes_first() -> None:
+    timeline = Timeline(config(plus(), chain(STATIC, max_batch=1)))
+    timeline.run([Arrival(0, "net", LONG, 0), Arrival(0.2, "net", 100, 0), Arrival(0.4, "net", 10, 0)])
+    assert [requests for _, _, requests in timeline.ran] == [(1,), (3,), (2,)]
+
+
+def test_an_early_batch_is_joined_where_batches_are_cheap_and_not_where_they_are_not() -> None:
+    calls = [Arrival(0, "net", LONG, 7), Arrival(0.5, "net", LONG, 7, rows=3)]
+    flat = Timeline(config(plus(), chain(*(STATIC,) * 8)))
+    flat.run(calls)
+    assert flat.ran[1:3] == [(1, 0, (2, 3, 4)), (2, 1, (1, 2, 3, 4))]
+    linear = Timeline(config(plus(), chain(*(STATIC,) * 8, curve=steep(1.0))))
+    linear.run(calls)
+    assert [requests for _, _, requests in linear.ran[:8]] == [(1,)] * 8
+
+
+def test_a_batch_that_is_nearly_through_is_not_held_up() -> None:
+    timeline = Timeline(config(plus(), chain(*(STATIC,) * 8)))
+    timeline.run([Arrival(0, "net", LONG, 7, rows=4), Arrival(6.5, "net", LONG, 7)])
+    assert [requests for _, _, requests in timeline.ran[:8]] == [(1, 2, 3, 4)] * 8
+
+
+def test_a_decoder_is_joined_at_any_step_and_left_when_an_answer_is_complete() -> None:
+    timeline = Timeline(config(plus(), chain(STATIC, DECODER, output_steps=(6,))))
+    records = timeline.run([Arrival(0, "net", LONG, 1, outputs=6), Arrival(2.5, "net", LONG, 1, outputs=2)])
+    assert timeline.ran[3:7] == [(3, 0, (2,)), (4, 1, (1, 2)), (5, 1, (1, 2)), (6, 1, (1,))]
+    assert ends(records) == {1: 8, 2: 6}
+
+
+def test_short_work_of_another_model_passes_and_long_work_does_not() -> None:
+    long, short = chain(*(STATIC,) * 20, name="long"), chain(STATIC, name="short")
+    timeline = Timeline(config(plus(), long, short))
+    records = timeline.run([Arrival(0, "long", LONG, 19), Arrival(0.5, "short", LONG, 0)])
+    assert ends(records) == {1: 21, 2: 2}
+    timeline = Timeline(config(plus(), long, short))
+    records = timeline.run([Arrival(0, "short", LONG, 0), Arrival(0.5, "long", LONG, 19)])
+    assert ends(records) == {1: 1, 2: 21}
+
+
+def test_nobody_is_held_up_without_end() -> None:
+    """Short requests come as fast as they can be answered; the long one loses no more than a quarter of its time."""
+    long, short = chain(*(STATIC,) * 20, name="long"), chain(STATIC, name="short", max_batch=1)
+    timeline = Timeline(config(plus(), long, short))
+    calls = [Arrival(0, "long", LONG, 19), *(Arrival(0.5 + i, "short", LONG, 0) for i in range(40))]
+    assert ends(timeline.run(calls))[1] <= 20 * 1.25 + 1
+
+
+def test_who_cannot_be_in_time_is_shed_before_the_batch_begins() -> None:
+    model = chain(*(STATIC,) * 4, curve=steep(2.0))
+    calls = [Arrival(0, "net", LONG, 3), Arrival(0.5, "net", 8.0, 3), Arrival(0.6, "net", 100.0, 3, rows=3)]
+    records = Timeline(config(plus(shed=True), model)).run(calls)
+    outcomes = {record.request: record.outcome for record in records}
+    assert outcomes[1] is Outcome.EXPIRED
+    assert all(outcomes[i] is Outcome.ANSWERED for i in (0, 2, 3, 4))
+    kept = Timeline(config(plus(), model)).run(calls)
+    assert all(record.outcome is Outcome.ANSWERED for record in kept)

@@ -1,0 +1,84 @@
+"""Slack by equations 1 and 2 and algorithm 1 of LazyBatching, and by profile."""
+
+import pytest
+
+from latebind.batching.estimate import Estimate
+from latebind.batching.queue import Queue
+from latebind.batching.request import Request
+from latebind.batching.slack import Conservative, Precise, Profiled
+from latebind.batching.table import SubBatch
+from latebind.batching.view import ModelView, WorkView
+from latebind.domain.config import ServedModel
+from latebind.domain.costs import Curve
+from tests.batching.chains import DECODER, ENCODER, STATIC, chain
+
+STEEP = Curve((1, 2), (1.0, 2.0))
+
+
+def view(served: ServedModel, *running: Request, stage: int = 0) -> tuple[WorkView, ModelView]:
+    model = ModelView(served.spec, Estimate(served.spec, served.costs), Queue())
+    entries = [SubBatch(served.spec, {request.id: request for request in running}, stage)] if running else []
+    return WorkView((model,), entries), model
+
+
+def request(
+    number: int, *, arrived: float, due: float, started: float = 0.0, outputs: int = 0, steps: int = 0
+) -> Request:
+    return Request(number, "net", number, due, arrived, outputs=outputs, started=started, steps=steps)
+
+
+def test_a_request_takes_what_algorithm_1_says() -> None:
+    served = chain(STATIC, ENCODER, DECODER, output_steps=tuple(range(1, 11)))
+    estimate = Estimate(served.spec, served.costs, coverage=0.9)
+    assert estimate.outputs == 9  # nine of ten answers are no longer
+    assert estimate.whole(1, inputs=4) == 1 + 4 + 9
+    assert estimate.whole(1, inputs=4, outputs=2) == 1 + 4 + 2
+    assert Estimate(served.spec, served.costs, coverage=0.16).outputs == 2
+
+
+@pytest.mark.parametrize(("stage", "step"), [(0, 0), (1, 0), (1, 2), (2, 0)])
+def test_what_has_run_and_what_is_left_are_the_whole(stage: int, step: int) -> None:
+    served = chain(STATIC, ENCODER, STATIC, curve=STEEP)
+    estimate = Estimate(served.spec, served.costs)
+    for batch in (1, 2, 5):
+        parts = estimate.between(batch, stage, step, 4) + estimate.rest(batch, stage, step, 4)
+        assert parts == pytest.approx(estimate.whole(batch, 4))
+
+
+def test_equation_1_and_2_count_everybody_alone_and_whole() -> None:
+    """Figure 10: eight nodes, a target of 30, two units waited: 20 are left. So two more, of eight each, fit."""
+    seen, model = view(chain(*(STATIC,) * 8), request(1, arrived=0, due=30, started=2), stage=2)
+    waiting = [request(number, arrived=4, due=34) for number in (2, 3, 4)]
+    assert Conservative().most(seen, model, waiting[:1], 4) == 1
+    assert Conservative().most(seen, model, waiting, 4) == 2
+
+
+def test_the_newcomers_themselves_must_be_in_time() -> None:
+    seen, model = view(chain(*(STATIC,) * 8))
+    assert Conservative().most(seen, model, [request(1, arrived=0, due=7)], 0) == 0
+    assert Conservative().most(seen, model, [request(1, arrived=0, due=8)], 0) == 1
+
+
+def test_by_profile_a_flat_curve_lets_more_in_and_what_is_done_counts() -> None:
+    flat, steep = chain(*(STATIC,) * 8), chain(*(STATIC,) * 8, curve=STEEP)
+    waiting = [request(number, arrived=4, due=40) for number in range(2, 8)]
+    running = request(1, arrived=0, due=16, started=2)
+    seen, model = view(flat, running, stage=2)
+    assert Profiled().most(seen, model, waiting, 4) == 6  # two to catch up and six together end at 12
+    seen, model = view(steep, running, stage=2)
+    assert Profiled().most(seen, model, waiting, 4) == 0  # two to catch up and six of two seconds end at 18
+
+
+def test_who_is_late_already_keeps_nobody_out() -> None:
+    seen, model = view(chain(*(STATIC,) * 8), request(1, arrived=0, due=5, started=2), stage=2)
+    assert Profiled().most(seen, model, [request(2, arrived=4, due=40)], 4) == 1
+
+
+def test_the_oracle_knows_how_long_answers_are() -> None:
+    """Two together take two seconds a step. The oracle sees three steps to come, the profile ten."""
+    served = chain(STATIC, DECODER, output_steps=(10,), curve=STEEP)
+    running = request(1, arrived=0, due=8, started=1, outputs=3, steps=1)
+    seen, model = view(served, running, stage=1)
+    newcomer = [request(2, arrived=2, due=20, outputs=2)]
+    assert Precise().most(seen, model, newcomer, 2) == 1
+    assert Profiled().most(seen, model, newcomer, 2) == 0

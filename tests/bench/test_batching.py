@@ -1,0 +1,72 @@
+"""The batching bench: small runs of it, and what it says of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from latebind.bench.batching import parts, report
+from latebind.bench.batching.sentences import read_sentences
+from latebind.bench.batching.sides import Group, sides
+from latebind.bench.batching.simulated import Run, Task, run
+from latebind.domain.errors import ConfigError
+
+SENTENCES = read_sentences(None)
+
+
+def quiet(text: str, share: float) -> None:
+    del text, share
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    plan = parts.Plan(SENTENCES, seeds=2, requests=400, processes=2)
+    return parts.loads(plan, ("resnet", "transformer"), (500.0,), quiet)
+
+
+def test_each_policy_is_run_with_each_seed(runs: list[Run]) -> None:
+    labels = [side.label for side in sides(recurrent=True)]
+    of = [run.task for run in runs if run.task.networks == ("transformer",)]
+    assert sorted(task.side.label for task in of) == sorted(labels * 2)
+    assert {task.seed for task in of} == {0, 1}
+    assert len(set(labels)) == len(labels)
+
+
+def test_the_same_task_gives_the_same_run(runs: list[Run]) -> None:
+    assert run(runs[-1].task, SENTENCES) == runs[-1]
+
+
+def test_lazy_plus_is_told_against_every_baseline(runs: list[Run]) -> None:
+    (row,) = [r for r in report.ratio_rows(runs) if r["network"] == "transformer" and r["policy"] == "lazy+"]
+    untuned, tuned, every, early = (float(str(row[name]).rstrip(report.PAST)) for name in report.BASELINES)
+    assert untuned > tuned >= every >= early > 1.0
+    (cnn,) = [r for r in report.ratio_rows(runs) if r["network"] == "resnet" and r["policy"] == "lazy+"]
+    assert cnn["best of all, leaving early"] == ""
+    assert {row["network"] for row in report.summary_rows(runs)} == {"resnet", "transformer"}
+
+
+def test_a_baseline_that_does_not_keep_up_is_marked() -> None:
+    tasks = [Task(("gnmt",), 4000.0, side, 0, 300) for side in sides(recurrent=True)]
+    found = [run(task, SENTENCES) for task in tasks if task.side.group is not Group.OTHER]
+    assert all(str(row["best of 5 ms or more"]).endswith(report.PAST) for row in report.ratio_rows(found))
+
+
+def test_networks_as_one_stage_run_alike_under_policies_that_never_come_between(runs: list[Run]) -> None:
+    (zero,) = [side for side in sides(recurrent=False) if side.label == "GraphB(0, 64)"]
+    whole = run(Task(("resnet",), 900.0, zero, 3, 300), SENTENCES)
+    as_ours = type(zero)(zero.label, Group.OURS, zero.policy)
+    staged = run(Task(("resnet",), 900.0, as_ours, 3, 300), SENTENCES)
+    assert (whole.mean, whole.p99) == pytest.approx((staged.mean, staged.p99))
+
+
+def test_lengths_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.npz"
+    np.savez(file, names=np.arange(3), pairs=np.array([[3, 4], [90, 5], [6, 0], [7, 8]]))
+    found = read_sentences(file)
+    assert found.profiled == (4, 5)
+    assert list(found.asked) == [(6, 1), (7, 8)]
+    np.savez(file, pairs=np.arange(4))
+    with pytest.raises(ConfigError, match="words in and words out"):
+        read_sentences(file)
+    with pytest.raises(ConfigError, match=r"is no \.npz file"):
+        read_sentences(tmp_path / "none.npz")

@@ -1,0 +1,53 @@
+"""The accelerator of LazyBatching's table I: what its networks take, and how that grows with the batch."""
+
+import pytest
+
+from latebind.batching.estimate import Estimate
+from latebind.simulation.networks import NETWORKS, WORDS_IN, WORDS_OUT
+from latebind.simulation.npu import Product, SystolicArray
+
+TABLE_2 = {"resnet": 1.1e-3, "gnmt": 7.2e-3, "transformer": 2.4e-3}
+
+
+def seconds(name: str, batch: int) -> float:
+    served = NETWORKS[name]().served(output_steps=(WORDS_OUT,))
+    return Estimate(served.spec, served.costs).whole(batch, WORDS_IN if served.spec.kinds else 1)
+
+
+@pytest.mark.parametrize("name", TABLE_2)
+def test_one_input_takes_what_table_2_says(name: str) -> None:
+    assert seconds(name, 1) == pytest.approx(TABLE_2[name], rel=0.02)
+
+
+@pytest.mark.parametrize("name", TABLE_2)
+def test_before_scaling_the_model_is_within_a_fifth_of_table_2(name: str) -> None:
+    network = NETWORKS[name]()
+    assert network._alone() == pytest.approx(TABLE_2[name], rel=0.2)
+
+
+def test_batches_of_more_than_16_gain_little_on_resnet() -> None:
+    """Figure 3: throughput is saturated at 16."""
+    per_second = {batch: batch / seconds("resnet", batch) for batch in (1, 16, 64)}
+    assert per_second[16] > 0.9 * per_second[64]
+    assert per_second[64] > 2 * per_second[1]
+
+
+@pytest.mark.parametrize("name", ["gnmt", "transformer"])
+def test_translation_batches_well(name: str) -> None:
+    """Weights come from memory once for all."""
+    assert seconds(name, 16) < 2 * seconds(name, 1)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_larger_batches_take_longer_and_an_input_less(name: str) -> None:
+    found = [seconds(name, batch) for batch in (1, 4, 16, 64)]
+    assert found == sorted(found)
+    assert found[-1] < 64 * found[0]
+
+
+def test_a_layer_takes_the_longer_of_memory_and_rows() -> None:
+    array = SystolicArray(latency=0, fill=8)
+    drain = 8 + 254
+    few, many = array.seconds(Product(1024, 1024, 1), 1), array.seconds(Product(1024, 1024, 1), 256)
+    assert few == pytest.approx(1024 * 1024 / 360e9 + drain / 700e6)
+    assert many == pytest.approx((64 * 256 + drain) / 700e6)

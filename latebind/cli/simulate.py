@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from latebind.batching import POLICIES
 from latebind.cli.console import JsonFile, console, milliseconds, percent, progress, reporting, save, show
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import ConfigError
@@ -33,7 +34,9 @@ def simulate(
         list[float] | None,
         typer.Option(help="Requests a second, Poisson; may be repeated. Default: 25 to 110 % of serial capacity."),
     ] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="serial or graph; may be repeated. Default: both.")] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(POLICIES)}; may be repeated. Default: serial, graph, lazy+.")
+    ] = None,
     window_ms: Annotated[float, typer.Option(help="How long graph batching holds a batch back.")] = 0.0,
     max_batch: Annotated[int, typer.Option(help="The largest batch; 0 is what the model was built for.")] = 0,
     workers: Annotated[int, typer.Option(help="Workers that run at once.")] = 1,
@@ -55,7 +58,7 @@ def simulate(
         served = _served(repository, model, exits)
         capacity = workers / served.costs.remaining(0, 1)
         rates = rate or [share * capacity for share in SHARES_OF_CAPACITY]
-        cells = [(name, at) for name in policy or ["serial", "graph"] for at in rates]
+        cells = [(name, at) for name in policy or ["serial", "graph", "lazy+"] for at in rates]
         results: list[tuple[str, float, Summary]] = []
         for number, (name, at) in enumerate(cells):
             tell(f"{name}, {at:.0f}/s", number / len(cells))

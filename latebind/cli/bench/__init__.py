@@ -3,7 +3,7 @@
 import typer
 
 from latebind.cli.bench.adaptation import calibration, drift, locality
-from latebind.cli.bench.batching import batching
+from latebind.cli.bench.batching import batching, live
 from latebind.cli.bench.caches import caches
 from latebind.cli.bench.exits import engine, exits
 from latebind.cli.bench.load import flood, load
@@ -16,5 +16,5 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (batching, exits, engine, caches, calibration, locality, drift, load, flood, scheduler, stages):
+for command in (batching, live, exits, engine, caches, calibration, locality, drift, load, flood, scheduler, stages):
     app.command()(command)

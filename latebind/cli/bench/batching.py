@@ -1,4 +1,4 @@
-"""`latebind bench batching`: LazyBatching's evaluation, simulated on its accelerator."""
+"""`latebind bench batching` and `live`: policies simulated on LazyBatching's accelerator, and on the engine here."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench.batching import live as live_bench
 from latebind.bench.batching import parts, report
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.simulated import Run
-from latebind.cli.bench.options import Page
+from latebind.bench.exits import Setting
+from latebind.cli.bench.options import Awake, Backend, Core, Data, DataOption, DoorCore, Model, Page, Repository, Seed
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.sources import load_rows, options
 from latebind.domain.errors import ConfigError
+from latebind.engine.awake import kept_awake
 from latebind.simulation.networks import NETWORKS
 
 
@@ -119,6 +123,52 @@ def batching(
             for size, runs in by_size.items():
                 show(f"times less with a largest batch of {size}", report.ratio_rows(runs))
     save(json_file, found)
+
+
+def live(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    load: Annotated[
+        list[float] | None,
+        typer.Option(help="A multiple of what is answered one after another; may be repeated. Default: 0.5, 1, 1.5."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Blocks of each policy at each load.")] = 10,
+    seconds: Annotated[float, typer.Option(help="Length of a block.")] = 2.0,
+    backend: Backend = None,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    awake: Awake = False,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare batching policies on the live engine, and with the same requests simulated.
+
+    Each policy has an engine of its own on the same core; they are asked in turn. Exits are off.
+
+    Example: `latebind bench live models --model resnet56 --data images.npz --load 0.8`
+    """
+    with reporting(), progress("batching") as tell, kept_awake(awake):
+        inputs, _ = load_rows(data, options(data_option or []))
+        setting = Setting(backend, (door_core,), engine_core, seed)
+        found = live_bench.run(
+            repository,
+            model,
+            inputs,
+            setting=setting,
+            loads=load or (0.5, 1.0, 1.5),
+            rounds=rounds,
+            seconds=seconds,
+            progress=tell,
+        )
+    console.print(
+        f"{model}: {found.capacity:.0f} a second one after another, late after {found.allowed * 1e3:.1f} ms; "
+        f"{rounds} rounds of {seconds:g} s, seed {seed}"
+    )
+    show("by load, a multiple of that", found.rows())
+    show("with always enough to do", found.throughput_rows())
+    save(json_file, {"latency": found.rows(), "throughput": found.throughput_rows()})
 
 
 def _tell_loads(runs: Sequence[Run], what: str) -> dict[str, object]:

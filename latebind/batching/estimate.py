@@ -6,6 +6,9 @@ from math import ceil
 from latebind.domain.costs import ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
 
+NEARLY = 1.02  # times the least seconds a request
+TYPICAL_STEPS = 20  # of an input
+
 
 class Estimate:
     """Seconds of work of one model, from its profile. `outputs` is how long an answer is taken to be, in steps.
@@ -22,6 +25,7 @@ class Estimate:
         self.mean_outputs = round(sum(lengths) / len(lengths))
         self.decoder = next((i for i in range(spec.stages) if spec.kind(i) is StageKind.DECODER), None)
         self._tables: dict[int, _Table] = {}
+        self._worth: dict[int, int] = {}
 
     def rest(self, batch: int, stage: int, step: int, inputs: int, outputs: int | None = None) -> float:
         """Return the seconds from before step `step` of `stage` to the end, in a batch of this size.
@@ -56,6 +60,22 @@ class Estimate:
     def unit(self, batch: int, stage: int) -> float:
         """Return the seconds of one step of a stage."""
         return self._table(batch).unit[stage]
+
+    def worth_batching(self, most: int) -> int:
+        """Return the smallest batch, of at most `most`, that is nearly as quick for each request in it as any.
+
+        Larger ones only keep requests waiting for each other: the largest batch that a model should be allowed, set by
+        hand elsewhere (LazyBatching, section III-A). A decoder takes all: who leaves it makes place for others.
+        """
+        if self.decoder is not None:
+            return most
+        found = self._worth.get(most)
+        if found is None:
+            inputs = TYPICAL_STEPS if self._spec.kinds else 1
+            each = [self.whole(batch, inputs, self.mean_outputs) / batch for batch in range(1, most + 1)]
+            enough = NEARLY * min(each)
+            found = self._worth[most] = 1 + next(i for i, seconds in enumerate(each) if seconds <= enough)
+        return found
 
     def _table(self, batch: int) -> "_Table":
         found = self._tables.get(batch)

@@ -28,6 +28,10 @@ class LazyPlus(Stacked):
         super().__init__(config)
         self._slack = Profiled()
 
+    def batch_limit(self, model: ModelView) -> int:
+        """Return the largest batch that makes requests quicker, at most what is configured."""
+        return model.estimate.worth_batching(super().batch_limit(model))
+
     def decide(self, view: WorkView, now: float) -> Decision:
         """Launch, shed or go on."""
         if view.entries:

@@ -80,3 +80,14 @@ def test_who_cannot_be_in_time_is_shed_before_the_batch_begins() -> None:
     assert all(outcomes[i] is Outcome.ANSWERED for i in (0, 2, 3, 4))
     kept = Timeline(config(plus(), model)).run(calls)
     assert all(record.outcome is Outcome.ANSWERED for record in kept)
+
+
+def test_batches_are_as_large_as_the_profile_says_that_they_pay() -> None:
+    """Where a batch takes as long as its requests one by one, they go one by one."""
+    calls = [Arrival(0, "net", LONG, 0, rows=4)]
+    linear = Timeline(config(plus(), chain(STATIC, curve=steep(1.0))))
+    linear.run(calls)
+    assert [requests for _, _, requests in linear.ran] == [(1,), (2,), (3,), (4,)]
+    flat = Timeline(config(plus(), chain(STATIC)))
+    flat.run(calls)
+    assert [requests for _, _, requests in flat.ran] == [(1, 2, 3, 4)]

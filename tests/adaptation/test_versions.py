@@ -112,8 +112,9 @@ def test_an_altered_version_is_refused(model: ModelDirectory) -> None:
 
 
 def test_killed_at_50_random_moments_no_version_is_torn(model: ModelDirectory) -> None:
-    random, published = Random(0), 0
-    for _ in range(50):
+    random, published, killed = Random(0), 0, 0
+    while killed < 50 or published <= 50:  # on a busy machine some are killed before they have begun
+        killed += 1
         child = os.fork()
         if child == 0:  # publish and choose until killed
             there, seed = versions(model), 0
@@ -129,4 +130,3 @@ def test_killed_at_50_random_moments_no_version_is_torn(model: ModelDirectory) -
             published += 1
         if (current := there.current()) != BUILT:
             assert there.lookups(current)
-    assert published > 50  # it was killed while at work

@@ -1,5 +1,7 @@
 """The accelerator of LazyBatching's table I: what its networks take, and how that grows with the batch."""
 
+from math import inf
+
 import pytest
 
 from latebind.batching.estimate import Estimate
@@ -51,3 +53,24 @@ def test_a_layer_takes_the_longer_of_memory_and_rows() -> None:
     few, many = array.seconds(Product(1024, 1024, 1), 1), array.seconds(Product(1024, 1024, 1), 256)
     assert few == pytest.approx(1024 * 1024 / 360e9 + drain / 700e6)
     assert many == pytest.approx((64 * 256 + drain) / 700e6)
+
+
+# Rows, width and depth of a product, and "Total Cycles" of SCALE-Sim 3.0.0 (Samajdar et al. 2020): an array of 128 x 128,
+# weights stationary, memory as fast as needed.
+SCALE_SIM = [
+    ((1, 1024, 1024), 24_511),
+    ((16, 1024, 1024), 25_471),
+    ((64, 1024, 1024), 28_543),
+    ((196, 256, 1024), 9_247),
+    ((784, 512, 128), 4_663),
+    ((3136, 64, 576), 17_589),
+    ((22, 1536, 512), 19_391),
+    ((196, 256, 2304), 20_807),
+]
+
+
+@pytest.mark.parametrize(("shape", "cycles"), SCALE_SIM)
+def test_without_double_buffering_it_counts_the_cycles_of_scale_sim(shape: tuple[int, int, int], cycles: int) -> None:
+    rows, width, depth = shape
+    array = SystolicArray(hertz=1.0, double_buffered=False, fill=128, latency=0, bytes_per_second=inf)
+    assert array.seconds(Product(depth, width, rows), 1) == cycles + 1  # counted from 0 there

@@ -3,7 +3,8 @@
 Assumptions, stated because the paper does not: eight-bit weights that come from memory anew for every layer, a tile
 of them filled in `fill` cycles, activations in on-chip memory, what is not a matrix product on a vector unit. Where
 weights of the next tile are fetched while rows pass (`double_buffered`), a layer takes the longer of both; elsewhere
-each tile is filled, passed and drained in turn, and memory comes on top.
+each tile is filled, passed and drained in turn, and memory comes on top. In that case, with a fill of one row a cycle
+(128), it counts the cycles of SCALE-Sim (Samajdar et al. 2020).
 """
 
 from collections.abc import Sequence

@@ -1,15 +1,22 @@
 """The batching bench: small runs of it, and what it says of them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from latebind.bench.batching import parts, report
+from latebind.bench.batching import live, parts, report
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.sides import Group, sides
 from latebind.bench.batching.simulated import Run, Task, run
+from latebind.bench.exits import Setting
+from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
+from latebind.program.stored import StoredModel
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import find_models
 
 SENTENCES = read_sentences(None)
 
@@ -70,3 +77,32 @@ def test_lengths_come_from_a_file(tmp_path: Path) -> None:
         read_sentences(file)
     with pytest.raises(ConfigError, match=r"is no \.npz file"):
         read_sentences(tmp_path / "none.npz")
+
+
+def test_the_command_prints_latencies_ratios_and_their_means(tmp_path: Path) -> None:
+    file, page = tmp_path / "figures.json", tmp_path / "page.html"
+    some = ["--seeds", "1", "--requests", "80", "--processes", "1"]
+    arguments = ["bench", "batching", "--part", "loads", "--network", "transformer", "--load", "200", *some]
+    found = CliRunner().invoke(app, [*arguments, "--json", str(file), "--page", str(page)])
+    assert found.exit_code == 0, found.output
+    figures = json.loads(file.read_text())["loads"]
+    assert {row["policy"] for row in figures["ratios"]} == {"LazyB", "Oracle", "lazy+"}
+    assert "transformer" in page.read_text()
+
+
+def test_an_unknown_network_is_told() -> None:
+    found = CliRunner().invoke(app, ["bench", "batching", "--network", "alexnet"])
+    assert found.exit_code == 2
+    assert "there is no network 'alexnet'" in found.output
+
+
+def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
+    images = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
+    (path,) = find_models(models, ["chain"])
+    (tensor,) = ModelDirectory.open(path).read_json("model.json", StoredModel).inputs
+    found = live.run(models, "chain", {tensor.name: images}, setting=Setting(), loads=(0.5,), rounds=1, seconds=0.2)
+    assert {row["policy"] for row in found.rows()} == set(live.SIDES)
+    blocks = found.blocks[0.5]
+    assert len({len(block.live) for some in blocks.values() for block in some}) == 1
+    assert all(len(block.live) == len(block.simulated) for some in blocks.values() for block in some)
+    assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in found.saturated.values())

@@ -55,8 +55,8 @@ def test_a_layer_takes_the_longer_of_memory_and_rows() -> None:
     assert many == pytest.approx((64 * 256 + drain) / 700e6)
 
 
-# Rows, width and depth of a product, and "Total Cycles" of SCALE-Sim 3.0.0 (Samajdar et al. 2020): an array of 128 x 128,
-# weights stationary, memory as fast as needed.
+# Rows, width and depth of a product, and "Total Cycles" of SCALE-Sim 3.0.0 (Samajdar et al. 2020) on an array of 128 x
+# 128, weights stationary, memory as fast as needed.
 SCALE_SIM = [
     ((1, 1024, 1024), 24_511),
     ((16, 1024, 1024), 25_471),

@@ -100,7 +100,7 @@ def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
     images = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
     (path,) = find_models(models, ["chain"])
     (tensor,) = ModelDirectory.open(path).read_json("model.json", StoredModel).inputs
-    found = live.run(models, "chain", {tensor.name: images}, setting=Setting(), loads=(0.5,), rounds=1, seconds=0.2)
+    found = live.run(models, "chain", {tensor.name: images}, setting=Setting(), plan=live.Plan((0.5,), 1, 0.2))
     assert {row["policy"] for row in found.rows()} == set(live.SIDES)
     blocks = found.blocks[0.5]
     assert len({len(block.live) for some in blocks.values() for block in some}) == 1

@@ -30,6 +30,7 @@ from latebind.repository.listing import find_models
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
 
+LOADS = (0.5, 1.0, 1.5)
 SLOTS = 4096
 PATIENCE = 120.0  # seconds that any call may take
 WAITING = 3  # batches' worth of rows under way while throughput is measured
@@ -45,6 +46,15 @@ SIDES = {
 }
 
 Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Loads as multiples of serial capacity, and in each of so many `rounds` a block of `seconds` for each policy."""
+
+    loads: tuple[float, ...] = LOADS
+    rounds: int = 10
+    seconds: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +119,13 @@ def run(
     inputs: Mapping[str, Array],
     *,
     setting: Setting,
-    loads: Sequence[float],
-    rounds: int,
-    seconds: float,
+    plan: Plan,
     progress: Callable[[str, float], None] = lambda text, share: None,
 ) -> LiveReport:
-    """Ask for rows of `inputs` (arrays `(N, *shape)` by name), `seconds` for each block. Exits are off."""
+    """Ask for rows of `inputs` (arrays `(N, *shape)` by name). Exits are off."""
     (path,) = find_models(repository, [model])
     with pinned(setting.door_cores):
-        return asyncio.run(_measure(path, model, inputs, setting, loads, rounds, seconds, progress))
+        return asyncio.run(_measure(path, model, inputs, setting, plan, progress))
 
 
 async def _measure(
@@ -125,9 +133,7 @@ async def _measure(
     model: str,
     inputs: Mapping[str, Array],
     setting: Setting,
-    loads: Sequence[float],
-    rounds: int,
-    seconds: float,
+    plan: Plan,
     progress: Callable[[str, float], None],
 ) -> LiveReport:
     random = Random(setting.seed)
@@ -137,19 +143,19 @@ async def _measure(
             asked[side] = _Asked(await _started(stack, path, policy, setting), model, inputs)
             await asked[side].saturate(WARM_UP, 1)
         report = LiveReport(model, setting.seed, capacity=0.0, allowed=0.0, saturated={side: [] for side in SIDES})
-        size = max(1, round(seconds / await asked["serial"].saturate(WARM_UP, 1)))
-        for number in range(rounds):
+        size = max(1, round(plan.seconds / await asked["serial"].saturate(WARM_UP, 1)))
+        for number in range(plan.rounds):
             for side in random.sample(list(SIDES), len(SIDES)):
-                progress("saturation", 0.2 * number / rounds)
+                progress("saturation", 0.2 * number / plan.rounds)
                 most = SIDES[side].max_batch or 1
                 report.saturated[side].append(await asked[side].saturate(size, WAITING * most))
         alone = float(np.mean(report.saturated["serial"]))
         report.capacity, report.allowed = 1.0 / alone, 10.0 * alone
         served = _as_fast_as(path, alone)
-        for number in range(rounds):
-            for at, load in enumerate(loads):
-                progress(f"{load:.0%} of serial capacity", 0.2 + 0.8 * (number + at / len(loads)) / rounds)
-                times = _times(load * report.capacity, seconds, random)
+        for number in range(plan.rounds):
+            for at, load in enumerate(plan.loads):
+                progress(f"{load:.0%} of serial capacity", 0.2 + 0.8 * (number + at / len(plan.loads)) / plan.rounds)
+                times = _times(load * report.capacity, plan.seconds, random)
                 for side in random.sample(list(SIDES), len(SIDES)):
                     block = Block(await asked[side].play(times), _simulated(served, SIDES[side], times))
                     report.blocks.setdefault(load, {name: [] for name in SIDES})[side].append(block)

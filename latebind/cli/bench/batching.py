@@ -157,9 +157,7 @@ def live(
             model,
             inputs,
             setting=setting,
-            loads=load or (0.5, 1.0, 1.5),
-            rounds=rounds,
-            seconds=seconds,
+            plan=live_bench.Plan(tuple(load or live_bench.LOADS), rounds, seconds),
             progress=tell,
         )
     console.print(

@@ -38,7 +38,7 @@ class LazyPlus(Stacked):
             return self._at_a_boundary(view, now)
         some = [model for model in view.models if model.queue]
         model = min(some, key=lambda model: model.queue.urgent(1)[0].deadline)
-        batch = model.queue.urgent(self.batch_limit(model))
+        batch = pick(model, self.batch_limit(model))
         return self._shed(model, batch, len(batch), now) or launch(model, batch)
 
     def _shed(self, model: ModelView, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:
@@ -65,14 +65,14 @@ class LazyPlus(Stacked):
         closed = self._closed(view, own, top, now)
         for model in sorted([model for model in view.models if model.queue], key=alone):
             room = self.batch_limit(model) - view.begun(model)
-            if room <= 0 or (closed and model is own):
+            if room <= 0 or (model is own and (closed or not gathered(own, top, min(room, len(own.queue)), now))):
                 continue
-            newcomers = model.queue.urgent(room)
+            newcomers = pick(model, room)
             shed = self._shed(model, newcomers, len(newcomers) + view.begun(model), now)
             if shed is not None:
                 return shed
             if (
-                self._pays(own, top, model, newcomers, now)
+                self._pays(own, top, model, newcomers)
                 and not self._held_up(own, top, model, newcomers)
                 and self._slack.all_in_time(view, model, newcomers, now)
             ):
@@ -85,9 +85,11 @@ class LazyPlus(Stacked):
         others = [model.queue for model in view.models if model is not own and model.queue]
         return any(now - queue.oldest.arrived > most for queue in others)
 
-    def _pays(self, own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request], now: float) -> bool:
+    def _pays(self, own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request]) -> bool:
         """Tell whether the sum of latencies falls if these begin before the running batch goes on."""
-        return joining_pays(own, top, newcomers, now) if model is own else passing_pays(own, top, model, newcomers)
+        if model is not own:
+            return passing_pays(own, top, model, newcomers)
+        return top.kind is StageKind.DECODER or joining_pays(own, top, newcomers)
 
     def _held_up(self, own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request]) -> bool:
         """Tell whether someone would have been held up for too long."""
@@ -99,25 +101,30 @@ class LazyPlus(Stacked):
         return any(request.delayed > most for request in top.members.values())
 
 
-def joining_pays(model: ModelView, top: SubBatch, newcomers: Sequence[Request], now: float) -> bool:
-    """Tell whether newcomers should catch up with the running batch of their own model."""
+def gathered(model: ModelView, top: SubBatch, coming: int, now: float) -> bool:
+    """Tell whether so many newcomers are enough to catch up with a decoder; anywhere else they do not gather.
+
+    Part of what it costs to catch up is the same for few and for many. In groups of k, those who come at a rate r wait
+    k / 2r each and share that delay d: least for k = sqrt(2 r d). No more can come in than leave.
+    """
+    if top.kind is not StageKind.DECODER:
+        return True
+    estimate, running, crowded = model.estimate, len(top.members), len(model.queue) > coming
+    inputs = longest(model.queue.urgent(1 if crowded else coming))  # of a crowd, those of like length come
+    once, twice = (estimate.between(n, top.stage, top.step, inputs) for n in (coming, 2 * coming))
+    leaving = running / (mean(model) * estimate.unit(running, top.stage))
+    rate = leaving if crowded else min(model.queue.rate(now), leaving)
+    return coming * coming >= 2.0 * rate * running * max(0.0, 2.0 * once - twice)
+
+
+def joining_pays(model: ModelView, top: SubBatch, newcomers: Sequence[Request]) -> bool:
+    """Tell whether newcomers should catch up with a batch of their own model that is not at a decoder."""
     estimate = model.estimate
     running, coming = len(top.members), len(newcomers)
-    inputs = longest(newcomers)
+    inputs, outputs = longest(newcomers), mean(model)
     caught_up = estimate.between(coming, top.stage, top.step, inputs)
-    if top.kind is StageKind.DECODER:
-        # Part of what it costs to catch up is the same for few and for many, so let them gather. In groups of k, those
-        # who come at a rate r wait k / 2r each and share that delay d: least for k = sqrt(2 r d). No more can come in
-        # than leave.
-        twice = estimate.between(2 * coming, top.stage, top.step, inputs)
-        shared = max(0.0, 2.0 * caught_up - twice)
-        leaving = running / (mean(model) * estimate.unit(running, top.stage))
-        rate = leaving if len(model.queue) > coming else min(model.queue.rate(now), leaving)
-        return coming * coming >= 2.0 * rate * running * shared
-    together = max(inputs, top.inputs)
-    outputs = mean(model)
     rest = estimate.rest(running, top.stage, top.step, top.inputs, outputs)
-    after = estimate.rest(running + coming, top.stage, top.step, together, outputs)
+    after = estimate.rest(running + coming, top.stage, top.step, max(inputs, top.inputs), outputs)
     whole = estimate.whole(coming, inputs, outputs)
     return (running + coming) * (caught_up + after) < running * rest + coming * (rest + whole)
 
@@ -128,6 +135,11 @@ def passing_pays(own: ModelView, top: SubBatch, model: ModelView, newcomers: Seq
     steps = min(request.steps for request in top.members.values()) or top.step
     rest = own.estimate.rest(len(top.members), top.stage, steps, top.inputs, mean(own))
     return len(top.members) * delay < len(newcomers) * rest
+
+
+def pick(model: ModelView, count: int) -> list[Request]:
+    """Return who begins next: the most urgent, and where inputs have lengths, those whose length is alike."""
+    return model.queue.alike(count) if model.spec.kinds else model.queue.urgent(count)
 
 
 def alone(model: ModelView) -> float:

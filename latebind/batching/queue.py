@@ -8,6 +8,7 @@ from math import inf
 from latebind.batching.request import Request
 
 NEWEST = 0.05  # of the mean gap between arrivals
+AMONG = 2  # times as many as are wanted, from whom those of like length are taken
 
 
 class Queue(Mapping[int, Request]):
@@ -43,6 +44,17 @@ class Queue(Mapping[int, Request]):
     def urgent(self, count: int) -> list[Request]:
         """Return the `count` requests whose deadlines come first."""
         return [self._requests[number] for _, number in self._deadlines[: max(0, count)]]
+
+    def alike(self, count: int) -> list[Request]:
+        """Return the most urgent request and with it, of the next ones, those whose inputs are about as long.
+
+        Together they pad least. `count` of twice as many: whoever is left out is the more urgent next time.
+        """
+        if len(self) <= count or count < 2:
+            return self.urgent(count)
+        some = self.urgent(AMONG * count)
+        length = some[0].inputs
+        return sorted(some, key=lambda request: abs(request.inputs - length))[:count]
 
     def rate(self, now: float) -> float:
         """Return how many requests come a second, of late."""

@@ -196,9 +196,11 @@ class Scheduler:
             raise IllegalEvent(f"there is no worker {event.worker} whose lookups could answer")
         worker = self._workers[event.worker]
         for entry in list(worker.table.entries):
-            for i in entry.members.keys() & set(event.requests):
-                request = entry.members.pop(i)
-                self._end(request, Outcome.ANSWERED, now, actions, event.stage)
+            for i in event.requests:
+                request = entry.members.pop(i, None)
+                if request is not None:
+                    entry.complete.discard(i)
+                    self._end(request, Outcome.ANSWERED, now, actions, event.stage)
             if not entry.members and entry is not worker.running:
                 worker.table.entries.remove(entry)
 

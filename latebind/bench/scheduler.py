@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from random import Random
 from statistics import median
 
-from latebind.batching import POLICIES
+from latebind.batching import POLICIES, make_policy
+from latebind.batching.estimate import Estimate
+from latebind.batching.queue import Queue
+from latebind.batching.view import ModelView
 from latebind.domain.actions import Action, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -48,7 +51,11 @@ def run(*, events: int = 200_000, rounds: int = 3, seed: int = 0) -> list[Speed]
 
 
 def measure(policy: str, *, waiting: int, batch: int, events: int, rounds: int, seed: int) -> Speed:
-    """Measure one policy with `waiting` requests in the queue throughout."""
+    """Measure one policy with `waiting` requests in the queue throughout, at the largest batch that it forms."""
+    config = _config(policy, batch, waiting)
+    (model,) = config.models
+    view = ModelView(model.spec, Estimate(model.spec, model.costs), Queue())
+    batch = make_policy(config.policy).batch_limit(view)
     speeds, boundaries = zip(
         *(_round(policy, waiting, batch, events, seed + number) for number in range(rounds)), strict=True
     )

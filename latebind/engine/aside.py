@@ -13,6 +13,7 @@ from torch import Tensor
 
 from latebind.domain.actions import Run
 from latebind.domain.events import Exited
+from latebind.learned.head import Floats
 from latebind.learned.lookup import Lookup
 
 logger = logging.getLogger(__name__)
@@ -58,12 +59,14 @@ class Aside:
             yield [place for place in range(len(action.requests)) if self._take(action, place)]
 
     def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> None:
+        """Root of the thread's work: whatever goes wrong with a lookup is told, and the network answers."""
         try:
             with torch.inference_mode():
-                answers, hits = lookup(activation)
+                self._answer(action, *lookup(activation))
         except Exception:
             logger.exception("a lookup of %s failed behind stage %d: the network answers", action.model, action.stage)
-            return
+
+    def _answer(self, action: Run, answers: Floats, hits: NDArray[np.bool_]) -> None:
         rows, exited = self._answers[action.model], []
         with self._answering:
             for place in np.flatnonzero(hits).tolist():

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -62,7 +63,7 @@ def latency_beside(program: Program, row: tuple[Tensor, ...], stage: int, functi
             found = [_seconds_beside(program, inputs, stage, function, thread) for _ in range(RUNS)][WARM_RUNS:]
             known.append(median(answer for answer, _ in found))
             if batch == 1:
-                alone = [time_call(lambda x=inputs: program.run(*x)) for _ in range(RUNS)]  # type: ignore[misc]
+                alone = [time_call(partial(program.run, *inputs)) for _ in range(RUNS)]
                 slower = max(0.0, median(whole for _, whole in found) - median(alone[WARM_RUNS:]))
     return Beside(Curve(batches, tuple(known)), slower)
 

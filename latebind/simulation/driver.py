@@ -84,6 +84,7 @@ class Simulator:
                     self._run(action, now)
                 case Reply():
                     arrived = self._arrivals.pop(action.request).time
+                    self._steps.pop(action.request, None)
                     record = Record(action.request, action.model, arrived, now, action.outcome, action.stage)
                     self._records.append(record)
                 case WakeAt():

@@ -108,21 +108,24 @@ def gnmt(*, projected: bool = True) -> Network:
     """
     h = 1024
     inside = [(h, h), (h, h), (2 * h, h), (h, h), (h, h)]
+
+    def all_words(words: int) -> tuple[Product, ...]:
+        return tuple(Product(width, 4 * hidden, words) for width, hidden in inside)
+
+    def state(_words: int) -> tuple[Product, ...]:
+        return tuple(Product(hidden, 4 * hidden) for _, hidden in inside)
+
+    def word_and_state(_words: int) -> tuple[Product, ...]:
+        return tuple(_lstm(width, hidden) for width, hidden in inside)
+
+    def decode(_words: int) -> tuple[Product, ...]:
+        attention = (_dense(h, h), Product(vector=2 * WORDS_IN * h))
+        return (*(_lstm(2 * h, h) for _ in range(4)), *attention, _dense(h, VOCABULARY))
+
+    decoder = Stage(decode, StageKind.DECODER)
     if projected:
-        first: Layers = lambda words: tuple(Product(width, 4 * hidden, words) for width, hidden in inside)  # noqa: E731
-        steps: Layers = lambda words: tuple(Product(hidden, 4 * hidden) for _, hidden in inside)  # noqa: E731
-        encoder: tuple[Stage, ...] = (Stage(first), Stage(steps, StageKind.ENCODER))
-    else:
-        both: Layers = lambda words: tuple(_lstm(width, hidden) for width, hidden in inside)  # noqa: E731
-        encoder = (Stage(both, StageKind.ENCODER),)
-    decode: Layers = lambda words: (  # noqa: E731
-        *(_lstm(2 * h, h) for _ in range(4)),
-        _dense(h, h),
-        Product(vector=2 * WORDS_IN * h),
-        _dense(h, VOCABULARY),
-    )
-    name = "GNMT" if projected else "GNMT, steps whole"
-    return Network(name, (*encoder, Stage(decode, StageKind.DECODER)), alone=7.2e-3)
+        return Network("GNMT", (Stage(all_words), Stage(state, StageKind.ENCODER), decoder), alone=7.2e-3)
+    return Network("GNMT, steps whole", (Stage(word_and_state, StageKind.ENCODER), decoder), alone=7.2e-3)
 
 
 def transformer() -> Network:

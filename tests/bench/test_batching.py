@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from latebind.bench.batching import live, parts, report
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.sides import Group, sides
-from latebind.bench.batching.simulated import Run, Task, run
+from latebind.bench.batching.simulated import Result, Task, run
 from latebind.bench.exits import Setting
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
@@ -26,12 +26,12 @@ def quiet(text: str, share: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[Run]:
+def runs() -> list[Result]:
     plan = parts.Plan(SENTENCES, seeds=2, requests=400, processes=2)
     return parts.loads(plan, ("resnet", "transformer"), (500.0,), quiet)
 
 
-def test_each_policy_is_run_with_each_seed(runs: list[Run]) -> None:
+def test_each_policy_is_run_with_each_seed(runs: list[Result]) -> None:
     labels = [side.label for side in sides(recurrent=True)]
     of = [run.task for run in runs if run.task.networks == ("transformer",)]
     assert sorted(task.side.label for task in of) == sorted(labels * 2)
@@ -39,11 +39,11 @@ def test_each_policy_is_run_with_each_seed(runs: list[Run]) -> None:
     assert len(set(labels)) == len(labels)
 
 
-def test_the_same_task_gives_the_same_run(runs: list[Run]) -> None:
+def test_the_same_task_gives_the_same_run(runs: list[Result]) -> None:
     assert run(runs[-1].task, SENTENCES) == runs[-1]
 
 
-def test_lazy_plus_is_told_against_every_baseline(runs: list[Run]) -> None:
+def test_lazy_plus_is_told_against_every_baseline(runs: list[Result]) -> None:
     (row,) = [r for r in report.ratio_rows(runs) if r["network"] == "transformer" and r["policy"] == "lazy+"]
     untuned, tuned, every, early = (float(str(row[name]).rstrip(report.PAST)) for name in report.BASELINES)
     assert untuned > tuned >= every >= early > 1.0
@@ -58,7 +58,7 @@ def test_a_baseline_that_does_not_keep_up_is_marked() -> None:
     assert all(str(row["best of 5 ms or more"]).endswith(report.PAST) for row in report.ratio_rows(found))
 
 
-def test_networks_as_one_stage_run_alike_under_policies_that_never_come_between(runs: list[Run]) -> None:
+def test_networks_as_one_stage_run_alike_under_policies_that_never_come_between(runs: list[Result]) -> None:
     (zero,) = [side for side in sides(recurrent=False) if side.label == "GraphB(0, 64)"]
     whole = run(Task(("resnet",), 900.0, zero, 3, 300), SENTENCES)
     as_ours = type(zero)(zero.label, Group.OURS, zero.policy)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from latebind.bench.batching.sentences import Sentences
 from latebind.bench.batching.sides import Group, Side, sides
-from latebind.bench.batching.simulated import Run, Task, covering, run_all, shedding
+from latebind.bench.batching.simulated import Result, Task, covering, run_all, shedding
 from latebind.simulation.networks import NETWORKS
 
 MAIN = ("resnet", "gnmt", "transformer")
@@ -38,13 +38,13 @@ class Plan:
     requests: int = 2_000
     processes: int = 0
 
-    def run(self, tasks: Sequence[Task], progress: Progress) -> list[Run]:
+    def run(self, tasks: Sequence[Task], progress: Progress) -> list[Result]:
         """Run tasks once for each seed."""
         every = [replace(task, seed=seed) for task in tasks for seed in range(self.seeds)]
         return run_all(every, self.sentences, progress=progress, processes=self.processes)
 
 
-def loads(plan: Plan, networks: Sequence[str], rates: Sequence[float], progress: Progress) -> list[Run]:
+def loads(plan: Plan, networks: Sequence[str], rates: Sequence[float], progress: Progress) -> list[Result]:
     """Run every policy at every load (figures 12 to 14, 16)."""
     tasks = [
         Task((network,), rate, side, 0, plan.requests)
@@ -55,7 +55,7 @@ def loads(plan: Plan, networks: Sequence[str], rates: Sequence[float], progress:
     return plan.run(tasks, progress)
 
 
-def deadlines(plan: Plan, progress: Progress) -> list[Run]:
+def deadlines(plan: Plan, progress: Progress) -> list[Result]:
     """Run the policies of figure 15 at a heavy load, each told of each deadline."""
     tasks = [
         Task((network,), HEAVY, side, 0, plan.requests, allowed)
@@ -66,7 +66,7 @@ def deadlines(plan: Plan, progress: Progress) -> list[Run]:
     return plan.run(tasks, progress)
 
 
-def lengths(plan: Plan, progress: Progress) -> list[Run]:
+def lengths(plan: Plan, progress: Progress) -> list[Result]:
     """Run LazyBatching with answers taken to be short (section VI-C)."""
     tasks = [
         Task((network,), HEAVY, covering(side, coverage), 0, plan.requests, 0.060)
@@ -78,7 +78,7 @@ def lengths(plan: Plan, progress: Progress) -> list[Run]:
     return plan.run(tasks, progress)
 
 
-def sizes(plan: Plan, progress: Progress) -> dict[int, list[Run]]:
+def sizes(plan: Plan, progress: Progress) -> dict[int, list[Result]]:
     """Run every policy with a largest batch of 16 and 32 (section VI-C)."""
     return {
         size: plan.run(
@@ -94,7 +94,7 @@ def sizes(plan: Plan, progress: Progress) -> dict[int, list[Run]]:
     }
 
 
-def colocated(plan: Plan, progress: Progress) -> list[Run]:
+def colocated(plan: Plan, progress: Progress) -> list[Result]:
     """Run four networks on one worker, each at the same load (section VI-C)."""
     tasks = [Task(COLOCATED, rate, side, 0, plan.requests) for rate in LOADS_TOGETHER for side in sides(recurrent=True)]
     return plan.run(tasks, progress)
@@ -130,11 +130,11 @@ def capacities(plan: Plan, progress: Progress) -> list[Capacity]:
     return found
 
 
-def _at(plan: Plan, network: str, side: Side, load: float, *, allowed: float = 0.1) -> list[Run]:
+def _at(plan: Plan, network: str, side: Side, load: float, *, allowed: float = 0.1) -> list[Result]:
     return plan.run([Task((network,), load, side, 0, 3 * plan.requests, allowed)], lambda text, share: None)
 
 
-def _late(runs: Sequence[Run]) -> float:
+def _late(runs: Sequence[Result]) -> float:
     return _mean([run.late for run in runs])
 
 

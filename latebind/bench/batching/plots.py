@@ -7,19 +7,19 @@ import plotly.graph_objects as go
 
 from latebind.bench.batching.report import cells, ratio_rows
 from latebind.bench.batching.sides import Group
-from latebind.bench.batching.simulated import Run
+from latebind.bench.batching.simulated import Result
 from latebind.bench.page import write_plots
 
 DRAWN = (Group.WINDOW, Group.ZERO, Group.LEAVING, Group.LAZY, Group.ORACLE, Group.OURS)
 
 
-def write_batching_page(runs: Sequence[Run], file: Path) -> None:
+def write_batching_page(runs: Sequence[Result], file: Path) -> None:
     """Write ratios and plots of runs at several loads; plotly's script is inside the page."""
     text = "Simulated on the accelerator of LazyBatching's table I; baselines are the best of their kind at each load."
     write_plots(file, "Batching policies by load", text, [ratio_rows(runs)], load_figures(runs))
 
 
-def load_figures(runs: Sequence[Run]) -> list[go.Figure]:
+def load_figures(runs: Sequence[Result]) -> list[go.Figure]:
     """Draw mean latency over load for each network: of baselines the best at each load."""
     lines: dict[tuple[str, ...], dict[Group, list[tuple[float, float]]]] = {}
     for (networks, load), cell in cells(runs).items():

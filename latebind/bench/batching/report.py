@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from latebind.bench.batching.parts import Capacity
 from latebind.bench.batching.sides import Group
-from latebind.bench.batching.simulated import GROWING, Run
+from latebind.bench.batching.simulated import GROWING, Result
 
 PAST = "*"  # behind a ratio: the baseline does not keep up with the load, so it only tells how long the run was
 BASELINES = ("untuned windows", "best of 5 ms or more", "best of all", "best of all, leaving early")
@@ -28,7 +29,7 @@ class Figure:
     kept_up: bool
 
     @classmethod
-    def of(cls, runs: Sequence[Run]) -> "Figure":
+    def of(cls, runs: Sequence[Result]) -> "Figure":
         """Sum up the runs of one policy at one load."""
         means = np.array([run.mean for run in runs])
         low, high = np.percentile(means, [25, 75])
@@ -46,16 +47,16 @@ class Figure:
 Cell = Mapping[str, Figure]  # by label of the policy
 
 
-def cells(runs: Iterable[Run]) -> dict[tuple[tuple[str, ...], float], Cell]:
+def cells(runs: Iterable[Result]) -> dict[tuple[tuple[str, ...], float], Cell]:
     """Return the figures of each policy by networks and load."""
-    found: dict[tuple[tuple[str, ...], float], dict[str, list[Run]]] = {}
+    found: dict[tuple[tuple[str, ...], float], dict[str, list[Result]]] = {}
     for run in runs:
         cell = found.setdefault((run.task.networks, run.task.load), {})
         cell.setdefault(run.task.side.label, []).append(run)
     return {key: {label: Figure.of(some) for label, some in cell.items()} for key, cell in found.items()}
 
 
-def latency_rows(runs: Sequence[Run]) -> Rows:
+def latency_rows(runs: Sequence[Result]) -> Rows:
     """Return mean (25th to 75th percentile over seeds) and p99 in ms: each judged policy beside the best baselines."""
     rows: Rows = []
     for (networks, load), cell in cells(runs).items():
@@ -74,7 +75,7 @@ def latency_rows(runs: Sequence[Run]) -> Rows:
     return rows
 
 
-def ratio_rows(runs: Sequence[Run]) -> Rows:
+def ratio_rows(runs: Sequence[Result]) -> Rows:
     """Return how many times less each judged policy takes than the baselines: of means, and of p99 the best of each."""
     rows: Rows = []
     for (networks, load), cell in cells(runs).items():
@@ -94,7 +95,7 @@ def ratio_rows(runs: Sequence[Run]) -> Rows:
     return rows
 
 
-def summary_rows(runs: Sequence[Run]) -> Rows:
+def summary_rows(runs: Sequence[Result]) -> Rows:
     """Return the geometric means of the ratios over the loads that every baseline keeps up with."""
     collected: dict[tuple[str, str], dict[str, list[float]]] = {}
     for (networks, _), cell in cells(runs).items():
@@ -110,9 +111,9 @@ def summary_rows(runs: Sequence[Run]) -> Rows:
     ]
 
 
-def model_rows(runs: Sequence[Run]) -> Rows:
+def model_rows(runs: Sequence[Result]) -> Rows:
     """Return mean and p99 in ms of each co-located network, by policy."""
-    found: dict[tuple[float, str], list[Run]] = {}
+    found: dict[tuple[float, str], list[Result]] = {}
     for run in runs:
         found.setdefault((run.task.load, run.task.side.label), []).append(run)
     rows: Rows = []
@@ -126,7 +127,7 @@ def model_rows(runs: Sequence[Run]) -> Rows:
     return rows
 
 
-def late_rows(runs: Sequence[Run]) -> Rows:
+def late_rows(runs: Sequence[Result]) -> Rows:
     """Return the share of requests past their deadline, by deadline and policy."""
     found: dict[tuple[str, float, str], dict[float, list[float]]] = {}
     for run in runs:
@@ -136,6 +137,20 @@ def late_rows(runs: Sequence[Run]) -> Rows:
     return [
         head | {f"{allowed * 1e3:g} ms": f"{np.mean(late):.3%}" for allowed, late in sorted(by_deadline.items())}
         for head, by_deadline in zip(heads, found.values(), strict=True)
+    ]
+
+
+def capacity_rows(carried: Sequence[Capacity]) -> Rows:
+    """Return what each policy carries."""
+    return [
+        {
+            "network": one.network,
+            "policy": one.policy,
+            "highest/s": f"{one.highest:.0f}",
+            "saturated/s": f"{one.saturated:.0f}",
+            "in time at 120 %": f"{one.in_time:.3f}",
+        }
+        for one in carried
     ]
 
 

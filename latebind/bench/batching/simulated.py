@@ -39,7 +39,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Result:
     """What came of a task: seconds, shares and requests a second; `models` has mean and p99 of each network.
 
     `growth` is the mean latency of the second half over that of the first.
@@ -56,10 +56,10 @@ class Run:
 
 def run_all(
     tasks: Sequence[Task], sentences: Sentences, *, progress: Callable[[str, float], None], processes: int = 0
-) -> list[Run]:
+) -> list[Result]:
     """Run tasks on all cores, or so many processes; the results are in the order of the tasks."""
     most = processes or len(os.sched_getaffinity(0))
-    done: list[Run] = []
+    done: list[Result] = []
     with ProcessPoolExecutor(most) as pool:
         for found in pool.map(partial(run, sentences=sentences), tasks, chunksize=CHUNK):
             done.append(found)
@@ -67,7 +67,7 @@ def run_all(
     return done
 
 
-def run(task: Task, sentences: Sentences) -> Run:
+def run(task: Task, sentences: Sentences) -> Result:
     """Run one task."""
     models = [_served(name, task.side, sentences) for name in task.networks]
     random = Random(task.seed)
@@ -91,7 +91,7 @@ def run(task: Task, sentences: Sentences) -> Run:
     half = len(counted) // 2
     span = max(record.ended for record in counted) - min(record.arrived for record in counted)
     each = {model.spec.name: _latencies([r for r in counted if r.model == model.spec.name]) for model in models}
-    return Run(
+    return Result(
         task=task,
         mean=float(seconds.mean()),
         p99=float(np.percentile(seconds, 99)),

@@ -1,6 +1,7 @@
 """`latebind bench batching` and `live`: policies simulated on LazyBatching's accelerator, and on the engine here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 from latebind.bench.batching import live as live_bench
 from latebind.bench.batching import parts, report
 from latebind.bench.batching.sentences import read_sentences
-from latebind.bench.batching.simulated import Run
+from latebind.bench.batching.simulated import Result
 from latebind.bench.exits import Setting
 from latebind.cli.bench.options import Awake, Backend, Core, Data, DataOption, DoorCore, Model, Page, Repository, Seed
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
@@ -69,59 +70,20 @@ def batching(
         unknown = [name for name in network or () if name not in NETWORKS]
         if unknown:
             raise ConfigError(f"there is no network {unknown[0]!r}: take one of {', '.join(NETWORKS)}")
-        plan = parts.Plan(read_sentences(lengths), seeds, requests, processes)
-        wanted = part or list(Part)
-        found: dict[str, object] = {}
+        asked = Asked(
+            parts.Plan(read_sentences(lengths), seeds, requests, processes),
+            tuple(network or ()),
+            tuple(load or ()),
+            page,
+        )
         console.print(f"{seeds} seeds, {requests} requests a run, largest batch 64 unless said otherwise")
-        if Part.LOADS in wanted:
-            with progress("loads") as tell:
-                runs = parts.loads(plan, network or parts.MAIN, load or parts.LOADS, tell)
-            found[Part.LOADS] = _tell_loads(runs, "by load")
-            if page is not None:
-                _draw(runs, page)
-        if Part.OTHERS in wanted:
-            with progress("other networks") as tell:
-                runs = parts.loads(plan, parts.OTHERS, load or parts.LOADS_OF_OTHERS, tell)
-            found[Part.OTHERS] = _tell_loads(runs, "of other networks")
-        if Part.DEADLINES in wanted:
-            with progress("deadlines") as tell:
-                runs = parts.deadlines(plan, tell)
-            found[Part.DEADLINES] = report.late_rows(runs)
-            show_by_network("share of requests after their deadline", report.late_rows(runs))
-        if Part.CAPACITY in wanted:
-            with progress("capacity") as tell:
-                carried = parts.capacities(plan, tell)
-            found[Part.CAPACITY] = carried
-            show(
-                "the highest load with 1 % after 100 ms; saturated; in time at 1.2 times that, shedding",
-                [
-                    {
-                        "network": one.network,
-                        "policy": one.policy,
-                        "highest/s": f"{one.highest:.0f}",
-                        "saturated/s": f"{one.saturated:.0f}",
-                        "in time at 120 %": f"{one.in_time:.3f}",
-                    }
-                    for one in carried
-                ],
-            )
-        if Part.COLOCATED in wanted:
-            with progress("co-located") as tell:
-                runs = parts.colocated(plan, tell)
-            found[Part.COLOCATED] = [report.ratio_rows(runs), report.model_rows(runs)]
-            show(f"{', '.join(parts.COLOCATED)} on one worker: times less", report.ratio_rows(runs))
-            show("each of them: mean / p99 ms", report.model_rows(runs))
-        if Part.LENGTHS in wanted:
-            with progress("expected lengths") as tell:
-                runs = parts.lengths(plan, tell)
-            found[Part.LENGTHS] = report.late_rows(runs)
-            show("answers expected to be no longer than N % of those in training", report.late_rows(runs))
-        if Part.SIZES in wanted:
-            with progress("largest batches") as tell:
-                by_size = parts.sizes(plan, tell)
-            found[Part.SIZES] = {size: report.ratio_rows(runs) for size, runs in by_size.items()}
-            for size, runs in by_size.items():
-                show(f"times less with a largest batch of {size}", report.ratio_rows(runs))
+        found: dict[str, object] = {}
+        for one in part or list(Part):
+            with progress(one) as tell:
+                tables, figures = PARTS[one](asked, tell)
+            found[one] = figures
+            for title, rows in tables:
+                show(title, rows)
     save(json_file, found)
 
 
@@ -169,22 +131,77 @@ def live(
     save(json_file, {"latency": found.rows(), "throughput": found.throughput_rows()})
 
 
-def _tell_loads(runs: Sequence[Run], what: str) -> dict[str, object]:
-    latencies, ratios, summary = report.latency_rows(runs), report.ratio_rows(runs), report.summary_rows(runs)
-    show(f"latency {what}: mean over seeds (25th to 75th percentile)", latencies)
-    show(f"times less than the baselines {what}; {report.PAST} past the baseline's capacity", ratios)
-    show("geometric mean over the loads that all baselines keep up with", summary)
-    return {"latency": latencies, "ratios": ratios, "summary": summary}
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What `batching` was asked for; no networks or loads means the usual ones of each part."""
+
+    plan: parts.Plan
+    networks: tuple[str, ...]
+    loads: tuple[float, ...]
+    page: Path | None
 
 
-def show_by_network(title: str, rows: report.Rows) -> None:
-    """Print a table for each network: their columns differ."""
-    for network in dict.fromkeys(str(row["network"]) for row in rows):
-        show(f"{title}, {network}", [row for row in rows if row["network"] == network])
+Told = tuple[list[tuple[str, report.Rows]], object]  # tables with their titles, and figures to be saved
 
 
-def _draw(runs: Sequence[Run], page: Path) -> None:
-    from latebind.bench.batching.plots import write_batching_page  # noqa: PLC0415  (plotly is optional)
+def _loads(asked: Asked, tell: parts.Progress) -> Told:
+    found = parts.loads(asked.plan, asked.networks or parts.MAIN, asked.loads or parts.LOADS, tell)
+    if asked.page is not None:
+        from latebind.bench.batching.plots import write_batching_page  # noqa: PLC0415  (plotly is optional)
 
-    write_batching_page(runs, page)
-    console.print(f"page written to {page}")
+        write_batching_page(found, asked.page)
+    return _by_load(found)
+
+
+def _others(asked: Asked, tell: parts.Progress) -> Told:
+    return _by_load(parts.loads(asked.plan, parts.OTHERS, asked.loads or parts.LOADS_OF_OTHERS, tell))
+
+
+def _by_load(found: Sequence[Result]) -> Told:
+    latencies, ratios, summary = report.latency_rows(found), report.ratio_rows(found), report.summary_rows(found)
+    tables = [
+        ("latency: mean over seeds (25th to 75th percentile)", latencies),
+        (f"times less than the baselines; {report.PAST} past the baseline's capacity", ratios),
+        ("geometric mean over the loads that all baselines keep up with", summary),
+    ]
+    return tables, {"latency": latencies, "ratios": ratios, "summary": summary}
+
+
+def _deadlines(asked: Asked, tell: parts.Progress) -> Told:
+    rows = report.late_rows(parts.deadlines(asked.plan, tell))
+    by_network = {str(row["network"]): [one for one in rows if one["network"] == row["network"]] for row in rows}
+    return [(f"share after their deadline, {name}", some) for name, some in by_network.items()], rows
+
+
+def _capacity(asked: Asked, tell: parts.Progress) -> Told:
+    carried = parts.capacities(asked.plan, tell)
+    title = "the highest load with 1 % after 100 ms; saturated; in time at 1.2 times that, shedding"
+    return [(title, report.capacity_rows(carried))], carried
+
+
+def _colocated(asked: Asked, tell: parts.Progress) -> Told:
+    found = parts.colocated(asked.plan, tell)
+    ratios, models = report.ratio_rows(found), report.model_rows(found)
+    names = ", ".join(parts.COLOCATED)
+    return [(f"{names} on one worker: times less", ratios), ("each of them: mean / p99 ms", models)], [ratios, models]
+
+
+def _lengths(asked: Asked, tell: parts.Progress) -> Told:
+    rows = report.late_rows(parts.lengths(asked.plan, tell))
+    return [("answers expected to be no longer than N % of those in training: late", rows)], rows
+
+
+def _sizes(asked: Asked, tell: parts.Progress) -> Told:
+    rows = {size: report.ratio_rows(found) for size, found in parts.sizes(asked.plan, tell).items()}
+    return [(f"times less with a largest batch of {size}", some) for size, some in rows.items()], rows
+
+
+PARTS: dict[Part, Callable[[Asked, parts.Progress], Told]] = {
+    Part.LOADS: _loads,
+    Part.DEADLINES: _deadlines,
+    Part.CAPACITY: _capacity,
+    Part.COLOCATED: _colocated,
+    Part.LENGTHS: _lengths,
+    Part.SIZES: _sizes,
+    Part.OTHERS: _others,
+}

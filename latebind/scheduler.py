@@ -45,6 +45,7 @@ class Worker:
         self.table = table
         self.view = view
         self.running: SubBatch | None = None
+        self.launched = 0, 0.0  # how many are in what runs, and since when
 
 
 class Scheduler:
@@ -175,6 +176,10 @@ class Scheduler:
             if i not in batch.members:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
         stage, decoding = batch.stage, batch.kind is StageKind.DECODER
+        size, begun = worker.launched
+        if size == len(batch.members):  # who left aside may have had the longest input
+            inputs = batch.inputs if batch.spec.kinds else 1
+            self._lanes[batch.spec.name].estimate.observe(now - begun, size, stage, inputs)
         if decoding and not self._leave:
             batch.complete |= set(event.exited)
             if len(batch.complete) == len(batch.members):
@@ -216,7 +221,7 @@ class Scheduler:
         worker.running = None
         worker.table.settle(batch, now)
         if worker.table.entries and not self._queued:
-            self._run(number, -1, actions)
+            self._run(number, -1, now, actions)
 
     def _woke(self, event: Woke, now: float, actions: list[Action]) -> None:
         del event, actions
@@ -239,14 +244,14 @@ class Scheduler:
             while worker.running is None:
                 if not self._queued:
                     if worker.table.entries:
-                        self._run(number, -1, actions)
+                        self._run(number, -1, now, actions)
                     break
                 decision = self._policy.decide(worker.view, now)
                 if isinstance(decision, Launch):
                     self._start(worker, decision, now)
-                    self._run(number, -1, actions)
+                    self._run(number, -1, now, actions)
                 elif isinstance(decision, GoOn):
-                    self._run(number, decision.place, actions)
+                    self._run(number, decision.place, now, actions)
                 elif isinstance(decision, Shed):
                     for i in decision.requests:
                         request = self._lanes[decision.model].queue[i]
@@ -294,10 +299,11 @@ class Scheduler:
         found = self._live.get(request)
         return found is not None and found.state is State.QUEUED
 
-    def _run(self, number: int, place: int, actions: list[Action]) -> None:
+    def _run(self, number: int, place: int, now: float, actions: list[Action]) -> None:
         worker = self._workers[number]
         batch = worker.running = worker.table.pick(place)
         requests, slots = batch.told()
+        worker.launched = len(requests), now
         actions.append(Run(number, batch.spec.name, batch.stage, requests, slots))
 
     def _dequeue(self, request: Request) -> None:

@@ -11,9 +11,11 @@ from hypothesis import settings
 
 from latebind.learned.report import CacheReport
 from latebind.program.build import build_program
+from latebind.sequence.build import build_sequence
 from tests.building import build_stages
 from tests.digits import Built, build_digits
 from tests.networks import Chain, Words
+from tests.sequences import Backwards, rows_of, some_sentences
 
 settings.register_profile("thorough", max_examples=12_500, deadline=None)
 settings.register_profile("usual", deadline=None)
@@ -22,7 +24,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `chain`, four stages of small convolutions, and `words`, which raises for words past its list."""
+    """A folder with `chain`, four stages of convolutions, `words`, which raises past its list, and `backwards`."""
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("models")
     images = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -30,6 +32,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert len(built.stages) >= 4
     words = torch.zeros(2, 3, dtype=torch.int64)
     build_program(Words(), {"word": words}, directory=root / "words" / "1", name="words", backends=["eager"])
+    sentences = rows_of(some_sentences(30))
+    build_sequence(
+        Backwards(), sentences, directory=root / "backwards" / "1", name="backwards", backends=["eager"], max_batch=8
+    )
     return root
 
 

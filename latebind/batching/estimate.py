@@ -7,13 +7,18 @@ from latebind.domain.costs import ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
 
 NEARLY = 1.02  # times the least seconds a request
+LATEST = 1 / 32  # of the average of what launches cost more than by the profile: how much the latest one counts
+NOTHING = 1e-6  # seconds: less than that is rounding
+CHANGED = 0.1  # share by which that average has changed when the largest batch is worked out anew
 TYPICAL_STEPS = 20  # of an input
 
 
 class Estimate:
     """Seconds of work of one model, from its profile. `outputs` is how long an answer is taken to be, in steps.
 
-    It covers the share `coverage` of the answers in training data (section IV-C).
+    It covers the share `coverage` of the answers in training data (section IV-C). A profile is taken in a loop; what
+    each launch costs beyond it where it is served (`launch`: a core that was idle, cold caches, events and replies) is
+    learned from the launches seen (`observe`). In a simulation there is no such thing.
     """
 
     def __init__(self, spec: ModelSpec, costs: ModelCosts, *, coverage: float = 0.9) -> None:
@@ -24,8 +29,24 @@ class Estimate:
         self.fewest_outputs = lengths[0]
         self.mean_outputs = round(sum(lengths) / len(lengths))
         self.decoder = next((i for i in range(spec.stages) if spec.kind(i) is StageKind.DECODER), None)
+        self.launch = 0.0
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
+        self._worth_at = 0.0  # what a launch cost when that was worked out
+        self._once, self._encoders, self._decoders = (
+            _sums([float(spec.kind(i) is kind) for i in range(spec.stages)]) for kind in StageKind
+        )
+
+    def observe(self, seconds: float, batch: int, stage: int, inputs: int) -> None:
+        """Hear how long one step of a stage has taken, from its launch to the news of its end."""
+        table = self._table(batch)
+        expected = table.unit[stage]
+        if inputs > 1:
+            expected += (table.slope[stage] - table.slope[stage + 1]) * (inputs - 1)
+        more = seconds - expected
+        if self.launch or abs(more) > NOTHING:
+            self.launch += LATEST * (more - self.launch)
+            self.launch = max(self.launch, -0.5 * expected)
 
     def rest(self, batch: int, stage: int, step: int, inputs: int, outputs: int | None = None) -> float:
         """Return the seconds from before step `step` of `stage` to the end, in a batch of this size.
@@ -39,8 +60,11 @@ class Estimate:
             seconds += table.slope[stage] * (inputs - 1)
         if step and stage < self._spec.stages:
             kind = self._spec.kind(stage)
-            ahead = min(step, (inputs if kind is StageKind.ENCODER else expected) - 1)
-            seconds -= max(0, ahead) * table.unit[stage]
+            ahead = max(0, min(step, (inputs if kind is StageKind.ENCODER else expected) - 1))
+            seconds -= ahead * (table.unit[stage] + self.launch)
+        if self.launch:
+            steps = self._encoders[stage] * inputs + self._decoders[stage] * max(expected, 1)
+            seconds += self.launch * (self._once[stage] + steps)
         return seconds
 
     def whole(self, batch: int, inputs: int = 1, outputs: int | None = None) -> float:
@@ -54,12 +78,15 @@ class Estimate:
         if inputs > 1:
             seconds += (table.slope[0] - table.slope[stage]) * (inputs - 1)
         if step and self._spec.kind(stage) is StageKind.ENCODER:
-            seconds += step * table.unit[stage]
+            seconds += step * (table.unit[stage] + self.launch)
+        if self.launch:
+            steps = (self._encoders[0] - self._encoders[stage]) * inputs
+            seconds += self.launch * (self._once[0] - self._once[stage] + steps)
         return seconds
 
     def unit(self, batch: int, stage: int) -> float:
         """Return the seconds of one step of a stage."""
-        return self._table(batch).unit[stage]
+        return self._table(batch).unit[stage] + self.launch
 
     def worth_batching(self, most: int) -> int:
         """Return the smallest batch, of at most `most`, that is nearly as quick for each request in it as any.
@@ -69,6 +96,9 @@ class Estimate:
         """
         if self.decoder is not None:
             return most
+        if abs(self.launch - self._worth_at) > CHANGED * abs(self._worth_at):
+            self._worth.clear()
+            self._worth_at = self.launch
         found = self._worth.get(most)
         if found is None:
             inputs = TYPICAL_STEPS if self._spec.kinds else 1

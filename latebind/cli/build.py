@@ -1,13 +1,16 @@
 """`latebind build`: from a module to a model directory, with learned caches where there is data for them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
+from torch import Tensor
 
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.lookups import Lookups, LookupsOption
-from latebind.cli.sources import example_inputs, load_module, load_samples, options
+from latebind.cli.sources import example_inputs, load_module, load_rows, load_samples, options
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import CANDIDATES, DISK, PRESENTATIONS, build_caches
 from latebind.learned.explored import explored_folder, forget_explored
@@ -16,6 +19,8 @@ from latebind.learned.promise import CACHE_BYTES
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, build_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
+from latebind.sequence.build import build_sequence
+from latebind.sequence.export import is_sequence
 
 ALL = "all"
 DEFAULT_MS = MIN_STAGE_SECONDS * 1e3
@@ -86,9 +91,14 @@ def build(
     Each network is kept as soon as it is trained: the same build goes on where it was broken off, and one with another
     `--kind` trains only that.
 
+    A module with `encode` and `step` is a sequence model: each request keeps its own state, and requests share decoder
+    steps wherever they are. `--data` then gives rows like those to come, for the lengths of answers to expect.
+
     Examples:
 
     * `latebind build mymodels:resnet --input image=float32:3x224x224`
+    * `latebind build examples.translation.model:transformer --weights transformer.safetensors --input tokens=int64:40
+      --data examples.translation.data:samples --data-option data=multi30k/`
     * `latebind build examples.cifar10.model:resnet56 --weights resnet56.safetensors --input image=float32:3x32x32
       --data examples.cifar10.data:samples --data-option data=cifar10/ --fidelity 0.97`
     """
@@ -101,6 +111,26 @@ def build(
         title = name or module.rpartition(":")[2]
         path = Repository(repository).path_for(title, version)
         network = load_module(module, weights)
+        if is_sequence(network):
+            examples, like_those_to_come = _examples(inputs, data, options(data_option or []), seed)
+            with progress(f"building {title}") as tell:
+                sequence = build_sequence(
+                    network,
+                    examples,
+                    directory=path,
+                    name=title,
+                    version=version,
+                    measured_lengths=like_those_to_come,
+                    backends=backend,
+                    tolerance=tolerance,
+                    max_batch=max_batch,
+                    threads=threads,
+                    progress=tell,
+                )
+            show(f"{title} version {version}", [{"": label, " ": text} for label, text in sequence.rows()])
+            console.print(f"serve it with: latebind serve {repository} --policy lazy+")
+            save(json_file, {"program": sequence.rows()})
+            return
         with progress(f"building {title}") as tell:
             built = build_program(
                 network,
@@ -159,6 +189,17 @@ def build(
                 "composition": learned.comparison() if learned else None,
             },
         )
+
+
+def _examples(inputs: Sequence[str], data: str, given: dict[str, str], seed: int) -> tuple[Tensor, bool]:
+    """Return rows of tokens `(N, longest)` for a sequence model, and whether they are like those to come."""
+    made = list(example_inputs(inputs, seed=seed).values())
+    if not data:
+        return made[0], False
+    rows = [torch.from_numpy(array) for array in load_rows(data, given)[0].values()]
+    if len(made) != 1 or len(rows) != 1 or rows[0].shape[1:] != made[0].shape[1:]:
+        raise ConfigError(f"--data {data!r} must give one array of rows like --input {' '.join(inputs)}")
+    return rows[0], True
 
 
 def _places(boundaries: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError
@@ -87,9 +87,8 @@ def load_arrays(file: Path) -> dict[str, Array]:
 
 
 def _fill(module: nn.Module, weights: Path) -> None:
-
     try:
-        module.load_state_dict(load_file(weights), strict=True)
+        load_model(module, weights, strict=True)  # tied weights are in the file once
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{weights} cannot be read as .safetensors: {error}") from error
     except RuntimeError as error:

@@ -19,11 +19,17 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output of a model. `shape` leaves the batch dimension out; `dtype` is numpy's and torch's name."""
+    """One input or output of a model. `shape` leaves the batch dimension out; `dtype` is numpy's and torch's name.
+
+    A row of a sequence may be shorter than `shape` says; `padding` fills it up, None where all rows are full. Values of
+    an input are below `limit` and not negative, where one is given: the numbers of words that a model knows.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    padding: int | None = None
+    limit: int | None = None
 
     @property
     def row_bytes(self) -> int:

@@ -19,6 +19,7 @@ from latebind.domain.model import ModelSpec
 from latebind.engine.messages import Ended, EndedReader, pack_arrived, pack_cancelled
 from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.slots import ModelSlots, Rows, SlotMemory, create_file
+from latebind.sequence.padding import filled, steps, trimmed
 from latebind.server.gateway import Answer, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -124,10 +125,10 @@ class EngineClient:
         slots = lane.take(wanted)
         requests = tuple(next(self._numbers) for _ in range(wanted))
         for spec, place in zip(lane.spec.inputs, lane.rows.inputs, strict=True):
-            place[list(slots)] = rows[spec.name]
+            place[list(slots)] = filled(rows[spec.name], spec)
         call = Call(lane, requests, slots, asyncio.get_running_loop().create_future())
         self._calls.update(dict.fromkeys(requests, call))
-        self._messages.write(pack_arrived(lane.number, deadline, requests, slots))
+        self._messages.write(pack_arrived(lane.number, deadline, requests, slots, steps(lane.spec, rows)))
         try:
             return await call.done
         except asyncio.CancelledError:
@@ -243,7 +244,8 @@ def _answer(call: Call) -> Answer:
     ends = [call.ended[request] for request in call.requests]
     return Answer(
         outputs={
-            spec.name: rows[slots] for spec, rows in zip(call.lane.spec.outputs, call.lane.rows.outputs, strict=True)
+            spec.name: trimmed(rows[slots], spec)
+            for spec, rows in zip(call.lane.spec.outputs, call.lane.rows.outputs, strict=True)
         },
         left_at=tuple(end.stage for end in ends),
         waited=tuple(end.waited for end in ends),

@@ -1,6 +1,6 @@
-"""What crosses between door and engine: messages of 24 bytes, tensors never. No pickle, nothing of variable size."""
+"""What crosses between door and engine: messages of fixed size, tensors never. No pickle."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -8,7 +8,7 @@ from struct import Struct
 from latebind.domain.actions import Outcome
 from latebind.domain.events import Arrived, Cancelled
 
-TO_ENGINE = Struct("<BBHIQd")  # kind, more follows, model, slot, request, deadline
+TO_ENGINE = Struct("<BBHIIQd")  # kind, more follows, model, slot, steps of the input, request, deadline
 TO_DOOR = Struct("<BxhIQff")  # outcome, stage, spare, request, seconds waited, seconds ran
 
 
@@ -30,19 +30,23 @@ class Ended:
     ran: float
 
 
-def pack_arrived(model: int, deadline: float, requests: Iterable[int], slots: Iterable[int]) -> bytes:
-    """Write one call: a message for each of its requests, all but the last marked as to be continued."""
-    rows = list(zip(requests, slots, strict=True))
-    last = len(rows) - 1
+def pack_arrived(
+    model: int, deadline: float, requests: Sequence[int], slots: Sequence[int], inputs: Sequence[int] = ()
+) -> bytes:
+    """Write one call: a message for each of its requests, all but the last marked as to be continued.
+
+    `inputs` are the steps of the input of each, 1 where they are left out.
+    """
+    last = len(requests) - 1
     return b"".join(
-        TO_ENGINE.pack(Kind.ARRIVED, i < last, model, slot, request, deadline)
-        for i, (request, slot) in enumerate(rows)
-    )  # fmt: skip
+        TO_ENGINE.pack(Kind.ARRIVED, i < last, model, slot, steps, request, deadline)
+        for i, (request, slot, steps) in enumerate(zip(requests, slots, inputs or (1,) * (last + 1), strict=True))
+    )
 
 
 def pack_cancelled(request: int) -> bytes:
     """Write that the client of `request` has gone."""
-    return TO_ENGINE.pack(Kind.CANCELLED, False, 0, 0, request, 0.0)
+    return TO_ENGINE.pack(Kind.CANCELLED, False, 0, 0, 0, request, 0.0)
 
 
 def pack_ended(request: int, outcome: Outcome, stage: int, waited: float, ran: float) -> bytes:
@@ -56,20 +60,20 @@ class EventReader:
     def __init__(self, models: list[str]) -> None:
         self._models = models
         self._bytes = b""
-        self._rows: list[tuple[int, int]] = []
+        self._rows: list[tuple[int, int, int]] = []
 
     def feed(self, data: bytes) -> Iterator[Arrived | Cancelled]:
         """Yield the events that `data` completes."""
         self._bytes, whole = _split(self._bytes + data, TO_ENGINE.size)
-        for kind, more, model, slot, request, deadline in TO_ENGINE.iter_unpack(whole):
+        for kind, more, model, slot, steps, request, deadline in TO_ENGINE.iter_unpack(whole):
             if kind == Kind.CANCELLED:
                 yield Cancelled(request)
                 continue
-            self._rows.append((request, slot))
+            self._rows.append((request, slot, steps))
             if not more:
-                requests, slots = zip(*self._rows, strict=True)
+                requests, slots, inputs = zip(*self._rows, strict=True)
                 self._rows.clear()
-                yield Arrived(self._models[model], deadline, requests, slots)
+                yield Arrived(self._models[model], deadline, requests, slots, inputs)
 
 
 class EndedReader:

@@ -22,6 +22,10 @@ from latebind.learned.stored import read_caches, with_caches
 from latebind.program.load import load_program
 from latebind.program.program import Program, profile_program
 from latebind.repository.directory import ModelDirectory
+from latebind.sequence.decoding import Decoding
+from latebind.sequence.measure import profile_sequence
+from latebind.sequence.program import SequenceProgram
+from latebind.sequence.stored import is_stored_sequence, load_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class LoadedModel:
 
     spec: ModelSpec
     costs: ModelCosts
-    program: Program
+    program: Program | SequenceProgram
     lookups: Mapping[int, Lookup]
     directory: ModelDirectory
 
@@ -38,6 +42,11 @@ class LoadedModel:
 def load_model(path: Path, config: EngineConfig) -> LoadedModel:
     """Load a model directory; a profile that was taken elsewhere is taken anew. Raises `RepositoryError`."""
     directory = ModelDirectory.open(path)
+    if is_stored_sequence(directory):
+        sequence = load_sequence(directory, threads=config.threads, backend=config.backend)
+        if not sequence.costs_fit:
+            sequence = profile_sequence(sequence)
+        return LoadedModel(sequence.spec, sequence.costs, sequence, {}, directory)
     program = load_program(directory, threads=config.threads, backend=config.backend)
     if not config.exits:
         program = program.without_entry()
@@ -61,6 +70,12 @@ class Worker:
             for name, slots in zip(models, memory.models, strict=True)
         }
         self._answers = {name: slots.outputs[0] for name, slots in zip(models, memory.models, strict=True)}
+        self._chains = {name: model.program for name, model in models.items() if isinstance(model.program, Program)}
+        self._sequences = {
+            name: Decoding(model.program, slots.inputs[0], slots.outputs[0])
+            for (name, model), slots in zip(models.items(), memory.models, strict=True)
+            if isinstance(model.program, SequenceProgram)
+        }
         self._lookups = {name: model.lookups for name, model in models.items()}
         self._activations = Activations()
         self._aside = Aside(self._answers) if any(model.costs.aside for model in models.values()) else None
@@ -84,11 +99,13 @@ class Worker:
         self._lookups[model] = built
 
     def run(self, action: Run) -> StageDone:
-        """Run one stage; a member that the learned cache behind it answers has its outputs in its slot and exits.
+        """Run one stage; a member whose answer is complete has it in its slot and exits."""
+        sequence = self._sequences.get(action.model)
+        return self._run_chain(action) if sequence is None else _run_sequence(sequence, action)
 
-        Where lookups run aside, nobody exits here.
-        """
-        model = self._models[action.model]
+    def _run_chain(self, action: Run) -> StageDone:
+        """Run a stage and ask the learned cache behind it; where lookups run aside, nobody exits here."""
+        model, stages = self._models[action.model], self._chains[action.model].stages
         aside = self._aside if model.costs.aside else None
         inputs_rows, outputs_rows = self._slots[action.model]
         if action.stage == 0:
@@ -98,8 +115,8 @@ class Worker:
             inputs = tuple(_gather(rows, action.slots) for rows in inputs_rows)
         else:
             inputs = (self._activations.take(action),)
-        results = model.program.stages[action.stage](*inputs)
-        if action.stage + 1 == len(model.program.stages):
+        results = stages[action.stage](*inputs)
+        if action.stage + 1 == len(stages):
             with aside.ending(action) if aside is not None else nullcontext(range(len(action.slots))) as places:
                 for rows, result in zip(outputs_rows, results, strict=True):
                     _scatter(rows, action.slots, result, places)
@@ -126,6 +143,16 @@ class Worker:
                 rows[action.slots[place]] = answers[place]
                 exited.append(action.requests[place])
         return tuple(exited)
+
+
+def _run_sequence(sequence: Decoding, action: Run) -> StageDone:
+    """Read, or write one token more; whoever has all of its answer exits."""
+    if action.stage == 0:
+        sequence.read(action.slots)
+        return StageDone(action.worker)
+    complete = set(sequence.step(action.slots))
+    owners = zip(action.requests, action.slots, strict=True)
+    return StageDone(action.worker, tuple([request for request, slot in owners if slot in complete]))
 
 
 def _gather(rows: Tensor, slots: tuple[int, ...]) -> Tensor:

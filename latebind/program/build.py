@@ -84,8 +84,8 @@ def build_program(
     1 + `max_overhead` times as long as the uncut model at batch 1 and `max_batch` (None: no such limit).
     Raises `ExportError` for a module that cannot be served, `ConfigError` for settings that make no sense.
     """
-    names = _check_settings(name, version, max_batch, backends, tolerance)
-    tell = progress or _tell_nobody
+    names = check_settings(name, version, max_batch, backends, tolerance)
+    tell = progress or tell_nobody
     torch.set_num_threads(threads)
     tell("exporting the module", 0.0)
     exported = export(module, example_inputs, input_names=input_names, output_names=output_names)
@@ -122,7 +122,7 @@ def build_program(
     )
 
 
-def _check_settings(
+def check_settings(
     name: str, version: str, max_batch: int, backends: Sequence[str] | None, tolerance: float | None
 ) -> tuple[str, ...]:
     """Return the backends to try; raises `ConfigError` naming the setting that is wrong."""
@@ -188,5 +188,5 @@ def _tried(candidate: Candidate) -> str:
     return f"{candidate.seconds * 1e3:.2f} ms uncut at batch 1, relative error {candidate.error:.1e}"
 
 
-def _tell_nobody(_step: str, _share: float) -> None:
+def tell_nobody(_step: str, _share: float) -> None:
     """Report progress to nobody."""

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -22,13 +22,18 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Latencies of each stage over the batch sizes, seconds to load, bytes of weights."""
+    """Latencies of each stage over the batch sizes, seconds to load, bytes of weights.
+
+    For `slopes` and `output_steps` see `ModelCosts`.
+    """
 
     hardware: Hardware
     backend: str
     stages: tuple[Curve, ...]
     weight_bytes: int
     load_seconds: float
+    slopes: dict[int, Curve] = field(default_factory=dict)
+    output_steps: tuple[int, ...] = (1,)
 
     def matches_this_machine(self, *, threads: int, backend: str) -> bool:
         """Tell whether the figures hold for this machine, this number of threads and this backend."""
@@ -36,7 +41,13 @@ class Profile:
 
     def costs(self) -> ModelCosts:
         """Return the figures as the scheduler wants them."""
-        return ModelCosts(stages=self.stages, weight_bytes=self.weight_bytes, load_seconds=self.load_seconds)
+        return ModelCosts(
+            stages=self.stages,
+            weight_bytes=self.weight_bytes,
+            load_seconds=self.load_seconds,
+            slopes=self.slopes,
+            output_steps=self.output_steps,
+        )
 
 
 def this_hardware(threads: int) -> Hardware:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from latebind.domain.costs import EMPTY_STAGE, ModelCosts
 from latebind.domain.errors import RepositoryError
-from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
@@ -30,7 +30,8 @@ FORMAT = 1
 class StoredModel:
     """`model.json`: what the model is called, where it is cut, and by which backend it runs best.
 
-    `cuts` names the activations that end each stage but the last; the first may be the input (an empty stage).
+    `cuts` names the activations that end each stage but the last; the first may be the input (an empty stage). `kinds`
+    tells how often each stage runs, empty where all run once.
     """
 
     format: int
@@ -42,6 +43,7 @@ class StoredModel:
     backend: str
     tolerance: float | None
     max_batch: int
+    kinds: tuple[StageKind, ...] = ()
 
     @property
     def entry(self) -> bool:
@@ -55,8 +57,8 @@ class StoredModel:
 
     def spec(self) -> ModelSpec:
         """Return the model as clients and the scheduler know it, without learned caches."""
-        stages = len(self.cuts) + 1
-        return ModelSpec(self.name, self.version, self.inputs, self.outputs, stages, self.max_batch)
+        stages = len(self.kinds) or len(self.cuts) + 1
+        return ModelSpec(self.name, self.version, self.inputs, self.outputs, stages, self.max_batch, kinds=self.kinds)
 
 
 def write_program(
@@ -100,10 +102,13 @@ def read_spec_and_costs(directory: ModelDirectory) -> tuple[ModelSpec, ModelCost
 def read_profile(directory: ModelDirectory) -> Profile:
     """Return `profile.json`."""
     profile = directory.read_json(PROFILE, Profile)
-    for curve in profile.stages:
+    for curve in (*profile.stages, *profile.slopes.values()):
         ascending = all(a < b for a, b in zip(curve.batches, curve.batches[1:], strict=False))
         if not curve.batches or len(curve.batches) != len(curve.seconds) or not ascending:
             raise RepositoryError(f"{directory.path / PROFILE} has a curve without sense: take a new profile")
+    lengths = profile.output_steps
+    if not lengths or lengths[0] < 1 or list(lengths) != sorted(lengths):
+        raise RepositoryError(f"{directory.path / PROFILE} has lengths of answers without sense: take a new profile")
     return profile
 
 

@@ -147,10 +147,9 @@ class Codec:
         if len(self._inputs) != 1:
             raise InvalidRequest(f"a body without JSON fits one input, but {self.spec.name!r} has {len(self._inputs)}")
         (tensor,) = self._inputs.values()
-        if len(body) != tensor.row_bytes:
-            raise InvalidRequest(f"the body has {len(body)} bytes: one row of {tensor.title} has {tensor.row_bytes}")
+        shape = tensor.one_row(len(body))
         wanted = tuple((output, True) for output in self._outputs.values())
-        return Call({tensor.name: tensor.from_binary(body, 0, rows=1)}, wanted)
+        return Call({tensor.name: tensor.from_binary(body, 0, shape=shape)}, wanted)
 
     def _parse(self, text: bytes) -> InferRequest:
         if len(text) > self._limits.json_bytes:
@@ -201,14 +200,14 @@ class Codec:
             if plan and counted != rows:
                 raise InvalidRequest(f"input {given.name!r} has a batch of {counted} rows, the one before it {rows}")
             rows = counted
-            size = self._binary_size(given, rows * tensor.row_bytes)
+            size = self._binary_size(given, tensor.bytes_of(given.shape))
             plan[given.name] = (tensor, given, None if size is None else offset)
             offset += size or 0
         self._check_complete(plan.keys(), stated=offset, size=len(body))
         return {
-            name: tensor.from_json(bytes(given.data), rows=rows)
+            name: tensor.from_json(bytes(given.data), shape=given.shape)
             if place is None
-            else tensor.from_binary(body, place, rows=rows)
+            else tensor.from_binary(body, place, shape=given.shape)
             for name, (tensor, given, place) in plan.items()
         }
 

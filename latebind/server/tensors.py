@@ -1,6 +1,7 @@
 """One tensor between the wire and numpy: datatype, shape and size are checked before any array is made."""
 
 import re
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -37,8 +38,9 @@ class Tensor:
         self.shape = spec.shape
         self.dtype = np.dtype(spec.dtype).newbyteorder("<")
         self.has_json = self.datatype not in NO_JSON
-        self.row_items = prod(spec.shape)
-        self.row_bytes = spec.row_bytes
+        self.longest_row = spec.row_bytes
+        self._padded = spec.padding is not None
+        self._limit = spec.limit
         item: Any = JSON_ITEMS[self.dtype.kind]
         self._flat = msgspec.json.Decoder(list[item])
         nested: Any = item
@@ -47,33 +49,48 @@ class Tensor:
         self._nested = msgspec.json.Decoder(nested)
 
     def metadata(self) -> dict[str, object]:
-        """Return how the protocol describes this tensor; the leading -1 is the batch."""
-        return {"name": self.name, "datatype": self.datatype, "shape": [-1, *self.shape]}
+        """Return how the protocol describes this tensor: -1 is the batch, and rows that may be shorter."""
+        return {"name": self.name, "datatype": self.datatype, "shape": self._wanted()}
 
     def rows(self, datatype: str, shape: list[int], *, max_rows: int) -> int:
         """Return how many rows a client's tensor has, or raise `InvalidRequest` where it does not fit this one."""
         if datatype != self.datatype:
             known = "" if datatype in DATATYPES.values() else ", which is not served"
             raise InvalidRequest(f"{self.title} is {datatype!r:.40}{known}: it must be {self.datatype}")
-        if tuple(shape[1:]) != self.shape or not shape:
-            wanted = [-1, *self.shape]
-            raise InvalidRequest(f"{self.title} has shape {shape!s:.80}: it must be {wanted}, -1 being the batch")
+        if not shape or not self._fits(tuple(shape[1:])):
+            most = f", and rows of 1 to {self.shape[0]}" if self._padded else ""
+            wanted = f"{self._wanted()}, -1 being the batch{most}"
+            raise InvalidRequest(f"{self.title} has shape {shape!s:.80}: it must be {wanted}")
         if not 1 <= shape[0] <= max_rows:
             raise InvalidRequest(f"{self.title} has a batch of {shape[0]!s:.40} rows: send 1 to {max_rows}")
         return shape[0]
 
-    def from_binary(self, body: bytes, offset: int, *, rows: int) -> Array:
-        """Return a read-only view `(rows, *shape)` of the bytes at `offset`; that they are there was checked."""
-        flat = np.frombuffer(body, self.dtype, rows * self.row_items, offset)
+    def one_row(self, size: int) -> tuple[int, ...]:
+        """Return the shape of one row of so many bytes, or raise `InvalidRequest`."""
+        shorter, rest = divmod(size, self.dtype.itemsize)
+        if self._padded and not rest and self._fits((shorter,)):
+            return (1, shorter)
+        if size != self.longest_row:
+            most = "at most " if self._padded else ""
+            raise InvalidRequest(f"the body has {size} bytes: one row of {self.title} has {most}{self.longest_row}")
+        return (1, *self.shape)
+
+    def bytes_of(self, shape: Sequence[int]) -> int:
+        """Return how many bytes a tensor of this shape, which fits, takes in binary."""
+        return prod(shape) * self.dtype.itemsize
+
+    def from_binary(self, body: bytes, offset: int, *, shape: Sequence[int]) -> Array:
+        """Return a read-only view `shape` of the bytes at `offset`; that they are there was checked."""
+        flat = np.frombuffer(body, self.dtype, prod(shape), offset)
         if self.datatype == "BOOL" and flat.size and flat.view(np.uint8).max() > 1:
             raise InvalidRequest(f"{self.title} has a byte above 1: BOOL knows 0 and 1")
-        return flat.reshape(rows, *self.shape)
+        return self._within(flat.reshape(shape))
 
-    def from_json(self, data: bytes, *, rows: int) -> Array:
-        """Return `data`, a flat or fully nested JSON array, as an array `(rows, *shape)`."""
+    def from_json(self, data: bytes, *, shape: Sequence[int]) -> Array:
+        """Return `data`, a flat or fully nested JSON array, as an array of this shape."""
         if not self.has_json:
             raise InvalidRequest(f"{self.title} is {self.datatype}, which has no JSON form: send it as binary data")
-        items = rows * self.row_items
+        items = prod(shape)
         commas = data.count(b",")  # one less than numbers, however they are nested
         if commas >= max(items, 1):
             raise InvalidRequest(f"{self.title} has {commas + 1} values: its shape asks for {items}")
@@ -84,11 +101,24 @@ class Tensor:
                 array = np.array(values, self.dtype)
         except (ValueError, OverflowError, RecursionError) as error:
             raise InvalidRequest(f"{self.title} has data that is not {self.datatype}: {error}") from None
-        if array.size != items or (is_nested and array.shape != (rows, *self.shape)):
-            raise InvalidRequest(f"{self.title} has data of shape {list(array.shape)}: {[rows, *self.shape]} was said")
+        if array.size != items or (is_nested and array.shape != tuple(shape)):
+            raise InvalidRequest(f"{self.title} has data of shape {list(array.shape)}: {list(shape)} was said")
         if self.datatype == "FP32" and np.isinf(array).any():
             raise InvalidRequest(f"{self.title} has a number that is too large for FP32")
-        return array.reshape(rows, *self.shape)
+        return self._within(array.reshape(shape))
+
+    def _wanted(self) -> list[int]:
+        return [-1, *(-1 if self._padded else size for size in self.shape)]
+
+    def _fits(self, row: tuple[int, ...]) -> bool:
+        """Tell whether rows of this shape are rows of the tensor."""
+        return row == self.shape or (self._padded and len(row) == 1 and 1 <= row[0] <= self.shape[0])
+
+    def _within(self, array: Array) -> Array:
+        """Return the array; raises `InvalidRequest` where a value is none that the model knows."""
+        if self._limit is not None and array.size and not 0 <= array.min() <= array.max() < self._limit:
+            raise InvalidRequest(f"{self.title} has values from {array.min()} to {array.max()}: 0 to {self._limit - 1}")
+        return array
 
     @property
     def title(self) -> str:

@@ -18,6 +18,7 @@ from latebind.domain.events import Exited, StageDone
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.learned.lookup import Lookup
+from latebind.program.program import Program
 from tests.digits import Built
 
 REQUESTS = tuple(range(10, 18))
@@ -50,7 +51,7 @@ class Bench:
 
     def whole(self) -> NDArray[np.float32]:
         """Return what the network alone answers, `(8, 10)`."""
-        return self.model.program.run(torch.from_numpy(self.slots.inputs[0]))[0].numpy()
+        return chain(self.model).run(torch.from_numpy(self.slots.inputs[0]))[0].numpy()
 
 
 @contextmanager
@@ -67,9 +68,14 @@ def bench(built: Built, *, thresholds: bool = True) -> Iterator[Bench]:
         yield found
 
 
+def chain(model: LoadedModel) -> Program:
+    assert isinstance(model.program, Program)
+    return model.program
+
+
 def at_half(lookup: Lookup, model: LoadedModel, stage: int, rows: Tensor) -> Lookup:
     name = next(iter(lookup.thresholds))
-    _, scores = lookup.functions[name](model.program.run_through(stage, rows))
+    _, scores = lookup.functions[name](chain(model).run_through(stage, rows))
     return replace(lookup, thresholds={name: float(np.median(scores))})
 
 

@@ -21,7 +21,9 @@ CALLS = st.lists(
             lambda model, deadline, rows: Arrived(model, deadline, *(tuple(x) for x in zip(*rows, strict=True))),
             st.sampled_from(["a", "b"]),
             st.floats(0, 1e9),
-            st.lists(st.tuples(st.integers(0, 2**63), st.integers(0, 2**31)), min_size=1, max_size=5),
+            st.lists(
+                st.tuples(st.integers(0, 2**63), st.integers(0, 2**31), st.integers(1, 2**31)), min_size=1, max_size=5
+            ),
         ),
     ),
     max_size=8,
@@ -33,7 +35,7 @@ def test_events_survive_being_cut_anywhere(events: list[Arrived | Cancelled], pi
     data = b"".join(
         pack_cancelled(event.request)
         if isinstance(event, Cancelled)
-        else pack_arrived("ab".index(event.model), event.deadline, event.requests, event.slots)
+        else pack_arrived("ab".index(event.model), event.deadline, event.requests, event.slots, event.inputs)
         for event in events
     )
     reader = EventReader(["a", "b"])

@@ -1,0 +1,1 @@
+"""Translation word by word: sequence models whose requests share decoder steps."""

@@ -1,0 +1,220 @@
+"""From a sequence module to a model directory: export, try the backends, verify, profile, write. A trusted step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.errors import ConfigError, ExportError, LatebindError
+from latebind.domain.model import TensorSpec
+from latebind.program.backends import backend_named
+from latebind.program.build import Progress, check_settings, tell_nobody
+from latebind.program.load import compile_graph
+from latebind.program.measure import median_seconds
+from latebind.program.profile import Profile, this_hardware
+from latebind.program.stored import FORMAT, StoredModel
+from latebind.program.verify import DEFAULT_TOLERANCE
+from latebind.repository.directory import ModelDirectory
+from latebind.sequence.decoding import answer_all
+from latebind.sequence.export import TOKENS, ExportedSequence, SequenceModule, as_sequence, export_sequence
+from latebind.sequence.measure import measure_sequence
+from latebind.sequence.padding import lengths
+from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram
+from latebind.sequence.stored import write_sequence
+from latebind.sequence.verify import sequence_error
+
+QUICK = ("eager", "openvino")  # to compile: an encoder may have a thousand operators
+VERIFIED = 16  # rows
+SHARES = (np.arange(100) + 0.5) / 100  # at which lengths of answers are kept
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceReport:
+    """What `build_sequence` did and found; `rows` prints it."""
+
+    directory: ModelDirectory
+    lengths: tuple[int, ...]
+    tried: tuple[tuple[str, str], ...]
+    backend: str
+    error: float
+    costs: ModelCosts
+    measured_lengths: bool
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return label and text of each line of the report."""
+        steps, most = self.costs.output_steps, self.costs.stages[1].batches[-1]
+        reading, slope, step = self.costs.stages[0], self.costs.slopes[0], self.costs.stages[1]
+        answers = f"{steps[0]} to {steps[-1]} tokens, {sum(steps) / len(steps):.1f} on average"
+        return [
+            ("encoders for up to", ", ".join(map(str, self.lengths)) + " tokens"),
+            *((f"backend {name}", text) for name, text in self.tried),
+            ("chosen", self.backend),
+            ("reading", f"{reading.at(1) * 1e3:.2f} ms and {slope.at(1) * 1e3:.3f} for each token more, alone"),
+            ("a step", f"{step.at(1) * 1e3:.2f} ms alone, {step.at(most) * 1e3:.2f} in a batch of {most}"),
+            ("answers", answers if self.measured_lengths else "taken to be as long as may be: give --data to measure"),
+            ("largest relative error", f"{self.error:.1e}"),
+            ("weights", f"{self.costs.weight_bytes / 1e6:.2f} MB, loaded in {self.costs.load_seconds:.2f} s"),
+            ("written to", str(self.directory.path)),
+        ]
+
+
+def build_sequence(
+    module: nn.Module,
+    tokens: Tensor,
+    *,
+    directory: Path,
+    name: str,
+    version: str = "1",
+    measured_lengths: bool = True,
+    backends: Sequence[str] | None = None,
+    tolerance: float | None = None,
+    max_batch: int = 16,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> SequenceReport:
+    """Make `directory` a model directory of the sequence model `module`; a model that is there is replaced.
+
+    `tokens` `(N, longest input)` int64 are rows to verify and measure on; where `measured_lengths`, they are like those
+    to come, and the lengths of the answers to them become those that policies expect. Of the `backends` the one whose
+    typical request is quickest is taken, among those within `tolerance`. Raises `ExportError` or `ConfigError`.
+    """
+    names = check_settings(name, version, max_batch, backends, tolerance)
+    if backends is None:
+        names = tuple(one for one in names if one in QUICK)
+    tell = progress or tell_nobody
+    sequence = as_sequence(module)
+    marks = Marks(sequence.start, sequence.end, sequence.padding)
+    if tokens.dim() != 2 or tokens.dtype != torch.int64 or not len(tokens):
+        raise ConfigError(f"a sequence model reads one input, {TOKENS}=int64:LONGEST, not {tuple(tokens.shape)}")
+    torch.set_num_threads(threads)
+    exported = export_sequence(module.eval(), tokens[:VERIFIED], tell=lambda text, share: tell(text, 0.5 * share))
+    model = _model(sequence, exported, tokens, name, version, tolerance, max_batch)
+    chosen, error, tried = _best(exported, model, marks, module, tokens, names, threads, tell)
+    tell("measuring answers", 0.8)
+    answers = answer_all(chosen, tokens.numpy()) if measured_lengths else None
+    profile = _profile(exported, chosen, tokens, answers)
+    written = write_sequence(directory, replace(model, backend=chosen.backend), marks, exported, profile)
+    tell("done", 1.0)
+    return SequenceReport(
+        directory=written,
+        lengths=tuple(exported.encoders),
+        tried=tried,
+        backend=chosen.backend,
+        error=error,
+        costs=profile.costs(),
+        measured_lengths=measured_lengths,
+    )
+
+
+def _model(
+    sequence: SequenceModule,
+    exported: ExportedSequence,
+    tokens: Tensor,
+    name: str,
+    version: str,
+    tolerance: float | None,
+    max_batch: int,
+) -> StoredModel:
+    padding = sequence.padding
+    return StoredModel(
+        format=FORMAT,
+        name=name,
+        version=version,
+        inputs=(TensorSpec(TOKENS, "int64", (tokens.shape[1],), padding, exported.words),),
+        outputs=(TensorSpec(TOKENS, "int64", (sequence.longest_output,), padding),),
+        cuts=(),
+        backend="",
+        tolerance=tolerance,
+        max_batch=max_batch,
+        kinds=KINDS,
+    )
+
+
+def compiled(
+    exported: ExportedSequence, model: StoredModel, marks: Marks, *, backend: str, threads: int
+) -> SequenceProgram:
+    """Return the exported model on a backend, with costs that nobody has measured."""
+
+    def on(graph: object) -> Named:
+        return Named.of(graph, compile_graph(graph, exported.weights, backend=backend, threads=threads))  # type: ignore[arg-type]
+
+    nothing = Curve((1,), (0.0,))
+    return SequenceProgram(
+        spec=model.spec(),
+        costs=ModelCosts((nothing, nothing)),
+        backend=backend,
+        threads=threads,
+        marks=marks,
+        parts=exported.parts,
+        encoders={length: on(graph) for length, graph in exported.encoders.items()},
+        step=on(exported.step),
+        costs_fit=False,
+    )
+
+
+def _best(
+    exported: ExportedSequence,
+    model: StoredModel,
+    marks: Marks,
+    module: nn.Module,
+    tokens: Tensor,
+    names: Sequence[str],
+    threads: int,
+    tell: Progress,
+) -> tuple[SequenceProgram, float, tuple[tuple[str, str], ...]]:
+    """Return the program on the quickest backend that is right, its error, and what came of each backend."""
+    tried: list[tuple[str, str]] = []
+    found: list[tuple[float, float, SequenceProgram]] = []
+    most = model.tolerance or DEFAULT_TOLERANCE
+    for number, backend in enumerate(names):
+        tell(f"trying the backend {backend}", 0.5 + 0.3 * number / len(names))
+        try:
+            backend_named(backend)
+            program = compiled(exported, model, marks, backend=backend, threads=threads)
+            error = sequence_error(program, module, tokens[:VERIFIED])
+        except LatebindError as refused:
+            tried.append((backend, f"not taken: {refused}"))
+            continue
+        if error > most:
+            tried.append((backend, f"not taken: relative error {error:.1e}, at most {most:.1e} is allowed"))
+            continue
+        row = tokens[:1].numpy()
+        seconds = median_seconds(lambda program=program, row=row: answer_all(program, row))  # type: ignore[misc]
+        tried.append((backend, f"{seconds * 1e3:.2f} ms for the first row, relative error {error:.1e}"))
+        found.append((seconds, error, program))
+    if not found:
+        reasons = "; ".join(f"{backend}: {text}" for backend, text in tried)
+        raise ExportError(f"no backend runs this model within {most:.1e} of eager: {reasons}")
+    _, error, program = min(found, key=lambda one: one[0])
+    return program, error, tuple(tried)
+
+
+def _profile(
+    exported: ExportedSequence,
+    program: SequenceProgram,
+    tokens: Tensor,
+    answers: np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None,
+) -> Profile:
+    start = perf_counter()
+    for graph in (*exported.encoders.values(), exported.step):
+        compile_graph(graph, exported.weights, backend=program.backend, threads=program.threads)
+    load_seconds = perf_counter() - start
+    reading, slope, step = measure_sequence(program, tokens.numpy())
+    output_steps = (program.longest_output,)
+    if answers is not None:
+        measured = np.array(lengths(answers, program.marks.padding))
+        output_steps = tuple(np.quantile(measured, SHARES, method="nearest").tolist())
+    return Profile(
+        hardware=this_hardware(program.threads),
+        backend=program.backend,
+        stages=(reading, step),
+        weight_bytes=sum(tensor.numel() * tensor.element_size() for tensor in exported.weights.values()),
+        load_seconds=load_seconds,
+        slopes={0: slope},
+        output_steps=output_steps,
+    )

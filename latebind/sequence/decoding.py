@@ -1,0 +1,84 @@
+"""Greedy decoding for many requests at once, each at its own position: what a worker does for a sequence model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from latebind.sequence.export import LOGITS
+from latebind.sequence.padding import lengths
+from latebind.sequence.program import SequenceProgram
+from latebind.sequence.state import POSITION, TOKEN, Rows
+
+Tokens = NDArray[Any]  # int64
+
+
+class Decoding:
+    """The requests of one model that one worker answers, by slot.
+
+    `inputs` `(slots, longest input)` and `answers` `(slots, longest output)` are the rows that slots have.
+    """
+
+    def __init__(self, program: SequenceProgram, inputs: Tokens, answers: Tokens) -> None:
+        self._program = program
+        self._inputs = inputs
+        self._answers = answers
+        self._rows = Rows(program.parts, program.spec.max_batch)
+        self._complete: set[int] = set()
+
+    def read(self, slots: Sequence[int]) -> None:
+        """Read the inputs of these slots: the first stage of their requests."""
+        places = list(slots)
+        tokens = self._inputs[places]
+        marks = self._program.marks
+        counts = torch.tensor(lengths(tokens, marks.padding))
+        state = self._program.encode(torch.from_numpy(tokens), counts)
+        state[TOKEN] = torch.full((len(places),), marks.start)
+        self._complete.difference_update(places)
+        self._rows.begin(places, state)
+        self._answers[places] = marks.padding
+
+    def step(self, slots: Sequence[int]) -> list[int]:
+        """Write the next token of each of these slots; return those whose answer is complete, now or before."""
+        for slot in self._complete.difference(slots):
+            self._rows.end(slot)
+        self._complete.intersection_update(slots)
+        order = self._rows.together(slots)
+        state = self._rows.first(len(order))
+        changed = self._program.step(*state.values())
+        tokens = changed.pop(LOGITS).argmax(dim=1)
+        self._rows.change(changed)
+        self._write(order, tokens, state[POSITION])
+        state[TOKEN][:] = tokens
+        return [slot for slot in order if slot in self._complete]
+
+    def _write(self, order: list[int], tokens: Tensor, positions: Tensor) -> None:
+        """Put the tokens into the answers that are not complete yet, and go on by one position."""
+        last = self._program.longest_output - 1
+        ended = ((tokens == self._program.marks.end) | (positions == last)).tolist()
+        for slot, token, position, end in zip(order, tokens.tolist(), positions.tolist(), ended, strict=True):
+            if slot not in self._complete:
+                self._answers[slot, position] = token
+                if end:
+                    self._complete.add(slot)
+        positions.add_(1).clamp_(max=last)
+
+
+def answer_all(program: SequenceProgram, inputs: Tokens) -> Tokens:
+    """Return the answers `(N, longest output)` to rows `(N, longest input)`, as many at a time as a batch has."""
+    answers = np.full((len(inputs), program.longest_output), program.marks.padding)
+    decoding = Decoding(program, inputs, answers)
+    waiting, running = list(range(len(inputs))), list[int]()
+    with torch.inference_mode():
+        while waiting or running:
+            free = program.spec.max_batch - len(running)
+            if free >= min(program.spec.max_batch // 2 + 1, len(waiting)) and waiting:
+                newcomers, waiting = waiting[:free], waiting[free:]
+                decoding.read(newcomers)
+                running += newcomers
+            ended = set(decoding.step(running))
+            running = [slot for slot in running if slot not in ended]
+    return answers

@@ -1,0 +1,222 @@
+"""From a module with `encode` and `step` to graphs: one encoder for each of a few lengths of input, one step."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from math import sqrt
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from latebind.domain.errors import ExportError
+from latebind.program.export import Exported, export
+from latebind.program.graph import Argument, Graph, Value, Weight, replace
+from latebind.sequence.state import POSITION, TOKEN, Part, State, change_of
+
+TOKENS, LENGTH, LOGITS = "tokens", "length", "logits"
+SHORTEST = 8  # tokens, of the shortest encoder
+EMBEDDING = "aten.embedding.default"
+
+
+class SequenceModule(Protocol):
+    """What a module must have to be served as a sequence model. Token numbers are int64, rows padded with `padding`.
+
+    An answer begins after `start`, ends with `end` and has at most `longest_output` tokens, the end included. `blank`
+    names the parts of the state that begin as float32 zeros and the shape of a row of each; the others come from
+    `encode`.
+    """
+
+    start: int
+    end: int
+    padding: int
+    longest_output: int
+    blank: Mapping[str, tuple[int, ...]]
+
+    def encode(self, tokens: Tensor, length: Tensor) -> dict[str, Tensor]:
+        """Return state `(B, ...)` by name for `tokens` `(B, L)`, the first `length` `(B,)` of which count.
+
+        What is padding must make no difference. Where a shape depends on L it may do so in one dimension, and `step`
+        must not look at what lies behind `length` there.
+        """
+
+    def step(self, token: Tensor, position: Tensor, **state: Tensor) -> dict[str, Tensor]:
+        """Return `logits` `(B, words)` behind `token` `(B,)` at `position` `(B,)`, and the state that changes.
+
+        A part of the state comes back whole, or without the dimension of its `longest_output` positions: then it is
+        written at the position of each row.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSequence:
+    """Encoders by the length of input that they are for, the step, their weights and the parts of the state.
+
+    The step takes token, position and all parts, in this order. `words` is how many tokens the input may have.
+    """
+
+    encoders: dict[int, Graph]
+    step: Graph
+    weights: dict[str, Tensor]
+    parts: tuple[Part, ...]
+    words: int | None
+
+
+def is_sequence(module: nn.Module) -> bool:
+    """Tell whether a module is meant as a sequence model."""
+    return callable(getattr(module, "encode", None)) and callable(getattr(module, "step", None))
+
+
+def as_sequence(module: nn.Module) -> SequenceModule:
+    """Return the module as what it is; raises `ExportError` naming what it lacks."""
+    for name, type_ in (("start", int), ("end", int), ("padding", int), ("longest_output", int), ("blank", Mapping)):
+        if not isinstance(getattr(module, name, None), type_):
+            raise ExportError(
+                f"a sequence model needs the attribute {name!r} ({type_.__name__}), which {type(module).__name__} "
+                "lacks: see latebind.sequence.export.SequenceModule"
+            )
+    return cast(SequenceModule, module)
+
+
+def lengths_for(longest: int) -> tuple[int, ...]:
+    """Return the lengths of input to have an encoder for: each about 1.4 times the one before, up to `longest`."""
+    found = [longest]
+    while found[-1] / sqrt(2) >= SHORTEST:
+        found.append(round(found[-1] / sqrt(2)))
+    return tuple(reversed(found))
+
+
+def export_sequence(
+    module: nn.Module, tokens: Tensor, *, tell: Callable[[str, float], None] = lambda text, share: None
+) -> ExportedSequence:
+    """Export a sequence model for example rows `tokens` `(N, longest input)`. Raises `ExportError`."""
+    sequence = as_sequence(module)
+    length = torch.full((len(tokens),), tokens.shape[1])
+    lengths = lengths_for(tokens.shape[1])
+    exported: dict[str, Exported] = {}
+    for number, size in enumerate(lengths):
+        tell(f"exporting the encoder for {size} tokens", number / (len(lengths) + 1))
+        rows = {TOKENS: tokens[:, :size].contiguous(), LENGTH: length.clamp(max=size)}
+        exported[str(size)] = export(_Encode(module), rows)
+    tell("exporting the step", len(lengths) / (len(lengths) + 1))
+    parts = _parts(sequence, exported[str(lengths[-1])].graph)
+    exported[TOKEN] = export(_Step(module), _example(sequence, parts, len(tokens)))
+    graphs, weights = _merged(exported)
+    step = graphs.pop(TOKEN)
+    encoders = {int(size): graph for size, graph in graphs.items()}
+    _check_lengths(encoders, parts)
+    return ExportedSequence(
+        encoders, step, weights, _changes(sequence, step, parts), _words(encoders[lengths[-1]], weights)
+    )
+
+
+class _Encode(nn.Module):
+    """Only the encoder."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.eval()
+
+    def forward(self, tokens: Tensor, length: Tensor) -> State:
+        """Return the state."""
+        return cast(SequenceModule, self.module).encode(tokens, length)
+
+
+class _Step(nn.Module):
+    """Only the step."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.eval()
+
+    def forward(self, **given: Tensor) -> State:
+        """Return logits and what changes."""
+        return cast(SequenceModule, self.module).step(**given)
+
+
+def _parts(sequence: SequenceModule, encoder: Graph) -> tuple[Part, ...]:
+    made = [Part(spec.name, spec.dtype, spec.shape) for spec in encoder.output_specs()]
+    blank = [Part(name, "float32", tuple(shape)) for name, shape in sequence.blank.items()]
+    names = [part.name for part in (*made, *blank)]
+    taken = {TOKEN, POSITION, LOGITS} & set(names)
+    if taken or len(set(names)) != len(names):
+        raise ExportError(f"the parts of the state are called {names}: give each its own name, none of them {taken}")
+    return (*made, *blank)
+
+
+def _example(sequence: SequenceModule, parts: tuple[Part, ...], rows: int) -> dict[str, Tensor]:
+    given = {TOKEN: torch.full((rows,), sequence.start), POSITION: torch.zeros(rows, dtype=torch.int64)}
+    state = {part.name: torch.ones(rows, *part.shape, dtype=getattr(torch, part.dtype)) for part in parts}
+    return {**given, **state}
+
+
+def _check_lengths(encoders: Mapping[int, Graph], parts: tuple[Part, ...]) -> None:
+    """Raise where an encoder for a shorter input makes a state that does not fit into the rows."""
+    shapes = {part.name: part.shape for part in parts}
+    for length, graph in encoders.items():
+        for spec in graph.output_specs():
+            whole = shapes.get(spec.name)
+            odd = (
+                whole is None
+                or len(whole) != len(spec.shape)
+                or any(a > b for a, b in zip(spec.shape, whole, strict=True))
+            )
+            if odd:
+                raise ExportError(f"encode makes {spec.name!r} of shape {spec.shape} for {length} tokens, {whole} else")
+
+
+def _changes(sequence: SequenceModule, step: Graph, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Return the parts with what the step does to them."""
+    returned = {spec.name: spec for spec in step.output_specs()}
+    logits = returned.pop(LOGITS, None)
+    if logits is None or len(logits.shape) != 1:
+        raise ExportError("step must return 'logits' (B, words): a number for each token that may come next")
+    unknown = sorted(set(returned) - {part.name for part in parts})
+    if unknown:
+        raise ExportError(f"step returns {unknown[0]!r}, which is no part of the state: return it from encode as well")
+    return tuple(
+        change_of(part, returned[part.name].shape, sequence.longest_output) if part.name in returned else part
+        for part in parts
+    )
+
+
+def _words(encoder: Graph, weights: Mapping[str, Tensor]) -> int | None:
+    """Return how many tokens there are: the rows of the smallest table that they are looked up in."""
+    tables = [
+        node.args[0]
+        for node in encoder.nodes
+        if node.op == EMBEDDING and node.args[1] == Value(TOKENS) and isinstance(node.args[0], Weight)
+    ]
+    return min((len(weights[table.name]) for table in tables), default=None)
+
+
+def _merged(exported: Mapping[str, Exported]) -> tuple[dict[str, Graph], dict[str, Tensor]]:
+    """Return the graphs with weights of one file: those that are one tensor in the module are stored once."""
+    graphs: dict[str, Graph] = {}
+    weights: dict[str, Tensor] = {}
+    for part, one in exported.items():
+        names: dict[str, str] = {}
+        for name, tensor in one.weights.items():
+            there = weights.get(name)
+            same = there is None or (there.shape == tensor.shape and torch.equal(there, tensor))
+            names[name] = name if same else f"{part}.{name}"
+            weights[names[name]] = tensor
+        graphs[part] = _with_weights(one.graph, names)
+    return graphs, weights
+
+
+def _with_weights(graph: Graph, names: Mapping[str, str]) -> Graph:
+    def renamed(argument: Argument) -> Argument:
+        return Weight(names[argument.name]) if isinstance(argument, Weight) else argument
+
+    nodes = tuple(
+        changed(
+            node,
+            args=tuple(replace(argument, renamed) for argument in node.args),
+            kwargs=tuple((key, replace(argument, renamed)) for key, argument in node.kwargs),
+        )
+        for node in graph.nodes
+    )
+    return Graph(graph.inputs, nodes, graph.outputs)

@@ -1,0 +1,65 @@
+"""What reading and writing cost on this machine, moved rows and all: the curves that the scheduler decides by."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from latebind.domain.costs import Curve
+from latebind.program.measure import median_seconds, profiled_batches
+from latebind.sequence.decoding import Decoding
+from latebind.sequence.program import SequenceProgram
+
+FLOOR = 1e-6  # seconds: a fitted line may start below zero
+
+
+@torch.inference_mode()
+def measure_sequence(program: SequenceProgram, tokens: NDArray[np.int64]) -> tuple[Curve, Curve, Curve]:
+    """Return curves over batch sizes: reading one token, each token more, and a step. `tokens` are example rows."""
+    batches = profiled_batches(program.spec.max_batch)
+    lines = [_reading(program, tokens, batch) for batch in batches]
+    steps = [_step(program, tokens, batch) for batch in batches]
+    first = Curve(batches, tuple(max(FLOOR, base) for base, _ in lines))
+    more = Curve(batches, tuple(max(0.0, slope) for _, slope in lines))
+    return first, more, Curve(batches, tuple(steps))
+
+
+def profile_sequence(program: SequenceProgram) -> SequenceProgram:
+    """Measure the program on this machine and return it with those costs; lengths of answers stay as they were."""
+    rows = np.zeros((1, program.spec.inputs[0].shape[0]), np.int64)
+    rows[:] = program.marks.start
+    reading, slope, step = measure_sequence(program, rows)
+    costs = replace(program.costs, stages=(reading, step), slopes={0: slope})
+    return replace(program, costs=costs, costs_fit=True)
+
+
+def _decoding(program: SequenceProgram, tokens: NDArray[np.int64], batch: int, length: int) -> Decoding:
+    """Return a decoding whose slots hold `batch` rows of exactly so many tokens, any that are no padding."""
+    rows = tokens[np.arange(batch) % len(tokens)].copy()
+    rows[rows == program.marks.padding] = program.marks.end
+    rows[:, length:] = program.marks.padding
+    return Decoding(program, rows, np.zeros((batch, program.longest_output), np.int64))
+
+
+def _reading(program: SequenceProgram, tokens: NDArray[np.int64], batch: int) -> tuple[float, float]:
+    """Fit a line through the seconds of all encoders; return it at one token, and its slope."""
+    lengths, seconds = list(program.encoders), []
+    for length in lengths:
+        decoding = _decoding(program, tokens, batch, length)
+        seconds.append(median_seconds(partial(decoding.read, range(batch))))
+    # An encoder serves all lengths down to that of the next shorter one: it is where those are on average.
+    middles = [(length + before + 1) / 2 for before, length in zip([0, *lengths], lengths, strict=False)]
+    if len(lengths) == 1:
+        return seconds[0], 0.0
+    slope, base = np.polyfit(middles, seconds, 1)
+    return float(base + slope), float(slope)
+
+
+def _step(program: SequenceProgram, tokens: NDArray[np.int64], batch: int) -> float:
+    decoding = _decoding(program, tokens, batch, program.spec.inputs[0].shape[0])
+    slots: Sequence[int] = range(batch)
+    decoding.read(slots)
+    return median_seconds(lambda: decoding.step(slots))

@@ -1,0 +1,38 @@
+"""Rows of sequences at the border: filled up to the width of their slots on the way in, trimmed on the way out."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.domain.model import ModelSpec, TensorSpec
+
+Rows = NDArray[Any]
+
+
+def filled(rows: Rows, spec: TensorSpec) -> Rows:
+    """Return `(N, *shape)` for rows that may be shorter where the tensor has padding."""
+    if spec.padding is None or rows.shape[1:] == spec.shape:
+        return rows
+    whole = np.full((len(rows), *spec.shape), spec.padding, spec.dtype)
+    whole[:, : rows.shape[1]] = rows
+    return whole
+
+
+def trimmed(rows: Rows, spec: TensorSpec) -> Rows:
+    """Return the rows without the columns that are padding in all of them; the first one stays."""
+    return rows if spec.padding is None else rows[:, : max(lengths(rows, spec.padding), default=1)]
+
+
+def steps(spec: ModelSpec, rows: Mapping[str, Rows]) -> tuple[int, ...]:
+    """Return how many steps the input of each row has; none where the model reads no sequence."""
+    sequence = next((tensor for tensor in spec.inputs if tensor.padding is not None), None)
+    return () if sequence is None else tuple(lengths(rows[sequence.name], cast(int, sequence.padding)))
+
+
+def lengths(rows: Rows, padding: int) -> list[int]:
+    """Return how many tokens each of the rows `(N, L)` has up to its padding, 1 at least."""
+    counts = rows != padding
+    found: list[int] = np.where(counts.any(axis=1), rows.shape[1] - counts[:, ::-1].argmax(axis=1), 1).tolist()
+    return found

@@ -1,0 +1,70 @@
+"""A loaded sequence model: encoders and a step as callables. One thread at a time; load one per worker."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from latebind.domain.costs import ModelCosts
+from latebind.domain.model import ModelSpec, StageKind
+from latebind.program.backends import StageFunction
+from latebind.program.graph import Graph
+from latebind.sequence.state import Part
+
+KINDS = (StageKind.STATIC, StageKind.DECODER)  # of the two stages: reading, and each step of writing
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The tokens that mean no word: what an answer begins after, what ends it, and what fills up rows."""
+
+    start: int
+    end: int
+    padding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A compiled graph and the names of its outputs."""
+
+    call: StageFunction
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, call: StageFunction) -> "Named":
+        """Return the call with the names that the graph gives to what comes out."""
+        return cls(call, tuple(name for name, _ in graph.outputs))
+
+    def __call__(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """Return the outputs by name; they hold until the next call."""
+        return dict(zip(self.outputs, self.call(*inputs), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceProgram:
+    """A sequence model that can run. `encoders` by the length of the longest input that they take, ascending.
+
+    `step` takes token and position `(B,)` and all `parts` of the state `(B, ...)` in their order. `costs_fit` is False
+    where the costs were measured elsewhere.
+    """
+
+    spec: ModelSpec
+    costs: ModelCosts
+    backend: str
+    threads: int
+    marks: Marks
+    parts: tuple[Part, ...]
+    encoders: Mapping[int, Named]
+    step: Named
+    costs_fit: bool
+
+    @property
+    def longest_output(self) -> int:
+        """The most tokens of an answer, its end included."""
+        return self.spec.outputs[0].shape[0]
+
+    def encode(self, tokens: Tensor, lengths: Tensor) -> dict[str, Tensor]:
+        """Return the state for padded rows `(B, longest input)` int64 of so many tokens `(B,)` int64."""
+        longest = int(lengths.max())
+        length = next(length for length in self.encoders if length >= longest)
+        return self.encoders[length](tokens[:, :length].contiguous(), lengths)

@@ -1,0 +1,141 @@
+"""The state of requests that are being answered: what it consists of, and the rows that it lies in."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from latebind.domain.errors import ExportError
+
+State = Mapping[str, Tensor]
+
+
+class Change(StrEnum):
+    """What a step does to a part of the state.
+
+    Nothing; it puts another in its place; or it writes what belongs to its position and leaves the rest.
+    """
+
+    KEPT = "kept"
+    REPLACED = "replaced"
+    WRITTEN = "written"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tensor of the state; `shape` is that of one row. `axis` of it are the positions, where it is written."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    change: Change = Change.KEPT
+    axis: int = 0
+
+
+TOKEN, POSITION = "token", "position"
+OWN = (Part(TOKEN, "int64", ()), Part(POSITION, "int64", ()))  # parts that every sequence model has
+
+
+def change_of(part: Part, row: tuple[int, ...], longest_output: int) -> Part:
+    """Return the part as a step changes it that returns rows of shape `row` for it. Raises `ExportError`."""
+    if row == part.shape:
+        return Part(part.name, part.dtype, part.shape, Change.REPLACED)
+    for axis, size in enumerate(part.shape):
+        if size == longest_output and row == part.shape[:axis] + part.shape[axis + 1 :]:
+            return Part(part.name, part.dtype, part.shape, Change.WRITTEN, axis)
+    raise ExportError(
+        f"step returns {part.name!r} with rows of shape {row}, its state has {part.shape}: return all of it, or what "
+        f"belongs to one of its {longest_output} positions"
+    )
+
+
+class Rows:
+    """One row for each owner (a request's slot); those that run together are made to lie together, in front.
+
+    So a batch is a view, whatever the order in which requests come and go, and nobody's state is moved but that of as
+    many as have gone.
+    """
+
+    def __init__(self, parts: Iterable[Part], rows: int) -> None:
+        self._parts = {part.name: part for part in (*OWN, *parts)}
+        self._tensors = {
+            part.name: torch.zeros(rows, *part.shape, dtype=getattr(torch, part.dtype)) for part in self._parts.values()
+        }
+        self._owners: list[int | None] = [None] * rows
+        self._places: dict[int, int] = {}
+
+    def begin(self, owners: Sequence[int], state: State) -> None:
+        """Give each owner a row of `state`; parts that are not in it begin as zeros.
+
+        Tensors may be shorter than the parts they fill, at the front.
+        """
+        for owner in owners:
+            self.end(owner)
+        places = self._free(len(owners))
+        for owner, place in zip(owners, places, strict=True):
+            self._owners[place], self._places[owner] = owner, place
+        first, count = places[0], len(places)
+        at = slice(first, first + count) if places == list(range(first, first + count)) else torch.tensor(places)
+        for name, tensor in self._tensors.items():
+            given = state.get(name)
+            if given is None:
+                tensor[at] = 0
+            else:
+                tensor[(at, *(slice(size) for size in given.shape[1:]))] = given
+
+    def end(self, owner: int) -> None:
+        """Forget an owner, if it has a row."""
+        place = self._places.pop(owner, None)
+        if place is not None:
+            self._owners[place] = None
+
+    def together(self, owners: Sequence[int]) -> list[int]:
+        """Bring the rows of these owners to the front and return them in the order in which they lie there."""
+        count, wanted = len(owners), set(owners)
+        others = [place for place in range(count) if self._owners[place] not in wanted]
+        if others:
+            behind = sorted(place for owner in owners if (place := self._places[owner]) >= count)
+            for place, source in zip(others, behind, strict=True):
+                self._swap(place, source)
+        return [owner for owner in self._owners[:count] if owner is not None]
+
+    def first(self, count: int) -> dict[str, Tensor]:
+        """Return the first rows as a batch, which may be written to."""
+        return {name: tensor[:count] for name, tensor in self._tensors.items()}
+
+    def change(self, changed: State) -> None:
+        """Take in what a step has returned for the first rows, at the position of each."""
+        for name, given in changed.items():
+            part, tensor = self._parts[name], self._tensors[name]
+            if part.change is Change.REPLACED:
+                tensor[: len(given)] = given
+            else:
+                positions = self._tensors[POSITION][: len(given)]
+                tensor.movedim(part.axis + 1, 1)[torch.arange(len(given)), positions] = given
+
+    def _swap(self, place: int, source: int) -> None:
+        """Put the row of `source` into `place`, and that of `place`, if somebody owns it, where it was."""
+        mover, other = self._owners[source], self._owners[place]
+        for tensor in self._tensors.values():
+            if other is None:
+                tensor[place] = tensor[source]
+            else:
+                tensor[[place, source]] = tensor[[source, place]]
+        self._owners[place], self._owners[source] = mover, other
+        for owner, where in ((mover, place), (other, source)):
+            if owner is not None:
+                self._places[owner] = where
+
+    def _free(self, count: int) -> list[int]:
+        """Return the first rows that nobody owns; there are made more if need be."""
+        free = [place for place, owner in enumerate(self._owners) if owner is None]
+        if len(free) < count:
+            rows = len(self._owners)
+            more = max(rows, count)
+            for name, tensor in self._tensors.items():
+                self._tensors[name] = torch.cat((tensor, tensor.new_zeros(more, *tensor.shape[1:])))
+            self._owners += [None] * more
+            free += range(rows, rows + more)
+        return free[:count]

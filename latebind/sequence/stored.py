@@ -1,0 +1,122 @@
+"""How a sequence model lies in its directory: encoders and step beside `sequence.json`, else as any model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from latebind.domain.errors import RepositoryError
+from latebind.program.graph import Graph
+from latebind.program.graph_file import graph_from_json, graph_to_json
+from latebind.program.load import compile_graph
+from latebind.program.profile import Profile
+from latebind.program.stored import StoredModel, read_model, read_profile
+from latebind.repository.directory import MODEL, PROFILE, WEIGHTS, ModelDirectory, json_bytes
+from latebind.repository.tensors import read_tensors, tensor_bytes
+from latebind.sequence.export import LENGTH, LOGITS, TOKENS, ExportedSequence
+from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram
+from latebind.sequence.state import POSITION, TOKEN, Part
+
+SEQUENCE = "sequence.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSequence:
+    """`sequence.json`: tokens that mean no word, for what lengths there are encoders, and the parts of the state."""
+
+    format: int
+    marks: Marks
+    lengths: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+
+def is_stored_sequence(directory: ModelDirectory) -> bool:
+    """Tell whether this is the directory of a sequence model."""
+    return SEQUENCE in directory.files
+
+
+def write_sequence(
+    path: Path, model: StoredModel, marks: Marks, exported: ExportedSequence, profile: Profile
+) -> ModelDirectory:
+    """Write all files of a sequence model in one rename."""
+    stored = StoredSequence(FORMAT, marks, tuple(exported.encoders), exported.parts)
+    files = {
+        MODEL: json_bytes(model),
+        SEQUENCE: json_bytes(stored),
+        step_file(): graph_to_json(exported.step),
+        WEIGHTS: tensor_bytes(exported.weights),
+        PROFILE: json_bytes(profile),
+        **{encoder_file(length): graph_to_json(graph) for length, graph in exported.encoders.items()},
+    }
+    return ModelDirectory.create(path, files)
+
+
+def load_sequence(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> SequenceProgram:
+    """Return the sequence model of `directory`, on the backend that `build` found best unless another is named.
+
+    Raises `RepositoryError` for a directory whose files do not fit together, `ConfigError` for a backend that cannot be
+    used here.
+    """
+    model, profile = read_model(directory), read_profile(directory)
+    stored = directory.read_json(SEQUENCE, StoredSequence)
+    encoders = {length: graph_from_json(directory.read(encoder_file(length))) for length in stored.lengths}
+    step = graph_from_json(directory.read(step_file()))
+    _check(directory, model, stored, encoders, step)
+    weights = read_tensors(directory, WEIGHTS)
+    chosen = backend if backend is not None else model.backend
+    compiled = {
+        length: Named.of(graph, compile_graph(graph, weights, backend=chosen, threads=threads))
+        for length, graph in encoders.items()
+    }
+    return SequenceProgram(
+        spec=model.spec(),
+        costs=profile.costs(),
+        backend=chosen,
+        threads=threads,
+        marks=stored.marks,
+        parts=stored.parts,
+        encoders=compiled,
+        step=Named.of(step, compile_graph(step, weights, backend=chosen, threads=threads)),
+        costs_fit=len(profile.stages) == len(KINDS) and profile.matches_this_machine(threads=threads, backend=chosen),
+    )
+
+
+def encoder_file(length: int) -> str:
+    """Return the name of the graph of the encoder for inputs of at most so many tokens."""
+    return f"encode-{length}.json"
+
+
+def step_file() -> str:
+    """Return the name of the graph of the step."""
+    return "step.json"
+
+
+def _check(
+    directory: ModelDirectory, model: StoredModel, stored: StoredSequence, encoders: dict[int, Graph], step: Graph
+) -> None:
+    """Raise `RepositoryError` where the files do not describe one sequence model."""
+    lengths, parts = stored.lengths, {part.name: part for part in stored.parts}
+    shapes = {spec.name: spec.shape for spec in step.inputs}
+    wanted = {TOKEN: (), POSITION: (), **{name: part.shape for name, part in parts.items()}}
+    right = (
+        stored.format == FORMAT
+        and model.kinds == KINDS
+        and [len(spec.shape) for spec in (*model.inputs, *model.outputs)] == [1, 1]
+        and lengths == tuple(sorted(set(lengths)))
+        and lengths[-1:] == model.inputs[0].shape
+        and list(shapes.items()) == list(wanted.items())
+        and {spec.name for spec in step.output_specs()} <= {LOGITS, *parts}
+        and step.outputs[0][0] == LOGITS
+        and all(_encodes(graph, length, parts) for length, graph in encoders.items())
+    )
+    if not right:
+        raise RepositoryError(f"{directory.path}: {SEQUENCE}, {MODEL} and the graphs do not fit: build the model again")
+
+
+def _encodes(graph: Graph, length: int, parts: dict[str, Part]) -> bool:
+    """Tell whether a graph reads so many tokens and makes nothing but parts of the state."""
+    return [(spec.name, spec.shape) for spec in graph.inputs] == [(TOKENS, (length,)), (LENGTH, ())] and all(
+        spec.name in parts
+        and len(spec.shape) == len(parts[spec.name].shape)
+        and all(a <= b for a, b in zip(spec.shape, parts[spec.name].shape, strict=True))
+        for spec in graph.output_specs()
+    )

@@ -1,0 +1,110 @@
+"""Building sequence models: what is written, what is measured, and what is refused with a reason."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from latebind.domain.errors import ConfigError, ExportError, RepositoryError
+from latebind.domain.model import StageKind, TensorSpec
+from latebind.program.stored import read_spec_and_costs
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import find_models
+from latebind.sequence.build import build_sequence
+from latebind.sequence.export import lengths_for
+from latebind.sequence.stored import SEQUENCE, load_sequence
+from tests.sequences import LONGEST, WORDS, Backwards, rows_of, some_sentences
+
+
+@pytest.fixture
+def directory(models: Path) -> ModelDirectory:
+    (path,) = find_models(models, ["backwards"])
+    return ModelDirectory.open(path)
+
+
+def test_what_is_written_says_all_that_others_need(directory: ModelDirectory) -> None:
+    spec, costs = read_spec_and_costs(directory)
+    assert spec.kinds == (StageKind.STATIC, StageKind.DECODER)
+    assert spec.inputs == (TensorSpec("tokens", "int64", (LONGEST,), padding=0, limit=WORDS),)
+    assert spec.outputs == (TensorSpec("tokens", "int64", (LONGEST + 1,), padding=0),)
+    wanted = sorted(len(words) + 1 for words in some_sentences(30))
+    assert len(costs.output_steps) == 100
+    assert (costs.output_steps[0], costs.output_steps[-1]) == (wanted[0], wanted[-1])
+    assert abs(np.mean(costs.output_steps) - np.mean(wanted)) < 0.1
+    assert 0 in costs.slopes
+    assert costs.stages[1].at(8) > 0
+
+
+def test_loaded_parts_change_as_the_module_changes_them(directory: ModelDirectory) -> None:
+    parts = {part.name: (str(part.change), part.shape) for part in load_sequence(directory).parts}
+    assert parts == {
+        "length": ("kept", ()),
+        "words": ("kept", (LONGEST, WORDS)),
+        "sum": ("kept", ()),
+        "said": ("written", (2, LONGEST + 1)),
+        "steps": ("replaced", ()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("lengths", [12, 8]), ("lengths", [8]), ("parts", []), ("format", 2), ("marks", {"start": 1})]
+)
+def test_a_directory_whose_files_do_not_fit_is_refused(
+    directory: ModelDirectory, tmp_path: Path, name: str, value: object
+) -> None:
+    altered = {**json.loads(directory.read(SEQUENCE)), name: value}
+    files = {file: directory.read(file) for file in directory.files}
+    copy = ModelDirectory.create(tmp_path / "m", {**files, SEQUENCE: json.dumps(altered).encode()})
+    with pytest.raises(RepositoryError):
+        load_sequence(copy)
+
+
+@pytest.mark.parametrize(("longest", "wanted"), [(5, (5,)), (12, (8, 12)), (40, (10, 14, 20, 28, 40))])
+def test_encoders_are_for_lengths_a_constant_factor_apart(longest: int, wanted: tuple[int, ...]) -> None:
+    assert lengths_for(longest) == wanted
+
+
+class NoLogits(Backwards):
+    def step(self, token: Tensor, position: Tensor, **state: Tensor) -> dict[str, Tensor]:
+        found = super().step(token, position, **state)
+        return {"scores": found["logits"]}
+
+
+class Unknown(Backwards):
+    def step(self, token: Tensor, position: Tensor, **state: Tensor) -> dict[str, Tensor]:
+        return {**super().step(token, position, **state), "more": state["sum"] + 1}
+
+
+class Named(Backwards):
+    def encode(self, tokens: Tensor, length: Tensor) -> dict[str, Tensor]:
+        return {**super().encode(tokens, length), "token": length + 1}
+
+
+class NoEnd(Backwards):
+    end = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (NoLogits(), "'logits'"),
+        (Unknown(), "'more', which is no part of the state"),
+        (Named(), "give each its own name"),
+        (NoEnd(), "needs the attribute 'end'"),
+    ],
+)
+def test_a_module_that_cannot_be_served_is_refused_with_the_reason(
+    tmp_path: Path, module: Backwards, reason: str
+) -> None:
+    rows = rows_of(some_sentences(4))
+    with pytest.raises(ExportError, match=reason):
+        build_sequence(module, rows, directory=tmp_path / "m", name="m", backends=["eager"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_that_are_no_tokens_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="int64"):
+        build_sequence(Backwards(), torch.zeros(2, 5), directory=tmp_path / "m", name="m", backends=["eager"])

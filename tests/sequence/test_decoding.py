@@ -1,0 +1,111 @@
+"""Sequence models in a worker: the answers are those of each request alone, whatever the schedule."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from latebind.domain.actions import Reply, Run
+from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.events import Arrived, Cancelled, Event
+from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
+from latebind.engine.worker import LoadedModel, Worker, load_model
+from latebind.repository.listing import find_models
+from latebind.scheduler import Scheduler
+from latebind.sequence.decoding import answer_all
+from latebind.sequence.program import SequenceProgram
+from tests.sequences import backwards, rows_of, some_sentences
+
+SLOTS = 12
+SENTENCES = some_sentences(SLOTS)
+POLICIES = ("serial", "graph", "cellular", "continuous", "lazy", "oracle", "lazy+", "queues")
+
+
+@pytest.fixture(scope="module")
+def loaded(models: Path) -> dict[str, LoadedModel]:
+    paths = find_models(models, ["backwards", "chain"])
+    return {model.spec.name: model for model in (load_model(path, EngineConfig()) for path in paths)}
+
+
+def with_worker(models: dict[str, LoadedModel]) -> tuple[Worker, ModelSlots]:
+    specs = [model.spec for model in models.values()]
+    fd = create_file()
+    os.ftruncate(fd, file_bytes(specs, SLOTS))
+    memory = SlotMemory(fd, specs, SLOTS)
+    os.close(fd)
+    rows = memory.models[list(models).index("backwards")]
+    rows.inputs[0][:] = rows_of(SENTENCES).numpy()
+    return Worker(models, memory), rows
+
+
+def said(rows: ModelSlots, slot: int) -> list[int]:
+    return [int(word) for word in rows.outputs[0][slot] if word]
+
+
+@settings(max_examples=60)
+@given(data=st.data(), policy=st.sampled_from(POLICIES), leave=st.booleans())
+def test_whatever_the_schedule_answers_are_those_of_requests_alone(
+    loaded: dict[str, LoadedModel], data: st.DataObject, policy: str, leave: bool
+) -> None:
+    worker, rows = with_worker(loaded)
+    served = tuple(ServedModel(model.spec, model.costs, SLOTS) for model in loaded.values())
+    scheduler = Scheduler(SchedulerConfig(served, 1, PolicyConfig(policy, max_batch=4, shed=False, leave=leave)))
+    coming: list[Event] = [
+        Arrived("backwards", 1e9, (slot,), (slot,), (len(SENTENCES[slot]),)) for slot in range(SLOTS)
+    ]
+    coming.insert(4, Arrived("chain", 1e9, (100, 101), (0, 1)))
+    coming.insert(9, Cancelled(3))
+    ended: set[int] = set()
+    running, now = None, 0.0
+    with torch.inference_mode():
+        while coming or running is not None:
+            events: list[Event] = [worker.run(running)] if running else []
+            running = None
+            if coming and (not events or data.draw(st.booleans())):
+                events.append(coming.pop(0))
+            for event in events:
+                now += 1e-3
+                for action in scheduler.handle(event, now):
+                    if isinstance(action, Run):
+                        running = action
+                    elif isinstance(action, Reply):
+                        assert action.request not in ended
+                        ended.add(action.request)
+                        if action.request < SLOTS and action.request != 3:
+                            assert said(rows, action.request) == backwards(SENTENCES[action.request])
+                scheduler.check()
+    assert ended == {*range(SLOTS), 100, 101}
+
+
+def test_a_slot_that_is_used_again_knows_nothing_of_before(loaded: dict[str, LoadedModel]) -> None:
+    worker, rows = with_worker(loaded)
+    for words in ([5, 6, 7, 8], [9], [4, 4]):
+        rows.inputs[0][2] = rows_of([words]).numpy()
+        worker.run(Run(0, "backwards", 0, (1,), (2,)))
+        done: tuple[int, ...] = ()
+        while not done:
+            done = worker.run(Run(0, "backwards", 1, (1,), (2,))).exited
+        assert said(rows, 2) == backwards(words)
+
+
+def test_all_answers_at_once_are_those_of_each(loaded: dict[str, LoadedModel]) -> None:
+    program = loaded["backwards"].program
+    assert isinstance(program, SequenceProgram)
+    sentences = some_sentences(50, seed=1)
+    answers = answer_all(program, rows_of(sentences).numpy())
+    assert [[int(word) for word in row if word] for row in answers] == [backwards(words) for words in sentences]
+
+
+def test_an_answer_without_an_end_stops_where_it_may_be_no_longer(loaded: dict[str, LoadedModel]) -> None:
+    program = loaded["backwards"].program
+    assert isinstance(program, SequenceProgram)
+    never = program.marks.__class__(program.marks.start, 999, program.marks.padding)
+    endless = SequenceProgram(
+        program.spec, program.costs, "eager", 1, never, program.parts, program.encoders, program.step, costs_fit=True
+    )
+    answers = answer_all(endless, rows_of([[5, 6]]).numpy())
+    assert np.count_nonzero(answers[0]) == program.longest_output

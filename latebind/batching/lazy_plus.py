@@ -20,6 +20,8 @@ BOUND = 1.0  # by which those who catch up may hold up a request
 BOUND_PASSING = 0.25  # by which those of another model may, who never join it
 PATIENCE = 0.6  # for which those of another model wait before nobody joins any more
 
+LEAST_FIXED = 0.1  # share of a step that is taken to be the same for few and for many
+
 
 class LazyPlus(Stacked):
     """Decides by deadlines and measured costs alone."""
@@ -106,15 +108,22 @@ def gathered(model: ModelView, top: SubBatch, coming: int, now: float) -> bool:
 
     Part of what it costs to catch up is the same for few and for many. In groups of k, those who come at a rate r wait
     k / 2r each and share that delay d: least for k = sqrt(2 r d). No more can come in than leave.
+
+    Where more wait than there are places, what counts is how many are answered in all. An empty place costs its share
+    of what a step takes for few and for many alike, f: groups of k leave k / 2 places empty on average, and the work
+    for each request, c / k + m f / (n - k / 2) with m steps and n places, is least for k = (n - k / 2) sqrt(2 c / m f).
     """
     if top.kind is not StageKind.DECODER:
         return True
     estimate, running, crowded = model.estimate, len(top.members), len(model.queue) > coming
     inputs = longest(model.queue.urgent(1 if crowded else coming))  # of a crowd, those of like length come
     once, twice = (estimate.between(n, top.stage, top.step, inputs) for n in (coming, 2 * coming))
-    leaving = running / (mean(model) * estimate.unit(running, top.stage))
-    rate = leaving if crowded else min(model.queue.rate(now), leaving)
-    return coming * coming >= 2.0 * rate * running * max(0.0, 2.0 * once - twice)
+    shared, unit = max(0.0, 2.0 * once - twice), estimate.unit(running, top.stage)
+    if crowded:
+        fixed = max(LEAST_FIXED * unit, 2.0 * unit - estimate.unit(2 * running, top.stage))
+        return coming * coming * mean(model) * fixed >= 2.0 * shared * (running + 0.5 * coming) ** 2
+    rate = min(model.queue.rate(now), running / (mean(model) * unit))
+    return coming * coming >= 2.0 * rate * running * shared
 
 
 def joining_pays(model: ModelView, top: SubBatch, newcomers: Sequence[Request]) -> bool:

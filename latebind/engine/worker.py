@@ -23,7 +23,7 @@ from latebind.program.load import load_program
 from latebind.program.program import Program, profile_program
 from latebind.repository.directory import ModelDirectory
 from latebind.sequence.decoding import Decoding
-from latebind.sequence.measure import profile_sequence
+from latebind.sequence.measure import profile_sequence, warm_up
 from latebind.sequence.program import SequenceProgram
 from latebind.sequence.stored import is_stored_sequence, load_sequence
 
@@ -46,6 +46,7 @@ def load_model(path: Path, config: EngineConfig) -> LoadedModel:
         sequence = load_sequence(directory, threads=config.threads, backend=config.backend)
         if not sequence.costs_fit:
             sequence = profile_sequence(sequence)
+        warm_up(sequence)
         return LoadedModel(sequence.spec, sequence.costs, sequence, {}, directory)
     program = load_program(directory, threads=config.threads, backend=config.backend)
     if not config.exits:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from latebind.sequence.export import LOGITS
 from latebind.sequence.padding import lengths
@@ -49,22 +48,21 @@ class Decoding:
         order = self._rows.together(slots)
         state = self._rows.first(len(order))
         changed = self._program.step(*state.values())
-        tokens = changed.pop(LOGITS).argmax(dim=1)
+        tokens = changed.pop(LOGITS).argmax(dim=1).numpy()
         self._rows.change(changed)
-        self._write(order, tokens, state[POSITION])
-        state[TOKEN][:] = tokens
+        self._write(order, tokens, state[POSITION].numpy())
+        state[TOKEN].numpy()[:] = tokens
         return [slot for slot in order if slot in self._complete]
 
-    def _write(self, order: list[int], tokens: Tensor, positions: Tensor) -> None:
+    def _write(self, order: list[int], tokens: Tokens, positions: Tokens) -> None:
         """Put the tokens into the answers that are not complete yet, and go on by one position."""
-        last = self._program.longest_output - 1
-        ended = ((tokens == self._program.marks.end) | (positions == last)).tolist()
-        for slot, token, position, end in zip(order, tokens.tolist(), positions.tolist(), ended, strict=True):
+        last, end = self._program.longest_output - 1, self._program.marks.end
+        for slot, token, position in zip(order, tokens.tolist(), positions.tolist(), strict=True):
             if slot not in self._complete:
                 self._answers[slot, position] = token
-                if end:
+                if token == end or position == last:
                     self._complete.add(slot)
-        positions.add_(1).clamp_(max=last)
+        np.minimum(positions + 1, last, out=positions)
 
 
 def answer_all(program: SequenceProgram, inputs: Tokens) -> Tokens:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
-from math import sqrt
 from typing import Protocol, cast
 
 import torch
@@ -15,7 +14,7 @@ from latebind.program.graph import Argument, Graph, Value, Weight, replace
 from latebind.sequence.state import POSITION, TOKEN, Part, State, change_of
 
 TOKENS, LENGTH, LOGITS = "tokens", "length", "logits"
-SHORTEST = 8  # tokens, of the shortest encoder
+SHORTEST, LONGER = 8, 1.25  # tokens of the shortest encoder, and how much longer each is than the one before
 EMBEDDING = "aten.embedding.default"
 
 
@@ -79,10 +78,10 @@ def as_sequence(module: nn.Module) -> SequenceModule:
 
 
 def lengths_for(longest: int) -> tuple[int, ...]:
-    """Return the lengths of input to have an encoder for: each about 1.4 times the one before, up to `longest`."""
+    """Return the lengths of input to have an encoder for: each a quarter longer than the one before."""
     found = [longest]
-    while found[-1] / sqrt(2) >= SHORTEST:
-        found.append(round(found[-1] / sqrt(2)))
+    while found[-1] / LONGER >= SHORTEST:
+        found.append(round(found[-1] / LONGER))
     return tuple(reversed(found))
 
 

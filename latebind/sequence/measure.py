@@ -13,6 +13,7 @@ from latebind.program.measure import median_seconds, profiled_batches
 from latebind.sequence.decoding import Decoding
 from latebind.sequence.program import SequenceProgram
 
+FEW = 8  # requests that read at once
 FLOOR = 1e-6  # seconds: a fitted line may start below zero
 
 
@@ -34,6 +35,20 @@ def profile_sequence(program: SequenceProgram) -> SequenceProgram:
     reading, slope, step = measure_sequence(program, rows)
     costs = replace(program.costs, stages=(reading, step), slopes={0: slope})
     return replace(program, costs=costs, costs_fit=True)
+
+
+@torch.inference_mode()
+def warm_up(program: SequenceProgram) -> None:
+    """Run each size once: a backend may prepare, for tens of milliseconds, for every one that it has not met.
+
+    All steps, and reading for the sizes of groups that catch up with others.
+    """
+    rows = np.full((1, program.spec.inputs[0].shape[0]), program.marks.start)
+    for batch in range(1, program.spec.max_batch + 1):
+        for length in program.encoders if batch <= FEW else [min(program.encoders)]:
+            decoding = _decoding(program, rows, batch, length)
+            decoding.read(range(batch))
+        decoding.step(range(batch))
 
 
 def _decoding(program: SequenceProgram, tokens: NDArray[np.int64], batch: int, length: int) -> Decoding:

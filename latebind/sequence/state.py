@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,11 +61,10 @@ class Rows:
 
     def __init__(self, parts: Iterable[Part], rows: int) -> None:
         self._parts = {part.name: part for part in (*OWN, *parts)}
-        self._tensors = {
-            part.name: torch.zeros(rows, *part.shape, dtype=getattr(torch, part.dtype)) for part in self._parts.values()
-        }
+        self._arrays = {part.name: np.zeros((rows, *part.shape), part.dtype) for part in self._parts.values()}
         self._owners: list[int | None] = [None] * rows
         self._places: dict[int, int] = {}
+        self._batches: dict[int, dict[str, Tensor]] = {}  # by size: views, made once
 
     def begin(self, owners: Sequence[int], state: State) -> None:
         """Give each owner a row of `state`; parts that are not in it begin as zeros.
@@ -76,14 +76,12 @@ class Rows:
         places = self._free(len(owners))
         for owner, place in zip(owners, places, strict=True):
             self._owners[place], self._places[owner] = owner, place
-        first, count = places[0], len(places)
-        at = slice(first, first + count) if places == list(range(first, first + count)) else torch.tensor(places)
-        for name, tensor in self._tensors.items():
+        for name, array in self._arrays.items():
             given = state.get(name)
             if given is None:
-                tensor[at] = 0
+                array[places] = 0
             else:
-                tensor[(at, *(slice(size) for size in given.shape[1:]))] = given
+                array[(places, *(slice(size) for size in given.shape[1:]))] = given.numpy()
 
     def end(self, owner: int) -> None:
         """Forget an owner, if it has a row."""
@@ -103,26 +101,30 @@ class Rows:
 
     def first(self, count: int) -> dict[str, Tensor]:
         """Return the first rows as a batch, which may be written to."""
-        return {name: tensor[:count] for name, tensor in self._tensors.items()}
+        found = self._batches.get(count)
+        if found is None:
+            found = {name: torch.from_numpy(array)[:count] for name, array in self._arrays.items()}
+            self._batches[count] = found
+        return found
 
     def change(self, changed: State) -> None:
         """Take in what a step has returned for the first rows, at the position of each."""
         for name, given in changed.items():
-            part, tensor = self._parts[name], self._tensors[name]
+            part, array, count = self._parts[name], self._arrays[name], len(given)
             if part.change is Change.REPLACED:
-                tensor[: len(given)] = given
+                array[:count] = given.numpy()
             else:
-                positions = self._tensors[POSITION][: len(given)]
-                tensor.movedim(part.axis + 1, 1)[torch.arange(len(given)), positions] = given
+                at = np.arange(count), self._arrays[POSITION][:count]
+                np.moveaxis(array, part.axis + 1, 1)[at] = given.numpy()
 
     def _swap(self, place: int, source: int) -> None:
         """Put the row of `source` into `place`, and that of `place`, if somebody owns it, where it was."""
         mover, other = self._owners[source], self._owners[place]
-        for tensor in self._tensors.values():
+        for array in self._arrays.values():
             if other is None:
-                tensor[place] = tensor[source]
+                array[place] = array[source]
             else:
-                tensor[[place, source]] = tensor[[source, place]]
+                array[[place, source]] = array[[source, place]]
         self._owners[place], self._owners[source] = mover, other
         for owner, where in ((mover, place), (other, source)):
             if owner is not None:
@@ -134,8 +136,9 @@ class Rows:
         if len(free) < count:
             rows = len(self._owners)
             more = max(rows, count)
-            for name, tensor in self._tensors.items():
-                self._tensors[name] = torch.cat((tensor, tensor.new_zeros(more, *tensor.shape[1:])))
+            for name, array in self._arrays.items():
+                self._arrays[name] = np.concatenate((array, np.zeros((more, *array.shape[1:]), array.dtype)))
+            self._batches.clear()
             self._owners += [None] * more
             free += range(rows, rows + more)
         return free[:count]

@@ -50,7 +50,8 @@ def test_loaded_parts_change_as_the_module_changes_them(directory: ModelDirector
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("lengths", [12, 8]), ("lengths", [8]), ("parts", []), ("format", 2), ("marks", {"start": 1})]
+    ("name", "value"),
+    [("lengths", [12, 10, 8]), ("lengths", [8]), ("parts", []), ("format", 2), ("marks", {"start": 1})],
 )
 def test_a_directory_whose_files_do_not_fit_is_refused(
     directory: ModelDirectory, tmp_path: Path, name: str, value: object
@@ -62,7 +63,7 @@ def test_a_directory_whose_files_do_not_fit_is_refused(
         load_sequence(copy)
 
 
-@pytest.mark.parametrize(("longest", "wanted"), [(5, (5,)), (12, (8, 12)), (40, (10, 14, 20, 28, 40))])
+@pytest.mark.parametrize(("longest", "wanted"), [(5, (5,)), (12, (8, 10, 12)), (40, (9, 11, 14, 17, 21, 26, 32, 40))])
 def test_encoders_are_for_lengths_a_constant_factor_apart(longest: int, wanted: tuple[int, ...]) -> None:
     assert lengths_for(longest) == wanted
 

@@ -16,17 +16,25 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from latebind.batching.estimate import Estimate
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
 from latebind.bench.server import pinned
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve
+from latebind.domain.model import ModelSpec
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
+from latebind.program.load import load_program
+from latebind.program.program import profile_program
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
+from latebind.sequence.measure import profile_sequence
+from latebind.sequence.padding import steps
+from latebind.sequence.stored import is_stored_sequence, load_sequence
+from latebind.server.gateway import Answer
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
 
@@ -35,6 +43,8 @@ SLOTS = 4096
 PATIENCE = 120.0  # seconds that any call may take
 WAITING = 3  # batches' worth of rows under way while throughput is measured
 WARM_UP = 40
+KNOWN = 400  # rows whose right answers are asked for first, one after another
+LATE = 10.0  # times what a request takes one after another: after that an answer is late
 OURS = "lazy+"
 SIDES = {
     "serial": PolicyConfig("serial", shed=False),
@@ -42,8 +52,21 @@ SIDES = {
     "GraphB(0, 8)": PolicyConfig("graph", 8, shed=False),
     "GraphB(0, 16)": PolicyConfig("graph", 16, shed=False),
     "GraphB(5, 16)": PolicyConfig("graph", 16, window=0.005, shed=False),
-    OURS: PolicyConfig("lazy+", 16, shed=False),
+    OURS: PolicyConfig("lazy+", shed=False),
 }
+# For sequence models; those that GraphB is made of wait for the longest answer of their batch unless it says otherwise.
+SEQUENCE_SIDES = {
+    "serial": PolicyConfig("serial", shed=False),
+    "GraphB(0, 16)": PolicyConfig("graph", 16, shed=False, leave=False),
+    "GraphB(0, 32)": PolicyConfig("graph", 32, shed=False, leave=False),
+    "GraphB(0, 64)": PolicyConfig("graph", 64, shed=False, leave=False),
+    "GraphB(5, 32)": PolicyConfig("graph", 32, window=0.005, shed=False, leave=False),
+    "GraphB(0, 64), leaving": PolicyConfig("graph", 64, shed=False),
+    "continuous": PolicyConfig("continuous", shed=False),
+    "lazy": PolicyConfig("lazy", shed=False),
+    OURS: PolicyConfig("lazy+", shed=False),
+}
+OTHERS = ("GraphB(0, 64), leaving", "continuous", "lazy")  # no baselines of the paper's kind: shown, not compared with
 
 Seconds = NDArray[np.float64]
 
@@ -69,13 +92,17 @@ class Block:
 class LiveReport:
     """Blocks by load (a multiple of serial capacity) and policy, and seconds a request when there is always one more.
 
-    `capacity` is what is answered serially, in requests a second; `allowed` the seconds after which an answer is late.
+    `capacity` is what is answered serially, in requests a second; `allowed` the seconds after which an answer is late;
+    `other_answers` how many differ from what the serial side answered to the same row; `launch` the seconds that each
+    launch takes beyond its profile.
     """
 
     model: str
     seed: int
     capacity: float
     allowed: float
+    launch: float = 0.0
+    other_answers: int = 0
     blocks: dict[float, dict[str, list[Block]]] = field(default_factory=dict)
     saturated: dict[str, list[float]] = field(default_factory=dict)
 
@@ -85,7 +112,8 @@ class LiveReport:
         for load, sides in self.blocks.items():
             live = {side: np.concatenate([block.live for block in blocks]) for side, blocks in sides.items()}
             simulated = {side: np.concatenate([block.simulated for block in blocks]) for side, blocks in sides.items()}
-            best = min((side for side in live if side != OURS), key=lambda side: float(live[side].mean()))
+            baselines = [side for side in live if side != OURS and side not in OTHERS]
+            best = min(baselines, key=lambda side: float(live[side].mean()))
             for side, seconds in live.items():
                 rows.append(
                     {
@@ -137,29 +165,47 @@ async def _measure(
     progress: Callable[[str, float], None],
 ) -> LiveReport:
     random = Random(setting.seed)
+    spec, _ = read_spec_and_costs(ModelDirectory.open(path))
+    sides = SEQUENCE_SIDES if spec.kinds else SIDES
+    progress("measuring what stages cost", 0.0)
+    with pinned((setting.engine_core,)):
+        profiled = _profiled(path, setting)
     async with AsyncExitStack() as stack:
+        rows = _Rows(spec, inputs)
         asked: dict[str, _Asked] = {}
-        for side, policy in SIDES.items():
-            asked[side] = _Asked(await _started(stack, path, policy, setting), model, inputs)
-            await asked[side].saturate(WARM_UP, 1)
-        report = LiveReport(model, setting.seed, capacity=0.0, allowed=0.0, saturated={side: [] for side in SIDES})
+        for side, policy in sides.items():
+            asked[side] = _Asked(await _started(stack, path, policy, setting), rows)
+        progress("learning the right answers", 0.05)
+        await asked["serial"].saturate(min(rows.count, KNOWN), 1)
+        for side in sides:
+            await asked[side].saturate(WARM_UP * (policy_batch(sides[side], spec) if spec.kinds else 1), WARM_UP)
+        report = LiveReport(model, setting.seed, capacity=0.0, allowed=0.0, saturated={side: [] for side in sides})
         size = max(1, round(plan.seconds / await asked["serial"].saturate(WARM_UP, 1)))
         for number in range(plan.rounds):
-            for side in random.sample(list(SIDES), len(SIDES)):
-                progress("saturation", 0.2 * number / plan.rounds)
-                most = SIDES[side].max_batch or 1
-                report.saturated[side].append(await asked[side].saturate(size, WAITING * most))
+            for side in random.sample(list(sides), len(sides)):
+                progress("saturation", 0.1 + 0.2 * number / plan.rounds)
+                most = policy_batch(sides[side], spec)
+                report.saturated[side].append(await asked[side].saturate(max(size, 2 * WAITING * most), WAITING * most))
         alone = float(np.mean(report.saturated["serial"]))
-        report.capacity, report.allowed = 1.0 / alone, 10.0 * alone
-        served = _as_fast_as(path, alone)
+        report.capacity, report.allowed = 1.0 / alone, LATE * alone
+        served, report.launch = _as_here(profiled, alone, rows)
         for number in range(plan.rounds):
             for at, load in enumerate(plan.loads):
-                progress(f"{load:.0%} of serial capacity", 0.2 + 0.8 * (number + at / len(plan.loads)) / plan.rounds)
+                progress(f"{load:.0%} of serial capacity", 0.3 + 0.7 * (number + at / len(plan.loads)) / plan.rounds)
                 times = _times(load * report.capacity, plan.seconds, random)
-                for side in random.sample(list(SIDES), len(SIDES)):
-                    block = Block(await asked[side].play(times), _simulated(served, SIDES[side], times))
-                    report.blocks.setdefault(load, {name: [] for name in SIDES})[side].append(block)
+                for side in random.sample(list(sides), len(sides)):
+                    first = rows.next
+                    live = await asked[side].play(times)
+                    lengths = [rows.lengths_of(first + place) for place in range(len(times))]
+                    block = Block(live, _simulated(served, sides[side], times, lengths))
+                    report.blocks.setdefault(load, {name: [] for name in sides})[side].append(block)
+        report.other_answers = rows.others
     return report
+
+
+def policy_batch(policy: PolicyConfig, spec: ModelSpec) -> int:
+    """Return the largest batch that a side may form."""
+    return 1 if policy.name == "serial" else policy.max_batch or spec.max_batch
 
 
 async def _started(stack: AsyncExitStack, path: Path, policy: PolicyConfig, setting: Setting) -> EngineClient:
@@ -169,14 +215,49 @@ async def _started(stack: AsyncExitStack, path: Path, policy: PolicyConfig, sett
     return client
 
 
+class _Rows:
+    """The rows that are asked for, in turn, and what the first side to be asked has answered to each."""
+
+    def __init__(self, spec: ModelSpec, inputs: Mapping[str, Array]) -> None:
+        self.model = spec.name
+        self.next = 0
+        self.others = 0  # answers that differ from the first to the same row
+        self.count = len(next(iter(inputs.values())))
+        self._spec = spec
+        self._inputs = inputs
+        self._answers: dict[int, Array] = {}
+
+    def take(self) -> tuple[int, dict[str, Array]]:
+        """Return the next row and its number."""
+        row = self.next % self.count
+        self.next += 1
+        return row, {name: array[row : row + 1] for name, array in self._inputs.items()}
+
+    def check(self, row: int, answer: Answer) -> None:
+        """Compare the tokens of a sequence with the first answer to the same row."""
+        if self._spec.kinds:
+            tokens = answer.outputs[self._spec.outputs[0].name][0]
+            self.others += not np.array_equal(self._answers.setdefault(row, tokens), tokens)
+
+    def lengths_of(self, row: int) -> tuple[int, int]:
+        """Return the steps of input and answer of a row, 1 where there are none."""
+        row %= self.count
+        if not self._spec.kinds:
+            return 1, 1
+        taken = {name: array[row : row + 1] for name, array in self._inputs.items()}
+        return steps(self._spec, taken)[0], len(self._answers[row])
+
+    def lengths(self) -> list[tuple[int, int]]:
+        """Return the lengths of all rows that have been answered."""
+        return [self.lengths_of(row) for row in (self._answers or range(1))]
+
+
 @dataclass(slots=True)
 class _Asked:
-    """One engine and the rows that it is asked for, in turn."""
+    """One engine and the rows that it is asked for."""
 
     engine: EngineClient
-    model: str
-    inputs: Mapping[str, Array]
-    _next: int = 0
+    rows: _Rows
 
     async def saturate(self, requests: int, waiting: int) -> float:
         """Return the seconds a request with so many always under way."""
@@ -202,9 +283,9 @@ class _Asked:
         return np.array(await asyncio.gather(*calls))
 
     async def _call(self) -> float:
-        rows = {name: array[self._next : self._next + 1] for name, array in self.inputs.items()}
-        self._next = (self._next + 1) % len(next(iter(self.inputs.values())))
-        answer = await self.engine.infer(self.model, rows, deadline=time.monotonic() + PATIENCE)
+        row, rows = self.rows.take()
+        answer = await self.engine.infer(self.rows.model, rows, deadline=time.monotonic() + PATIENCE)
+        self.rows.check(row, answer)
         return answer.waited[0] + answer.ran[0]
 
 
@@ -216,16 +297,35 @@ def _times(rate: float, seconds: float, random: Random) -> list[float]:
     return found
 
 
-def _simulated(served: ServedModel, policy: PolicyConfig, times: Sequence[float]) -> Seconds:
+def _simulated(
+    served: ServedModel, policy: PolicyConfig, times: Sequence[float], lengths: Sequence[tuple[int, int]]
+) -> Seconds:
     simulator = Simulator(SchedulerConfig((served,), 1, policy))
-    last = served.spec.stages - 1
-    records = simulator.run([Arrival(time_, served.spec.name, PATIENCE, last) for time_ in times])
-    return np.array([record.latency for record in records])
+    name, last = served.spec.name, served.spec.stages - 1
+    arrivals = [Arrival(at, name, PATIENCE, last, *steps) for at, steps in zip(times, lengths, strict=True)]
+    return np.array([record.latency for record in simulator.run(arrivals)])
 
 
-def _as_fast_as(path: Path, alone: float) -> ServedModel:
-    """Return the model with the costs it was built with, scaled to what the machine does today."""
-    spec, costs = read_spec_and_costs(ModelDirectory.open(path))
-    scale = alone / costs.remaining(0, 1)
-    stages = tuple(Curve(curve.batches, tuple(scale * s for s in curve.seconds)) for curve in costs.stages)
-    return ServedModel(replace(spec, lookups=()), ModelCosts(stages), max_queued=SLOTS)
+def _profiled(path: Path, setting: Setting) -> ServedModel:
+    """Return the model with what its stages cost today, in a loop, on the core that engines will have."""
+    directory = ModelDirectory.open(path)
+    if is_stored_sequence(directory):
+        sequence = profile_sequence(load_sequence(directory, threads=1, backend=setting.backend))
+        return ServedModel(sequence.spec, sequence.costs, max_queued=SLOTS)
+    program = load_program(directory, threads=1, backend=setting.backend).without_entry()
+    program = profile_program(program)
+    return ServedModel(program.spec, program.costs, max_queued=SLOTS)
+
+
+def _as_here(profiled: ServedModel, alone: float, rows: _Rows) -> tuple[ServedModel, float]:
+    """Return the model as the engine runs it, and the seconds that a launch takes there beyond the profile.
+
+    What one request after another takes longer than by the profile is laid on all launches alike.
+    """
+    costs, estimate = profiled.costs, Estimate(profiled.spec, profiled.costs)
+    lengths = rows.lengths()
+    expected = np.mean([estimate.whole(1, inputs, outputs) for inputs, outputs in lengths])
+    launches = np.mean([profiled.spec.stages + (outputs - 1) for _, outputs in lengths])
+    launch = float((alone - expected) / launches)
+    stages = tuple(Curve(curve.batches, tuple(max(0.0, s + launch) for s in curve.seconds)) for curve in costs.stages)
+    return replace(profiled, costs=replace(costs, stages=stages)), launch

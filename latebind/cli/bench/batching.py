@@ -124,7 +124,8 @@ def live(
         )
     console.print(
         f"{model}: {found.capacity:.0f} a second one after another, late after {found.allowed * 1e3:.1f} ms; "
-        f"{rounds} rounds of {seconds:g} s, seed {seed}"
+        f"a launch {found.launch * 1e6:.0f} us beyond its profile; {found.other_answers} answers unlike the first to "
+        f"the same row; {rounds} rounds of {seconds:g} s, seed {seed}"
     )
     show("by load, a multiple of that", found.rows())
     show("with always enough to do", found.throughput_rows())

@@ -65,13 +65,15 @@ def measure(policy: str, *, waiting: int, batch: int, events: int, rounds: int, 
 def _round(policy: str, waiting: int, batch: int, events: int, seed: int) -> tuple[float, float]:
     """Play closed-loop traffic: whoever is answered is replaced; 30 % leave at a boundary that has a lookup."""
     random = Random(seed)
-    scheduler = Scheduler(_config(policy, batch, waiting))
+    config = _config(policy, batch, waiting)
+    (model,) = config.models
+    scheduler = Scheduler(config)
     backlog = waiting + batch
     running = _launched(scheduler.handle(_arrival(0, backlog), 0.0))
     last, now, handled, seconds = backlog, 0.0, 0, 0.0
     left, boundaries, at_boundaries = 0, 0, 0.0
     while handled < events:
-        now += 0.001
+        now += model.costs.step(running.stage, len(running.requests))
         hits = running.stage in (2, 4)
         exited = tuple(i for i in running.requests if hits and random.random() < 0.3)
         done = StageDone(running.worker, exited)

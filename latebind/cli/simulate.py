@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from latebind.batching import POLICIES
+from latebind.batching.estimate import Estimate
 from latebind.cli.console import JsonFile, console, milliseconds, percent, progress, reporting, save, show
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import ConfigError
@@ -56,14 +57,19 @@ def simulate(
     """
     with reporting(), progress("simulating") as tell:
         served = _served(repository, model, exits)
-        capacity = workers / served.costs.remaining(0, 1)
+        # Answers are as long as those in the profile; inputs are taken to be as long as their answers.
+        lengths = [(steps, steps) for steps in served.costs.output_steps]
+        estimate = Estimate(served.spec, served.costs)
+        capacity = workers * len(lengths) / sum(estimate.whole(1, *steps) for steps in lengths)
         rates = rate or [share * capacity for share in SHARES_OF_CAPACITY]
         cells = [(name, at) for name in policy or ["serial", "graph", "lazy+"] for at in rates]
         results: list[tuple[str, float, Summary]] = []
         for number, (name, at) in enumerate(cells):
             tell(f"{name}, {at:.0f}/s", number / len(cells))
             config = SchedulerConfig((served,), workers, PolicyConfig(name, max_batch, window_ms / 1e3))
-            arrivals = poisson(served, rate=at, requests=requests, allowed=deadline_ms / 1e3, random=Random(seed))
+            arrivals = poisson(
+                served, rate=at, requests=requests, allowed=deadline_ms / 1e3, random=Random(seed), lengths=lengths
+            )
             last = number + 1 == len(cells)
             if event_log is not None and last:
                 with event_log.open("wb") as file:

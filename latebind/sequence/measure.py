@@ -18,9 +18,14 @@ FLOOR = 1e-6  # seconds: a fitted line may start below zero
 
 
 @torch.inference_mode()
-def measure_sequence(program: SequenceProgram, tokens: NDArray[np.int64]) -> tuple[Curve, Curve, Curve]:
-    """Return curves over batch sizes: reading one token, each token more, and a step. `tokens` are example rows."""
-    batches = profiled_batches(program.spec.max_batch)
+def measure_sequence(
+    program: SequenceProgram, tokens: NDArray[np.int64], batches: Sequence[int] = ()
+) -> tuple[Curve, Curve, Curve]:
+    """Return curves over batch sizes: reading one token, each token more, and a step. `tokens` are example rows.
+
+    Without `batches` they are those that all profiles have.
+    """
+    batches = tuple(batches or profiled_batches(program.spec.max_batch))
     lines = [_reading(program, tokens, batch) for batch in batches]
     steps = [_step(program, tokens, batch) for batch in batches]
     first = Curve(batches, tuple(max(FLOOR, base) for base, _ in lines))
@@ -28,11 +33,11 @@ def measure_sequence(program: SequenceProgram, tokens: NDArray[np.int64]) -> tup
     return first, more, Curve(batches, tuple(steps))
 
 
-def profile_sequence(program: SequenceProgram) -> SequenceProgram:
+def profile_sequence(program: SequenceProgram, batches: Sequence[int] = ()) -> SequenceProgram:
     """Measure the program on this machine and return it with those costs; lengths of answers stay as they were."""
     rows = np.zeros((1, program.spec.inputs[0].shape[0]), np.int64)
     rows[:] = program.marks.start
-    reading, slope, step = measure_sequence(program, rows)
+    reading, slope, step = measure_sequence(program, rows, batches)
     costs = replace(program.costs, stages=(reading, step), slopes={0: slope})
     return replace(program, costs=costs, costs_fit=True)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,7 +82,8 @@ class Rows:
             if given is None:
                 array[places] = 0
             else:
-                array[(places, *(slice(size) for size in given.shape[1:]))] = given.numpy()
+                front: list[Any] = [slice(size) for size in given.shape[1:]]
+                array[(places, *front)] = given.numpy()
 
     def end(self, owner: int) -> None:
         """Forget an owner, if it has a row."""

@@ -119,3 +119,17 @@ def test_figure_10_the_stack_after_each_push_and_merge() -> None:
     assert rows() == [((1, 2, 3), C)]
     first = table.top.members[1]
     assert (first.preempted, first.delayed) == (1, 3)
+
+
+def test_continuous_batching_never_comes_between_stages_that_run_once() -> None:
+    timeline = Timeline(config(PolicyConfig("continuous", shed=False), chain(STATIC, STATIC, DECODER)))
+    timeline.run([Arrival(0, "net", 1e3, 2, outputs=3), Arrival(0.5, "net", 1e3, 2, outputs=1)])
+    assert [(stage, requests) for _, stage, requests in timeline.ran[:3]] == [(0, (1,)), (1, (1,)), (0, (2,))]
+
+
+def test_in_stage_queues_who_is_short_of_time_goes_first() -> None:
+    """The newcomer would be run before the deepest goes on; then the first, due after three more seconds, is late."""
+    for due, first in ((4.5, True), (100.0, False)):
+        timeline = Timeline(config(PolicyConfig("queues", shed=False), chain(*(STATIC,) * 4, max_batch=8)))
+        timeline.run([Arrival(0, "net", due, 3), Arrival(0.5, "net", 100.0, 3, rows=4)])
+        assert (timeline.ran[1][2] == (1,)) is first

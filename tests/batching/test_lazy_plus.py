@@ -1,8 +1,8 @@
 """What `lazy+` decides, by simulation of a few requests each. A stage takes one second unless said otherwise."""
 
 from latebind.domain.actions import Outcome
-from latebind.domain.config import PolicyConfig
-from latebind.domain.costs import Curve
+from latebind.domain.config import PolicyConfig, ServedModel
+from latebind.domain.costs import Curve, ModelCosts
 from latebind.simulation.workloads import Arrival
 from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends
 
@@ -91,3 +91,46 @@ def test_batches_are_as_large_as_the_profile_says_that_they_pay() -> None:
     flat = Timeline(config(plus(), chain(STATIC)))
     flat.run(calls)
     assert [requests for _, _, requests in flat.ran] == [(1, 2, 3, 4)]
+
+
+def test_many_are_not_held_up_for_one_however_short_its_work() -> None:
+    long, short = chain(*(STATIC,) * 20, name="long"), chain(*(STATIC,) * 4, name="short")
+    timeline = Timeline(config(plus(), long, short))
+    records = timeline.run([Arrival(0, "long", LONG, 19, rows=8), Arrival(0.5, "short", LONG, 3)])
+    assert ends(records) == {**dict.fromkeys(range(1, 9), 20), 9: 24}
+
+
+def test_a_batch_that_another_model_has_waited_for_is_joined_no_more() -> None:
+    """The other model waits for 6 of 10 seconds; who comes then does not join, and the other model is next."""
+    own, other = chain(STATIC, DECODER, name="own", output_steps=(9,)), chain(*(STATIC,) * 30, name="other")
+    calls = [
+        Arrival(0, "own", LONG, 1, outputs=12),
+        Arrival(0.5, "other", LONG, 29),
+        Arrival(8.5, "own", LONG, 1, outputs=9),
+    ]
+    records = ends(Timeline(config(plus(), own, other)).run(calls))
+    assert (records[1], records[2]) == (13, 43)
+    assert records[3] > 43
+
+
+def test_newcomers_of_a_decoder_gather_where_catching_up_costs_few_as_much_as_many() -> None:
+    """Reading takes eight seconds for any number. Those who come together join; one who comes alone waits for more."""
+    reading, step = Curve((1, 64), (8.0, 8.0)), Curve((1, 64), (1.0, 1.0))
+    served = chain(STATIC, DECODER, output_steps=(40,), max_batch=8)
+    served = ServedModel(served.spec, ModelCosts((reading, step), output_steps=(40,)), 1000)
+    first = [Arrival(0.1 * i, "net", LONG, 1, outputs=40) for i in range(4)]
+    late = [Arrival(20 + 2.0 * i, "net", LONG, 1, outputs=40) for i in range(4)]
+    timeline = Timeline(config(plus(), served))
+    timeline.run([*first, *late])
+    groups = [requests for _, stage, requests in timeline.ran if stage == 0]
+    assert len(groups[-1]) > 1
+
+
+def test_of_a_crowd_only_those_who_will_be_in_time_even_so_are_begun() -> None:
+    model = chain(STATIC, DECODER, max_batch=2, output_steps=(2, 8))
+    calls = [Arrival(0, "net", 12.0, 1, outputs=2), *(Arrival(0, "net", LONG, 1, outputs=2) for _ in range(4))]
+    alone = Timeline(config(plus(shed=True), model)).run(calls[:1])
+    assert alone[0].outcome is Outcome.ANSWERED
+    crowd = {r.request: r.outcome for r in Timeline(config(plus(shed=True), model)).run([calls[1], *calls])}
+    assert crowd[1] is Outcome.EXPIRED
+    assert [outcome for request, outcome in crowd.items() if request != 1] == [Outcome.ANSWERED] * 5

@@ -82,3 +82,23 @@ def test_the_oracle_knows_how_long_answers_are() -> None:
     newcomer = [request(2, arrived=2, due=20, outputs=2)]
     assert Precise().most(seen, model, newcomer, 2) == 1
     assert Profiled().most(seen, model, newcomer, 2) == 0
+
+
+def test_by_equation_2_waiting_before_the_start_counts_and_time_since_does_not() -> None:
+    """Two of eight seconds need sixteen. Of twenty, who starts at 3 has seventeen left, who starts at 5 fifteen."""
+    seen, model = view(chain(*(STATIC,) * 8), request(1, arrived=0, due=20, started=3), stage=2)
+    assert Conservative().most(seen, model, [request(2, arrived=9, due=40)], 9) == 1
+    seen, model = view(chain(*(STATIC,) * 8), request(1, arrived=0, due=20, started=5), stage=2)
+    assert Conservative().most(seen, model, [request(2, arrived=9, due=40)], 9) == 0
+
+
+def test_those_below_must_be_in_time_too() -> None:
+    """The newest batch is of another model: who waits under it goes on only when both are through."""
+    below, above = chain(*(STATIC,) * 8, name="below"), chain(*(STATIC,) * 4, name="above")
+    models = [ModelView(served.spec, Estimate(served.spec, served.costs), Queue()) for served in (below, above)]
+    for due, fits in ((14, True), (11, False)):
+        first = request(1, arrived=0, due=due)
+        second = request(2, arrived=0, due=100)
+        entries = [SubBatch(below.spec, {1: first}, 2), SubBatch(above.spec, {2: second}, 2)]
+        newcomers = [request(3, arrived=0, due=100)]
+        assert Profiled().all_in_time(WorkView(models, entries), models[1], newcomers, 2.0) is fits

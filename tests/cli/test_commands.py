@@ -15,6 +15,7 @@ from latebind.bench.client import Caller, encode
 from latebind.bench.server import serving
 from latebind.cli.main import app
 from tests.digits import Built
+from tests.sequences import LONGEST, backwards, rows_of, some_sentences
 
 COMMANDS = [
     "build",
@@ -26,6 +27,7 @@ COMMANDS = [
     "bench scheduler",
     "bench batching",
     "bench live",
+    "bench boundary",
     "bench engine",
     "bench locality",
     "bench drift",
@@ -74,6 +76,29 @@ def test_a_module_is_built_listed_and_simulated(tmp_path: Path, monkeypatch: pyt
     assert (cell["policy"], cell["requests"], cell["answered"]) == ("graph", 200, 200)
     code, output = run("replay", str(log))
     assert (code, "all identical" in output) == (0, True)
+
+
+def test_a_sequence_model_is_built_listed_simulated_and_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    root, sentences = tmp_path / "models", some_sentences(20)
+    np.savez(tmp_path / "some.npz", tokens=rows_of(sentences).numpy())
+    code, output = run(
+        "build", "tests.sequences:Backwards", "--name", "backwards", "--input", f"tokens=int64:{LONGEST}",
+        "--data", str(tmp_path / "some.npz"), "--out", str(root), "--backend", "eager", "--max-batch", "4",
+    )  # fmt: skip
+    assert code == 0, output
+    assert "tokens, " in output
+    code, output = run("models", str(root), "--stages")
+    assert code == 0
+    assert "backwards" in output
+    code, output = run("simulate", str(root), "--rate", "50", "--requests", "200", "--policy", "lazy+")
+    assert code == 0, output
+    with serving(root, "--policy", "lazy+") as url:
+        caller = Caller(url, "backwards")
+        for words in sentences[:5]:
+            answered = caller(encode({"tokens": np.array([words])}))
+            assert answered.outputs["tokens"].tolist() == [backwards(words)]
+        caller.close()
 
 
 def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) -> None:

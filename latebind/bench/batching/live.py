@@ -3,11 +3,15 @@
 One engine for each policy, all with the same model directory, backend and core, asked in turn: each round has a block
 for every policy and load, the same arrivals for all. Loads are multiples of what the engine answers one after another.
 Seconds of a request are those from the engine's hearing of it to its answer.
+
+A machine that others share changes its speed within seconds, by a third and more. So before each block the serial engine is
+asked for a while, one request after another. How long these take sets the pace of the block: arrivals keep to it, and
+seconds are given at the mean pace of the whole run. Likewise the profile that is simulated with.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +26,7 @@ from latebind.bench.exits import Setting
 from latebind.bench.server import pinned
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve
+from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import ModelSpec
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
@@ -43,6 +47,8 @@ SLOTS = 4096
 PATIENCE = 120.0  # seconds that any call may take
 WAITING = 3  # batches' worth of rows under way while throughput is measured
 WARM_UP = 40
+PACED = 0.4  # seconds for which the pace is taken
+PASSES = 3  # over the profile
 KNOWN = 400  # rows whose right answers are asked for first, one after another
 LATE = 10.0  # times what a request takes one after another: after that an answer is late
 OURS = "lazy+"
@@ -167,9 +173,6 @@ async def _measure(
     random = Random(setting.seed)
     spec, _ = read_spec_and_costs(ModelDirectory.open(path))
     sides = SEQUENCE_SIDES if spec.kinds else SIDES
-    progress("measuring what stages cost", 0.0)
-    with pinned((setting.engine_core,)):
-        profiled = _profiled(path, setting)
     async with AsyncExitStack() as stack:
         rows = _Rows(spec, inputs)
         asked: dict[str, _Asked] = {}
@@ -180,22 +183,35 @@ async def _measure(
         for side in sides:
             await asked[side].saturate(WARM_UP * (policy_batch(sides[side], spec) if spec.kinds else 1), WARM_UP)
         report = LiveReport(model, setting.seed, capacity=0.0, allowed=0.0, saturated={side: [] for side in sides})
-        size = max(1, round(plan.seconds / await asked["serial"].saturate(WARM_UP, 1)))
+        size = round(plan.seconds / await asked["serial"].saturate(WARM_UP, 1))
+        pacing = max(WARM_UP // 4, round(PACED * size / plan.seconds))
+        paces: list[float] = []
+
+        async def pace() -> float:
+            paces.append(await asked["serial"].saturate(pacing, 1))
+            return paces[-1]
+
+        progress("measuring what stages cost", 0.1)
+        profiled, beyond = await _profiled(path, setting, pace, rows)
+        times_over: dict[str, list[float]] = {side: [] for side in sides}
         for number in range(plan.rounds):
             for side in random.sample(list(sides), len(sides)):
                 progress("saturation", 0.1 + 0.2 * number / plan.rounds)
-                most = policy_batch(sides[side], spec)
-                report.saturated[side].append(await asked[side].saturate(max(size, 2 * WAITING * most), WAITING * most))
-        alone = float(np.mean(report.saturated["serial"]))
+                most = WAITING * policy_batch(sides[side], spec)
+                here = await pace()
+                times_over[side].append(await asked[side].saturate(max(size, 2 * most), most) / here)
+        alone = float(np.mean(paces))
+        report.saturated = {side: [alone * times for times in found] for side, found in times_over.items()}
         report.capacity, report.allowed = 1.0 / alone, LATE * alone
-        served, report.launch = _as_here(profiled, alone, rows)
+        served, report.launch = _at_pace(profiled, alone, beyond, rows)
         for number in range(plan.rounds):
             for at, load in enumerate(plan.loads):
                 progress(f"{load:.0%} of serial capacity", 0.3 + 0.7 * (number + at / len(plan.loads)) / plan.rounds)
                 times = _times(load * report.capacity, plan.seconds, random)
                 for side in random.sample(list(sides), len(sides)):
+                    slower = await pace() / alone
                     first = rows.next
-                    live = await asked[side].play(times)
+                    live = await asked[side].play([slower * time_ for time_ in times]) / slower
                     lengths = [rows.lengths_of(first + place) for place in range(len(times))]
                     block = Block(live, _simulated(served, sides[side], times, lengths))
                     report.blocks.setdefault(load, {name: [] for name in sides})[side].append(block)
@@ -306,26 +322,79 @@ def _simulated(
     return np.array([record.latency for record in simulator.run(arrivals)])
 
 
-def _profiled(path: Path, setting: Setting) -> ServedModel:
-    """Return the model with what its stages cost today, in a loop, on the core that engines will have."""
+async def _profiled(
+    path: Path, setting: Setting, pace: Callable[[], Awaitable[float]], rows: _Rows
+) -> tuple[ServedModel, float]:
+    """Return the model with what its stages cost in a loop, at the pace of 1, on the core that engines will have.
+
+    And how much longer the engine takes for one request after another, as a share. Passes over the profile alternate
+    with the engine; each is taken relative to itself.
+    """
+    with pinned((setting.engine_core,)):
+        again = _profiler(path, setting)
+    passes, beyond = [], []
+    for _ in range(PASSES):
+        here = await pace()
+        with pinned((setting.engine_core,)):
+            served, quick = again(()), again((1,))
+        beyond.append(0.5 * (here + await pace()) / _alone(quick, rows) - 1.0)
+        passes.append(_scaled(served.costs, 1.0 / _alone(served, rows)))
+    return replace(served, costs=_middle(passes)), float(np.median(beyond))
+
+
+def _profiler(path: Path, setting: Setting) -> Callable[[Sequence[int]], ServedModel]:
+    """Return what measures the model at these batch sizes, at all that profiles have if there are none."""
     directory = ModelDirectory.open(path)
     if is_stored_sequence(directory):
-        sequence = profile_sequence(load_sequence(directory, threads=1, backend=setting.backend))
-        return ServedModel(sequence.spec, sequence.costs, max_queued=SLOTS)
+        sequence = load_sequence(directory, threads=1, backend=setting.backend)
+
+        def profile_tokens(batches: Sequence[int]) -> ServedModel:
+            found = profile_sequence(sequence, batches)
+            return ServedModel(found.spec, found.costs, max_queued=SLOTS)
+
+        return profile_tokens
     program = load_program(directory, threads=1, backend=setting.backend).without_entry()
-    program = profile_program(program)
-    return ServedModel(program.spec, program.costs, max_queued=SLOTS)
+
+    def profile(batches: Sequence[int]) -> ServedModel:
+        found = profile_program(program, batches=batches)
+        return ServedModel(found.spec, found.costs, max_queued=SLOTS)
+
+    return profile
 
 
-def _as_here(profiled: ServedModel, alone: float, rows: _Rows) -> tuple[ServedModel, float]:
+def _alone(served: ServedModel, rows: _Rows) -> float:
+    """Return the mean seconds that the rows take by themselves, by profile."""
+    estimate = Estimate(served.spec, served.costs)
+    return float(np.mean([estimate.whole(1, inputs, outputs) for inputs, outputs in rows.lengths()]))
+
+
+def _at_pace(profiled: ServedModel, alone: float, beyond: float, rows: _Rows) -> tuple[ServedModel, float]:
     """Return the model as the engine runs it, and the seconds that a launch takes there beyond the profile.
 
     What one request after another takes longer than by the profile is laid on all launches alike.
     """
-    costs, estimate = profiled.costs, Estimate(profiled.spec, profiled.costs)
-    lengths = rows.lengths()
-    expected = np.mean([estimate.whole(1, inputs, outputs) for inputs, outputs in lengths])
-    launches = np.mean([profiled.spec.stages + (outputs - 1) for _, outputs in lengths])
-    launch = float((alone - expected) / launches)
+    launches = np.mean([profiled.spec.stages + (outputs - 1) for _, outputs in rows.lengths()])
+    loop = alone / (1.0 + beyond)
+    launch = float((alone - loop) / launches)
+    costs = _scaled(profiled.costs, loop)
     stages = tuple(Curve(curve.batches, tuple(max(0.0, s + launch) for s in curve.seconds)) for curve in costs.stages)
     return replace(profiled, costs=replace(costs, stages=stages)), launch
+
+
+def _scaled(costs: ModelCosts, factor: float) -> ModelCosts:
+    def times(curve: Curve) -> Curve:
+        return Curve(curve.batches, tuple(factor * seconds for seconds in curve.seconds))
+
+    slopes = {stage: times(curve) for stage, curve in costs.slopes.items()}
+    return replace(costs, stages=tuple(map(times, costs.stages)), slopes=slopes)
+
+
+def _middle(passes: Sequence[ModelCosts]) -> ModelCosts:
+    """Return the median of several measurements at each batch size."""
+
+    def middle(curves: Sequence[Curve]) -> Curve:
+        return Curve(curves[0].batches, tuple(np.median([curve.seconds for curve in curves], axis=0).tolist()))
+
+    stages = tuple(middle(curves) for curves in zip(*(costs.stages for costs in passes), strict=True))
+    slopes = {stage: middle([costs.slopes[stage] for costs in passes]) for stage in passes[0].slopes}
+    return replace(passes[0], stages=stages, slopes=slopes)

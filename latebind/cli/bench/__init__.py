@@ -7,7 +7,7 @@ from latebind.cli.bench.batching import batching, live
 from latebind.cli.bench.caches import caches
 from latebind.cli.bench.exits import engine, exits
 from latebind.cli.bench.load import flood, load
-from latebind.cli.bench.overhead import scheduler, stages
+from latebind.cli.bench.overhead import boundary, scheduler, stages
 
 app = typer.Typer(
     help="Measure what latebind promises; every command prints its settings.",
@@ -16,5 +16,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (batching, live, exits, engine, caches, calibration, locality, drift, load, flood, scheduler, stages):
+for command in (
+    batching,
+    live,
+    exits,
+    engine,
+    caches,
+    calibration,
+    locality,
+    drift,
+    load,
+    flood,
+    scheduler,
+    stages,
+    boundary,
+):
     app.command()(command)

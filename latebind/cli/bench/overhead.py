@@ -1,13 +1,16 @@
-"""`latebind bench scheduler` and `stages`: what latebind itself costs."""
+"""`latebind bench scheduler`, `stages` and `boundary`: what latebind itself costs."""
 
 from typing import Annotated
 
 import typer
 
+from latebind.bench import boundary as boundary_bench
 from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
-from latebind.cli.bench.options import Seed
-from latebind.cli.console import JsonFile, reporting, save, show
+from latebind.bench.exits import Setting
+from latebind.cli.bench.options import Awake, Core, DoorCore, Seed
+from latebind.cli.console import JsonFile, console, reporting, save, show
+from latebind.engine.awake import kept_awake
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 
 
@@ -79,3 +82,43 @@ def stages(
         ],
     )
     save(json_file, rows)
+
+
+def boundary(
+    policy: Annotated[list[str] | None, typer.Option(help="May be repeated. Default: graph and lazy+.")] = None,
+    backend: Annotated[str, typer.Option(help="What runs the stages.")] = "openvino",
+    requests: Annotated[int, typer.Option(help="Requests of each side.")] = 2000,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    awake: Awake = False,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """What a stage boundary costs in the engine, and how long a stage must be for its boundary to cost little of it.
+
+    Example: `latebind bench boundary --awake`
+    """
+    with reporting(), kept_awake(awake):
+        found = boundary_bench.run(
+            policies=tuple(policy or ("graph", "lazy+")),
+            backend=backend,
+            setting=Setting(door_cores=(door_core,), engine_core=engine_core, seed=seed),
+            requests=requests,
+        )
+    show(
+        f"a boundary where nobody waits, joins or leaves; {requests} requests a side, seed {seed}",
+        [
+            {
+                "policy": one.policy,
+                "backend": one.backend,
+                "stages": f"{one.stages} against 1",
+                "a boundary us": one.microseconds(),
+                f"{MAX_OVERHEAD:.0%} of a stage of ms": f"{one.worth(MAX_OVERHEAD) * 1e3:.2f}",
+            }
+            for one in found
+        ],
+    )
+    console.print(
+        f"`latebind build` makes stages of at least {MIN_STAGE_SECONDS * 1e3:g} ms unless --min-stage-ms says otherwise"
+    )
+    save(json_file, found)

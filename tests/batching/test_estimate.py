@@ -1,0 +1,68 @@
+"""Costs as the engine has them: what launches take beyond their profile is learned, and counts wherever costs do."""
+
+import pytest
+
+from latebind.batching.estimate import Estimate
+from latebind.domain.actions import Run
+from latebind.domain.config import PolicyConfig
+from latebind.domain.costs import Curve
+from latebind.domain.events import Arrived, Event, StageDone
+from latebind.scheduler import Scheduler
+from tests.batching.chains import DECODER, ENCODER, STATIC, chain, config, play
+
+LINEAR = Curve((1, 64), (1.0, 64.0))  # a batch takes as long as its requests one by one
+
+
+def after(served_launch: float, *, times: int = 300) -> Estimate:
+    served = chain(STATIC, ENCODER, DECODER, output_steps=(4,), curve=LINEAR)
+    estimate = Estimate(served.spec, served.costs)
+    for _ in range(times):
+        estimate.observe(2.0 + served_launch, 2, 1, 1)
+    return estimate
+
+
+def test_each_launch_to_come_costs_what_launches_have_cost_more_than_by_the_profile() -> None:
+    plain, found = after(0.0), after(0.5)
+    assert found.launch == pytest.approx(0.5, rel=1e-3)
+    assert found.unit(1, 0) == pytest.approx(1.5, rel=1e-3)
+    assert found.whole(3, inputs=5) == pytest.approx(plain.whole(3, inputs=5) + 0.5 * (1 + 5 + 4), rel=1e-3)
+    assert found.rest(1, 2, 3, 5) == pytest.approx(plain.rest(1, 2, 3, 5) + 0.5 * 1, rel=1e-3)
+    for stage, step in ((1, 0), (1, 2), (2, 0)):
+        parts = found.between(1, stage, step, 5) + found.rest(1, stage, step, 5)
+        assert parts == pytest.approx(found.whole(1, 5))
+
+
+def test_where_launches_cost_more_larger_batches_pay() -> None:
+    """One by one is as quick as together by the profile; with half a second for each launch it is not."""
+    served = chain(STATIC, curve=LINEAR)
+    estimate = Estimate(served.spec, served.costs)
+    assert estimate.worth_batching(16) == 1
+    for _ in range(300):
+        estimate.observe(1.5, 1, 0, 1)
+    assert estimate.worth_batching(16) > 8
+
+
+def test_a_quicker_machine_than_the_profile_says_is_believed_within_reason() -> None:
+    assert after(-0.5).launch == pytest.approx(-0.5, rel=1e-3)
+    assert after(-2.0).launch == -1.0  # never more than half of what a stage takes
+    assert after(-2.0).whole(1) > 0
+
+
+def test_nothing_is_learned_in_a_simulation() -> None:
+    for policy in ("lazy+", "lazy", "graph"):
+        timeline = play(PolicyConfig(policy, shed=False), chain(*(STATIC,) * 5), [0.1 * i for i in range(40)])
+        lanes = timeline.scheduler._lanes.values()
+        assert [lane.estimate.launch for lane in lanes] == [0.0]
+
+
+def test_the_scheduler_hears_how_long_stages_take_and_takes_more_at_once() -> None:
+    scheduler = Scheduler(config(PolicyConfig("lazy+", shed=False), chain(STATIC, max_batch=8, curve=LINEAR)))
+    sizes, now = [], 0.0
+    event: Event = Arrived("net", 1e9, tuple(range(500)), tuple(range(500)))
+    while runs := [action for action in scheduler.handle(event, now) if isinstance(action, Run)]:
+        sizes.append(len(runs[0].requests))
+        now += sizes[-1] + 0.5
+        event = StageDone(0)
+        scheduler.check()
+    assert sizes[0] == 1
+    assert sizes[-2] == 8

@@ -1,0 +1,82 @@
+"""Rows of sequences through the codec: any length up to the longest, and only tokens that the model knows."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from latebind.domain.errors import InvalidRequest
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.server.codec import Codec
+from latebind.server.gateway import Answer
+from latebind.server.limits import Limits
+
+SPEC = ModelSpec(
+    "m",
+    "1",
+    (TensorSpec("tokens", "int64", (6,), padding=0, limit=10),),
+    (TensorSpec("tokens", "int64", (8,), padding=0),),
+    2,
+    4,
+)
+CODEC = Codec(SPEC, Limits())
+
+
+def body(shape: list[int], data: list[Any]) -> bytes:
+    tensor = {"name": "tokens", "datatype": "INT64", "shape": shape, "data": data}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def binary(rows: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[bytes, int]:
+    parameters = {"binary_data_size": rows.nbytes}
+    tensor = {"name": "tokens", "datatype": "INT64", "shape": list(rows.shape), "parameters": parameters}
+    text = json.dumps({"inputs": [tensor]}).encode()
+    return text + rows.tobytes(), len(text)
+
+
+@pytest.mark.parametrize("length", [1, 3, 6])
+def test_rows_of_any_length_are_taken(length: int) -> None:
+    rows = np.arange(2 * length).reshape(2, length) % 10
+    for call in (
+        CODEC.decode(body([2, length], rows.flatten().tolist())),
+        CODEC.decode(body([2, length], rows.tolist())),
+        CODEC.decode(*binary(rows)),
+    ):
+        assert call.rows["tokens"].tolist() == rows.tolist()
+
+
+def test_a_body_without_json_is_one_row_of_any_length() -> None:
+    assert CODEC.decode(np.array([4, 5, 6]).tobytes(), 0).rows["tokens"].tolist() == [[4, 5, 6]]
+    for size in (0, 7, 8 * 7):
+        with pytest.raises(InvalidRequest, match="at most 48"):
+            CODEC.decode(bytes(size), 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "data"),
+    [([1, 7], [1] * 7), ([1, 0], []), ([1], [1]), ([1, 2, 3], [1] * 6), ([1, -2], [1, 1])],
+)
+def test_rows_that_are_too_long_or_none_are_refused(shape: list[int], data: list[int]) -> None:
+    with pytest.raises(InvalidRequest, match=r"rows of 1 to 6|batch"):
+        CODEC.decode(body(shape, data))
+
+
+@pytest.mark.parametrize("token", [-1, 10, 2**62])
+def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
+    for call in ((body([1, 2], [3, token]),), binary(np.array([[3, token]]))):
+        with pytest.raises(InvalidRequest, match="0 to 9"):
+            CODEC.decode(*call)
+
+
+def test_metadata_and_answers_tell_the_length_there_is() -> None:
+    metadata = CODEC.metadata()
+    assert metadata["inputs"] == [{"name": "tokens", "datatype": "INT64", "shape": [-1, -1]}]
+    call = CODEC.decode(body([1, 2], [3, 4]))
+    encoded = CODEC.encode(Answer({"tokens": np.array([[5, 6, 2]])}, (1,)), call, {})
+    assert json.loads(encoded.body)["outputs"][0] | {"data": [5, 6, 2]} == {
+        "name": "tokens",
+        "datatype": "INT64",
+        "shape": [1, 3],
+        "data": [5, 6, 2],
+    }

@@ -30,6 +30,7 @@ class Estimate:
         self.mean_outputs = round(sum(lengths) / len(lengths))
         self.decoder = next((i for i in range(spec.stages) if spec.kind(i) is StageKind.DECODER), None)
         self.launch = 0.0
+        self._least = -0.5 * min(costs.step(i, 1) for i in range(spec.stages))  # a profile may be of a slower moment
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
         self._worth_at = 0.0  # what a launch cost when that was worked out
@@ -46,7 +47,7 @@ class Estimate:
         more = seconds - expected
         if self.launch or abs(more) > NOTHING:
             self.launch += LATEST * (more - self.launch)
-            self.launch = max(self.launch, -0.5 * expected)
+            self.launch = max(self.launch, self._least)
 
     def rest(self, batch: int, stage: int, step: int, inputs: int, outputs: int | None = None) -> float:
         """Return the seconds from before step `step` of `stage` to the end, in a batch of this size.

@@ -43,8 +43,8 @@ def test_where_launches_cost_more_larger_batches_pay() -> None:
 
 
 def test_a_quicker_machine_than_the_profile_says_is_believed_within_reason() -> None:
-    assert after(-0.5).launch == pytest.approx(-0.5, rel=1e-3)
-    assert after(-2.0).launch == -1.0  # never more than half of what a stage takes
+    assert after(-0.3).launch == pytest.approx(-0.3, rel=1e-3)
+    assert after(-2.0).launch == -0.5  # never more than half of what the shortest stage takes alone
     assert after(-2.0).whole(1) > 0
 
 
@@ -65,4 +65,4 @@ def test_the_scheduler_hears_how_long_stages_take_and_takes_more_at_once() -> No
         event = StageDone(0)
         scheduler.check()
     assert sizes[0] == 1
-    assert sizes[-2] == 8
+    assert sizes[-2] == 6  # the smallest that is within 2 % of the best, which is 1 + 0.5 / 8 seconds for each

@@ -1,7 +1,15 @@
 """What `lazy+` decides, by simulation of a few requests each. A stage takes one second unless said otherwise."""
 
+import pytest
+
+from latebind.batching.estimate import Estimate
+from latebind.batching.lazy_plus import gathered
+from latebind.batching.queue import Queue
+from latebind.batching.request import Request
+from latebind.batching.table import SubBatch
+from latebind.batching.view import ModelView
 from latebind.domain.actions import Outcome
-from latebind.domain.config import PolicyConfig, ServedModel
+from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.simulation.workloads import Arrival
 from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends
@@ -113,17 +121,41 @@ def test_a_batch_that_another_model_has_waited_for_is_joined_no_more() -> None:
     assert records[3] > 43
 
 
-def test_newcomers_of_a_decoder_gather_where_catching_up_costs_few_as_much_as_many() -> None:
-    """Reading takes eight seconds for any number. Those who come together join; one who comes alone waits for more."""
-    reading, step = Curve((1, 64), (8.0, 8.0)), Curve((1, 64), (1.0, 1.0))
-    served = chain(STATIC, DECODER, output_steps=(40,), max_batch=8)
-    served = ServedModel(served.spec, ModelCosts((reading, step), output_steps=(40,)), 1000)
-    first = [Arrival(0.1 * i, "net", LONG, 1, outputs=40) for i in range(4)]
-    late = [Arrival(20 + 2.0 * i, "net", LONG, 1, outputs=40) for i in range(4)]
-    timeline = Timeline(config(plus(), served))
-    timeline.run([*first, *late])
-    groups = [requests for _, stage, requests in timeline.ran if stage == 0]
-    assert len(groups[-1]) > 1
+@pytest.mark.parametrize(("reading", "groups"), [((8.0, 8.0), [False, False, True]), ((1.0, 64.0), [True] * 3)])
+def test_newcomers_of_a_decoder_gather_where_catching_up_costs_few_as_much_as_many(
+    reading: tuple[float, float], groups: list[bool]
+) -> None:
+    """They come once a second, eight run: groups of sqrt(2 * 0.2 * 8 * 8) where reading costs eight for any number."""
+    costs = ModelCosts((Curve((1, 64), reading), Curve((1, 64), (1.0, 1.0))), output_steps=(40,))
+    spec = chain(STATIC, DECODER).spec
+    top = SubBatch(spec, {i: Request(i, "net", i, LONG, 0.0) for i in range(8)}, stage=1)
+    found = []
+    for coming in (1, 4, 12):
+        queue = Queue()
+        for i in range(12):
+            queue.add(Request(100 + i, "net", i, LONG, float(i)))
+        for i in range(12 - coming):
+            queue.remove(100 + i)
+        found.append(gathered(ModelView(spec, Estimate(spec, costs), queue), top, coming, 11.0))
+    assert found == groups
+
+
+@pytest.mark.parametrize(("step", "groups"), [((1.0, 1.0), [False, True]), ((1.0, 64.0), [False, False])])
+def test_of_a_crowd_as_many_join_at_once_as_the_empty_places_cost(
+    step: tuple[float, float], groups: list[bool]
+) -> None:
+    """Reading costs sixteen for any number; an empty place costs nothing where a step costs by the request."""
+    costs = ModelCosts((Curve((1, 64), (16.0, 16.0)), Curve((1, 64), step)), output_steps=(60,))
+    spec = chain(STATIC, DECODER, max_batch=16).spec
+    queue = Queue()
+    for i in range(40):
+        queue.add(Request(100 + i, "net", i, LONG, float(i)))
+    model = ModelView(spec, Estimate(spec, costs), queue)
+    found = []
+    for coming in (4, 10):
+        top = SubBatch(spec, {i: Request(i, "net", i, LONG, 0.0) for i in range(16 - coming)}, stage=1)
+        found.append(gathered(model, top, coming, 40.0))
+    assert found == groups
 
 
 def test_of_a_crowd_only_those_who_will_be_in_time_even_so_are_begun() -> None:

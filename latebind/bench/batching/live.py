@@ -4,8 +4,8 @@ One engine for each policy, all with the same model directory, backend and core,
 for every policy and load, the same arrivals for all. Loads are multiples of what the engine answers one after another.
 Seconds of a request are those from the engine's hearing of it to its answer.
 
-A machine that others share changes its speed within seconds, by a third and more. So before each block the serial engine is
-asked for a while, one request after another. How long these take sets the pace of the block: arrivals keep to it, and
+A machine that others share changes its speed within seconds, by a third and more. So before each block the serial
+engine is asked for a while, one request after another. How long these take sets the pace: arrivals keep to it, and
 seconds are given at the mean pace of the whole run. Likewise the profile that is simulated with.
 """
 

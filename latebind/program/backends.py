@@ -2,7 +2,7 @@
 
 import importlib.util
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -26,28 +26,38 @@ def hand_on(*inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 class Backend(Protocol):
-    """Makes stages fast. `exact` backends compute in the model's precision, others need a tolerance to be allowed."""
+    """Makes stages fast. `exact` backends compute in the model's precision, others need a tolerance to be allowed.
+
+    Where `fixed`, a batch of a size that was compiled for is quicker than one of any other size.
+    """
 
     exact: bool
+    fixed: bool
 
     def unavailable(self) -> str | None:
         """Return why this backend cannot be used on this machine and what to install, or None if it can."""
 
-    def compile(self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int) -> StageFunction:
-        """Return a callable for the graph that uses `threads` threads."""
+    def compile(
+        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+    ) -> StageFunction:
+        """Return a callable for the graph that uses `threads` threads; batches of these sizes come most."""
 
 
 class Eager:
     """Torch, operator by operator."""
 
     exact = True
+    fixed = False
 
     def unavailable(self) -> str | None:
         """Eager is always there."""
         return None
 
-    def compile(self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int) -> StageFunction:
+    def compile(
+        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+    ) -> StageFunction:
         """Rebuild the graph as a module; the number of threads is the process's."""
+        del sizes
         torch.set_num_threads(threads)
         module = rebuild(graph, weights)
 
@@ -63,6 +73,7 @@ class Inductor:
     """`torch.compile` with frozen weights."""
 
     exact = True
+    fixed = False
 
     def unavailable(self) -> str | None:
         """Inductor writes C++ and needs a compiler for it."""
@@ -70,8 +81,11 @@ class Inductor:
             return None
         return "torch.compile needs a C++ compiler: install g++ or clang++"
 
-    def compile(self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int) -> StageFunction:
+    def compile(
+        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+    ) -> StageFunction:
         """Compile for a batch of one and for larger ones; takes seconds a stage unless torch's own cache has it."""
+        del sizes
         torch.set_num_threads(threads)
         return compile_with_inductor(graph, rebuild(graph, weights))
 
@@ -80,6 +94,7 @@ class OpenVino:
     """OpenVINO on the CPU, computing in float32."""
 
     exact = True
+    fixed = True
     precision = "f32"
 
     def unavailable(self) -> str | None:
@@ -88,9 +103,12 @@ class OpenVino:
             return None
         return "OpenVINO is not installed: pip install 'latebind[openvino]'"
 
-    def compile(self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int) -> StageFunction:
+    def compile(
+        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+    ) -> StageFunction:
         """Convert the graph in memory and compile it; weights are converted and copied."""
-        return compile_with_openvino(graph, rebuild(graph, weights), threads=threads, precision=self.precision)
+        module = rebuild(graph, weights)
+        return compile_with_openvino(graph, module, threads=threads, precision=self.precision, sizes=sizes)
 
 
 class OpenVinoBf16(OpenVino):

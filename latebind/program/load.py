@@ -1,5 +1,7 @@
 """From a verified model directory to a running program. Nothing that lies in the directory is executed."""
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from latebind.domain.errors import RepositoryError
@@ -47,11 +49,16 @@ def compile_module(
     return compile_graph(exported.graph, exported.weights, backend=backend, threads=threads)
 
 
-def compile_graph(graph: Graph, weights: dict[str, Tensor], *, backend: str, threads: int) -> StageFunction:
-    """Compile a graph, whole or a stage, to a backend by its name; an empty stage hands on what it gets."""
+def compile_graph(
+    graph: Graph, weights: dict[str, Tensor], *, backend: str, threads: int, sizes: Sequence[int] = (1,)
+) -> StageFunction:
+    """Compile a graph, whole or a stage, to a backend by its name; an empty stage hands on what it gets.
+
+    `sizes` are the batches that come most.
+    """
     if not graph.nodes:
         return hand_on
-    return backend_named(backend).compile(graph, weights, threads=threads)
+    return backend_named(backend).compile(graph, weights, threads=threads, sizes=sizes)
 
 
 def compile_stages(

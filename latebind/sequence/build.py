@@ -14,6 +14,7 @@ from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import TensorSpec
 from latebind.program.backends import backend_named
 from latebind.program.build import Progress, check_settings, tell_nobody
+from latebind.program.graph import Graph
 from latebind.program.load import compile_graph
 from latebind.program.measure import median_seconds
 from latebind.program.profile import Profile, this_hardware
@@ -24,7 +25,7 @@ from latebind.sequence.decoding import answer_all
 from latebind.sequence.export import TOKENS, ExportedSequence, SequenceModule, as_sequence, export_sequence
 from latebind.sequence.measure import measure_sequence
 from latebind.sequence.padding import lengths
-from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram
+from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram, step_sizes
 from latebind.sequence.stored import write_sequence
 from latebind.sequence.verify import sequence_error
 
@@ -140,8 +141,10 @@ def compiled(
 ) -> SequenceProgram:
     """Return the exported model on a backend, with costs that nobody has measured."""
 
-    def on(graph: object) -> Named:
-        return Named.of(graph, compile_graph(graph, exported.weights, backend=backend, threads=threads))  # type: ignore[arg-type]
+    sizes = step_sizes(backend, model.max_batch)
+
+    def on(graph: Graph, *, sizes: tuple[int, ...] = (1,)) -> Named:
+        return Named.of(graph, compile_graph(graph, exported.weights, backend=backend, threads=threads, sizes=sizes))
 
     nothing = Curve((1,), (0.0,))
     return SequenceProgram(
@@ -152,7 +155,8 @@ def compiled(
         marks=marks,
         parts=exported.parts,
         encoders={length: on(graph) for length, graph in exported.encoders.items()},
-        step=on(exported.step),
+        step=on(exported.step, sizes=sizes or (1,)),
+        sizes=sizes,
         costs_fit=False,
     )
 

@@ -46,12 +46,13 @@ class Decoding:
             self._rows.end(slot)
         self._complete.intersection_update(slots)
         order = self._rows.together(slots)
-        state = self._rows.first(len(order))
+        count = len(order)
+        state = self._rows.first(self._program.step_size(count))  # rows behind the last are anybody's or nobody's
         changed = self._program.step(*state.values())
-        tokens = changed.pop(LOGITS).argmax(dim=1).numpy()
-        self._rows.change(changed)
-        self._write(order, tokens, state[POSITION].numpy())
-        state[TOKEN].numpy()[:] = tokens
+        tokens = changed.pop(LOGITS)[:count].argmax(dim=1).numpy()
+        self._rows.change({name: rows[:count] for name, rows in changed.items()})
+        self._write(order, tokens, state[POSITION][:count].numpy())
+        state[TOKEN].numpy()[:count] = tokens
         return [slot for slot in order if slot in self._complete]
 
     def _write(self, order: list[int], tokens: Tokens, positions: Tokens) -> None:

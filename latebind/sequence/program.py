@@ -7,10 +7,11 @@ from torch import Tensor
 
 from latebind.domain.costs import ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
-from latebind.program.backends import StageFunction
+from latebind.program.backends import StageFunction, backend_named
 from latebind.program.graph import Graph
 from latebind.sequence.state import Part
 
+STEP_SIZES = (1, 2, 4, 8)  # batches for which a step is compiled; up to the last, a batch is taken to the next of them
 KINDS = (StageKind.STATIC, StageKind.DECODER)  # of the two stages: reading, and each step of writing
 
 
@@ -44,7 +45,8 @@ class Named:
 class SequenceProgram:
     """A sequence model that can run. `encoders` by the length of the longest input that they take, ascending.
 
-    `step` takes token and position `(B,)` and all `parts` of the state `(B, ...)` in their order. `costs_fit` is False
+    `step` takes token and position `(B,)` and all `parts` of the state `(B, ...)` in their order, best in batches of
+    `sizes`, as far as those go. `costs_fit` is False
     where the costs were measured elsewhere.
     """
 
@@ -56,6 +58,7 @@ class SequenceProgram:
     parts: tuple[Part, ...]
     encoders: Mapping[int, Named]
     step: Named
+    sizes: tuple[int, ...]
     costs_fit: bool
 
     @property
@@ -63,8 +66,17 @@ class SequenceProgram:
         """The most tokens of an answer, its end included."""
         return self.spec.outputs[0].shape[0]
 
+    def step_size(self, batch: int) -> int:
+        """Return how many rows a step is best run on for so many requests."""
+        return next((size for size in self.sizes if size >= batch), batch)
+
     def encode(self, tokens: Tensor, lengths: Tensor) -> dict[str, Tensor]:
         """Return the state for padded rows `(B, longest input)` int64 of so many tokens `(B,)` int64."""
         longest = int(lengths.max())
         length = next(length for length in self.encoders if length >= longest)
         return self.encoders[length](tokens[:, :length].contiguous(), lengths)
+
+
+def step_sizes(backend: str, max_batch: int) -> tuple[int, ...]:
+    """Return for which batches a step is to be compiled."""
+    return tuple(size for size in STEP_SIZES if size <= max_batch) if backend_named(backend).fixed else ()

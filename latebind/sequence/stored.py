@@ -12,7 +12,7 @@ from latebind.program.stored import StoredModel, read_model, read_profile
 from latebind.repository.directory import MODEL, PROFILE, WEIGHTS, ModelDirectory, json_bytes
 from latebind.repository.tensors import read_tensors, tensor_bytes
 from latebind.sequence.export import LENGTH, LOGITS, TOKENS, ExportedSequence
-from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram
+from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram, step_sizes
 from latebind.sequence.state import POSITION, TOKEN, Part
 
 SEQUENCE = "sequence.json"
@@ -67,6 +67,7 @@ def load_sequence(directory: ModelDirectory, *, threads: int = 1, backend: str |
         length: Named.of(graph, compile_graph(graph, weights, backend=chosen, threads=threads))
         for length, graph in encoders.items()
     }
+    sizes = step_sizes(chosen, model.max_batch)
     return SequenceProgram(
         spec=model.spec(),
         costs=profile.costs(),
@@ -75,7 +76,8 @@ def load_sequence(directory: ModelDirectory, *, threads: int = 1, backend: str |
         marks=stored.marks,
         parts=stored.parts,
         encoders=compiled,
-        step=Named.of(step, compile_graph(step, weights, backend=chosen, threads=threads)),
+        step=Named.of(step, compile_graph(step, weights, backend=chosen, threads=threads, sizes=sizes or (1,))),
+        sizes=sizes,
         costs_fit=len(profile.stages) == len(KINDS) and profile.matches_this_machine(threads=threads, backend=chosen),
     )
 

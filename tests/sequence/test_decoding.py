@@ -1,6 +1,7 @@
 """Sequence models in a worker: the answers are those of each request alone, whatever the schedule."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,9 +104,18 @@ def test_all_answers_at_once_are_those_of_each(loaded: dict[str, LoadedModel]) -
 def test_an_answer_without_an_end_stops_where_it_may_be_no_longer(loaded: dict[str, LoadedModel]) -> None:
     program = loaded["backwards"].program
     assert isinstance(program, SequenceProgram)
-    never = program.marks.__class__(program.marks.start, 999, program.marks.padding)
-    endless = SequenceProgram(
-        program.spec, program.costs, "eager", 1, never, program.parts, program.encoders, program.step, costs_fit=True
-    )
+    never = replace(program.marks, end=999)
+    endless = replace(program, marks=never)
     answers = answer_all(endless, rows_of([[5, 6]]).numpy())
     assert np.count_nonzero(answers[0]) == program.longest_output
+
+
+@pytest.mark.parametrize("sizes", [(), (1, 2, 4, 8), (3, 8)])
+def test_rows_that_fill_up_a_batch_to_a_better_size_change_nothing(
+    loaded: dict[str, LoadedModel], sizes: tuple[int, ...]
+) -> None:
+    program = loaded["backwards"].program
+    assert isinstance(program, SequenceProgram)
+    sentences = some_sentences(30, seed=3)
+    answers = answer_all(replace(program, sizes=sizes), rows_of(sentences).numpy())
+    assert [[int(word) for word in row if word] for row in answers] == [backwards(words) for words in sentences]

@@ -3,22 +3,20 @@
 from itertools import accumulate
 from math import ceil
 
+from latebind.batching.pace import Pace
 from latebind.domain.costs import ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
 
 NEARLY = 1.02  # times the least seconds a request
-LATEST = 1 / 32  # of the average of what launches cost more than by the profile: how much the latest one counts
-NOTHING = 1e-6  # seconds: less than that is rounding
-CHANGED = 0.1  # share by which that average has changed when the largest batch is worked out anew
+CHANGED = 0.1  # share by which the cost of a launch has changed when the largest batch is worked out anew
 TYPICAL_STEPS = 20  # of an input
 
 
 class Estimate:
     """Seconds of work of one model, from its profile. `outputs` is how long an answer is taken to be, in steps.
 
-    It covers the share `coverage` of the answers in training data (section IV-C). A profile is taken in a loop; what
-    each launch costs beyond it where it is served (`launch`: a core that was idle, cold caches, events and replies) is
-    learned from the launches seen (`observe`). In a simulation there is no such thing.
+    It covers the share `coverage` of the answers in training data (section IV-C). How launches differ from the profile
+    where they are served is learned from those seen (`observe`) and counts in all figures.
     """
 
     def __init__(self, spec: ModelSpec, costs: ModelCosts, *, coverage: float = 0.9) -> None:
@@ -29,8 +27,7 @@ class Estimate:
         self.fewest_outputs = lengths[0]
         self.mean_outputs = round(sum(lengths) / len(lengths))
         self.decoder = next((i for i in range(spec.stages) if spec.kind(i) is StageKind.DECODER), None)
-        self.launch = 0.0
-        self._least = -0.5 * min(costs.step(i, 1) for i in range(spec.stages))  # a profile may be of a slower moment
+        self.pace = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(spec.stages)))
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
         self._worth_at = 0.0  # what a launch cost when that was worked out
@@ -44,10 +41,7 @@ class Estimate:
         expected = table.unit[stage]
         if inputs > 1:
             expected += (table.slope[stage] - table.slope[stage + 1]) * (inputs - 1)
-        more = seconds - expected
-        if self.launch or abs(more) > NOTHING:
-            self.launch += LATEST * (more - self.launch)
-            self.launch = max(self.launch, self._least)
+        self.pace.observe(expected, seconds)
 
     def rest(self, batch: int, stage: int, step: int, inputs: int, outputs: int | None = None) -> float:
         """Return the seconds from before step `step` of `stage` to the end, in a batch of this size.
@@ -55,18 +49,19 @@ class Estimate:
         `outputs` are the steps of the longest answer in it, as expected if left out.
         """
         table = self._table(batch)
-        expected = self.outputs if outputs is None else outputs
-        seconds = table.once[stage] + table.encoder[stage] * inputs + table.decoder[stage] * max(expected, 1)
+        expected = max(1, self.outputs if outputs is None else outputs)
+        seconds = table.once[stage] + table.encoder[stage] * inputs + table.decoder[stage] * expected
         if inputs > 1:
             seconds += table.slope[stage] * (inputs - 1)
+        ahead = 0
         if step and stage < self._spec.stages:
             kind = self._spec.kind(stage)
             ahead = max(0, min(step, (inputs if kind is StageKind.ENCODER else expected) - 1))
-            seconds -= ahead * (table.unit[stage] + self.launch)
-        if self.launch:
-            steps = self._encoders[stage] * inputs + self._decoders[stage] * max(expected, 1)
-            seconds += self.launch * (self._once[stage] + steps)
-        return seconds
+            seconds -= ahead * table.unit[stage]
+        if not self.pace.known:
+            return seconds
+        launches = self._once[stage] + self._encoders[stage] * inputs + self._decoders[stage] * expected - ahead
+        return self.pace.factor * seconds + self.pace.launch * launches
 
     def whole(self, batch: int, inputs: int = 1, outputs: int | None = None) -> float:
         """Return the seconds of the whole model."""
@@ -78,16 +73,16 @@ class Estimate:
         seconds = table.once[0] - table.once[stage] + (table.encoder[0] - table.encoder[stage]) * inputs
         if inputs > 1:
             seconds += (table.slope[0] - table.slope[stage]) * (inputs - 1)
-        if step and self._spec.kind(stage) is StageKind.ENCODER:
-            seconds += step * (table.unit[stage] + self.launch)
-        if self.launch:
-            steps = (self._encoders[0] - self._encoders[stage]) * inputs
-            seconds += self.launch * (self._once[0] - self._once[stage] + steps)
-        return seconds
+        steps = step if step and self._spec.kind(stage) is StageKind.ENCODER else 0
+        seconds += steps * table.unit[stage]
+        if not self.pace.known:
+            return seconds
+        launches = self._once[0] - self._once[stage] + (self._encoders[0] - self._encoders[stage]) * inputs + steps
+        return self.pace.factor * seconds + self.pace.launch * launches
 
     def unit(self, batch: int, stage: int) -> float:
         """Return the seconds of one step of a stage."""
-        return self._table(batch).unit[stage] + self.launch
+        return self.pace.factor * self._table(batch).unit[stage] + self.pace.launch
 
     def worth_batching(self, most: int) -> int:
         """Return the smallest batch, of at most `most`, that is nearly as quick for each request in it as any.
@@ -97,9 +92,10 @@ class Estimate:
         """
         if self.decoder is not None:
             return most
-        if abs(self.launch - self._worth_at) > CHANGED * abs(self._worth_at):
+        launch = self.pace.launch / self.pace.factor
+        if abs(launch - self._worth_at) > CHANGED * abs(self._worth_at):
             self._worth.clear()
-            self._worth_at = self.launch
+            self._worth_at = launch
         found = self._worth.get(most)
         if found is None:
             inputs = TYPICAL_STEPS if self._spec.kinds else 1

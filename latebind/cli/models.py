@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
+from latebind.batching.estimate import Estimate
 from latebind.cli.console import JsonFile, console, milliseconds, percent, reporting, save, show
+from latebind.domain.costs import ModelCosts
+from latebind.domain.model import ModelSpec
 from latebind.learned.stored import read_caches
 from latebind.program.stored import read_model, read_profile
 from latebind.repository.directory import ModelDirectory
@@ -38,7 +41,7 @@ def models(
                     "stages": len(costs.stages),
                     "backend": model.backend,
                     "max batch": model.max_batch,
-                    "ms at batch 1": milliseconds(costs.remaining(0, 1)),
+                    "ms at batch 1": milliseconds(alone(model.spec(), costs)),
                     "weights MB": f"{costs.weight_bytes / 1e6:.2f}",
                     "exits behind": " ".join(str(cache.stage) for cache in caches.lookups) if caches else "none",
                     "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "the same",
@@ -62,3 +65,9 @@ def models(
     elif stages:
         console.print("every stage: --stages")
     save(json_file, {"models": rows, "stages": stages})
+
+
+def alone(spec: ModelSpec, costs: ModelCosts) -> float:
+    """Return the seconds that a request takes by itself; of a sequence model one of average length."""
+    estimate = Estimate(spec, costs)
+    return estimate.whole(1, estimate.mean_outputs, estimate.mean_outputs)

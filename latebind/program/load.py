@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from latebind.domain.errors import RepositoryError
+from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.program.backends import StageFunction, backend_named, hand_on
 from latebind.program.export import export
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs
 from latebind.program.program import Program
 from latebind.program.stored import read_graph, read_model, read_profile, read_stages
-from latebind.repository.directory import WEIGHTS, ModelDirectory
+from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors
 
 
@@ -21,6 +21,8 @@ def load_program(directory: ModelDirectory, *, threads: int = 1, backend: str | 
     The backend is the one that `build` found best unless another is named. Raises `RepositoryError` for a directory
     whose files do not fit together or whose graph does not run, `ConfigError` for a backend that cannot be used here.
     """
+    if SEQUENCE in directory.files:
+        raise ConfigError(f"{directory.path} is a sequence model, which has no learned caches: serve it as it is")
     model = read_model(directory)
     chosen = backend if backend is not None else model.backend
     profile = read_profile(directory)

@@ -26,6 +26,7 @@ MODEL = "model.json"
 GRAPH = "graph.json"
 WEIGHTS = "weights.safetensors"
 PROFILE = "profile.json"
+SEQUENCE = "sequence.json"  # of sequence models only, beside graphs of their own
 CACHES = "caches"
 
 T = TypeVar("T")

@@ -9,13 +9,12 @@ from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.load import compile_graph
 from latebind.program.profile import Profile
 from latebind.program.stored import StoredModel, read_model, read_profile
-from latebind.repository.directory import MODEL, PROFILE, WEIGHTS, ModelDirectory, json_bytes
+from latebind.repository.directory import MODEL, PROFILE, SEQUENCE, WEIGHTS, ModelDirectory, json_bytes
 from latebind.repository.tensors import read_tensors, tensor_bytes
 from latebind.sequence.export import LENGTH, LOGITS, TOKENS, ExportedSequence
 from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram, step_sizes
-from latebind.sequence.state import POSITION, TOKEN, Part
+from latebind.sequence.state import POSITION, TOKEN, Change, Part
 
-SEQUENCE = "sequence.json"
 FORMAT = 1
 
 
@@ -109,6 +108,7 @@ def _check(
         and {spec.name for spec in step.output_specs()} <= {LOGITS, *parts}
         and step.outputs[0][0] == LOGITS
         and all(_encodes(graph, length, parts) for length, graph in encoders.items())
+        and all(_changes(part, model.outputs[0].shape[0]) for part in stored.parts)
     )
     if not right:
         raise RepositoryError(f"{directory.path}: {SEQUENCE}, {MODEL} and the graphs do not fit: build the model again")
@@ -122,3 +122,8 @@ def _encodes(graph: Graph, length: int, parts: dict[str, Part]) -> bool:
         and all(a <= b for a, b in zip(spec.shape, parts[spec.name].shape, strict=True))
         for spec in graph.output_specs()
     )
+
+
+def _changes(part: Part, longest_output: int) -> bool:
+    """Tell whether a part that is written by position has an axis for the positions."""
+    return part.change is not Change.WRITTEN or part.shape[part.axis : part.axis + 1] == (longest_output,)

@@ -23,13 +23,24 @@ def after(served_launch: float, *, times: int = 300) -> Estimate:
 
 def test_each_launch_to_come_costs_what_launches_have_cost_more_than_by_the_profile() -> None:
     plain, found = after(0.0), after(0.5)
-    assert found.launch == pytest.approx(0.5, rel=1e-3)
+    assert found.pace.launch == pytest.approx(0.5, rel=1e-3)
     assert found.unit(1, 0) == pytest.approx(1.5, rel=1e-3)
     assert found.whole(3, inputs=5) == pytest.approx(plain.whole(3, inputs=5) + 0.5 * (1 + 5 + 4), rel=1e-3)
     assert found.rest(1, 2, 3, 5) == pytest.approx(plain.rest(1, 2, 3, 5) + 0.5 * 1, rel=1e-3)
     for stage, step in ((1, 0), (1, 2), (2, 0)):
         parts = found.between(1, stage, step, 5) + found.rest(1, stage, step, 5)
         assert parts == pytest.approx(found.whole(1, 5))
+
+
+def test_a_machine_that_is_slower_all_over_is_not_taken_for_dear_launches() -> None:
+    served = chain(STATIC, DECODER, output_steps=(4,), curve=LINEAR)
+    estimate = Estimate(served.spec, served.costs)
+    for i in range(600):
+        batch = 1 + i % 16
+        estimate.observe(1.5 * batch + 0.2, batch, 1, 1)
+    assert estimate.pace.factor == pytest.approx(1.5, rel=0.1)
+    assert estimate.pace.launch == pytest.approx(0.2, abs=0.45)
+    assert estimate.unit(8, 1) == pytest.approx(12.2, rel=0.05)
 
 
 def test_where_launches_cost_more_larger_batches_pay() -> None:
@@ -43,8 +54,8 @@ def test_where_launches_cost_more_larger_batches_pay() -> None:
 
 
 def test_a_quicker_machine_than_the_profile_says_is_believed_within_reason() -> None:
-    assert after(-0.3).launch == pytest.approx(-0.3, rel=1e-3)
-    assert after(-2.0).launch == -0.5  # never more than half of what the shortest stage takes alone
+    assert after(-0.3).pace.launch == pytest.approx(-0.3, rel=1e-3)
+    assert after(-2.0).pace.launch == -0.5  # never more than half of what the shortest stage takes alone
     assert after(-2.0).whole(1) > 0
 
 
@@ -52,7 +63,7 @@ def test_nothing_is_learned_in_a_simulation() -> None:
     for policy in ("lazy+", "lazy", "graph"):
         timeline = play(PolicyConfig(policy, shed=False), chain(*(STATIC,) * 5), [0.1 * i for i in range(40)])
         lanes = timeline.scheduler._lanes.values()
-        assert [lane.estimate.launch for lane in lanes] == [0.0]
+        assert [lane.estimate.pace.known for lane in lanes] == [False]
 
 
 def test_the_scheduler_hears_how_long_stages_take_and_takes_more_at_once() -> None:

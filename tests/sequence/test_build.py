@@ -10,12 +10,13 @@ from torch import Tensor
 
 from latebind.domain.errors import ConfigError, ExportError, RepositoryError
 from latebind.domain.model import StageKind, TensorSpec
+from latebind.program.load import load_program
 from latebind.program.stored import read_spec_and_costs
-from latebind.repository.directory import ModelDirectory
+from latebind.repository.directory import SEQUENCE, ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.sequence.build import build_sequence
 from latebind.sequence.export import lengths_for
-from latebind.sequence.stored import SEQUENCE, load_sequence
+from latebind.sequence.stored import load_sequence
 from tests.sequences import LONGEST, WORDS, Backwards, rows_of, some_sentences
 
 
@@ -109,3 +110,8 @@ def test_a_module_that_cannot_be_served_is_refused_with_the_reason(
 def test_rows_that_are_no_tokens_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="int64"):
         build_sequence(Backwards(), torch.zeros(2, 5), directory=tmp_path / "m", name="m", backends=["eager"])
+
+
+def test_what_is_for_networks_without_steps_says_so(directory: ModelDirectory) -> None:
+    with pytest.raises(ConfigError, match="sequence model"):
+        load_program(directory)

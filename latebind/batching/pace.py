@@ -1,0 +1,41 @@
+"""How launches differ from their profile where they are served, learned from those seen: a line, fitted as they come.
+
+A profile is taken in a loop and at another time. A machine that others share is slower or quicker all over (`factor`);
+and each launch takes a while whatever its batch (`launch`): the core was idle, caches are cold, events and replies.
+"""
+
+LATEST = 1 / 32  # how much the latest launch counts in an average
+DOUBT = 0.1  # as a share of what launches take: so far apart must they be to tell the factor from the launch
+NOTHING = 1e-6  # seconds: less than that is rounding
+
+
+class Pace:
+    """Seconds are `factor` times those of the profile and `launch` more for each launch; in a simulation, as profiled.
+
+    `least` is the least that a launch may be taken to cost; below 0, for a profile may be of a slower moment.
+    """
+
+    def __init__(self, least: float) -> None:
+        self.factor = 1.0
+        self.launch = 0.0
+        self.known = False  # whether anything has differed
+        self._least = least
+        self._expected = self._seen = 0.0  # averages
+        self._variance = self._covariance = 0.0
+
+    def observe(self, expected: float, seconds: float) -> None:
+        """Hear that a launch took so long, where the profile says `expected`."""
+        if not self.known:
+            if abs(seconds - expected) <= NOTHING:
+                return
+            self.known = True
+            self._expected = self._seen = expected
+        apart, other = expected - self._expected, seconds - self._seen
+        self._expected += LATEST * apart
+        self._seen += LATEST * other
+        self._variance = (1.0 - LATEST) * (self._variance + LATEST * apart * apart)
+        self._covariance = (1.0 - LATEST) * (self._covariance + LATEST * apart * other)
+        doubt = (DOUBT * self._expected) ** 2
+        if doubt:
+            self.factor = max(0.1, (self._covariance + doubt) / (self._variance + doubt))
+        self.launch = max(self._least, self._seen - self.factor * self._expected)

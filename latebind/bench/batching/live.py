@@ -1,7 +1,7 @@
 """Batching policies on the live engine, and the same requests simulated with the costs that the model was built with.
 
 One engine for each policy, all with the same model directory, backend and core, asked in turn: each round has a block
-for every policy and load, the same arrivals for all. Loads are multiples of what the engine answers one after another.
+for every policy and load, the same rows and arrivals for all. Loads are multiples of what the engine answers one after another.
 Seconds of a request are those from the engine's hearing of it to its answer.
 
 A machine that others share changes its speed within seconds, by a third and more. So before each block the serial
@@ -185,10 +185,15 @@ async def _measure(
         report = LiveReport(model, setting.seed, capacity=0.0, allowed=0.0, saturated={side: [] for side in sides})
         size = round(plan.seconds / await asked["serial"].saturate(WARM_UP, 1))
         pacing = max(WARM_UP // 4, round(PACED * size / plan.seconds))
+        served = ServedModel(*read_spec_and_costs(ModelDirectory.open(path)))
+        typical = _alone(served, rows.lengths()) / _alone(served, rows.lengths()[:pacing])
         paces: list[float] = []
 
         async def pace() -> float:
-            paces.append(await asked["serial"].saturate(pacing, 1))
+            """Return how long a request takes now, one after another; always asked with the same rows."""
+            rows.next, following = 0, rows.next
+            paces.append(typical * await asked["serial"].saturate(pacing, 1))
+            rows.next = following
             return paces[-1]
 
         progress("measuring what stages cost", 0.1)
@@ -208,9 +213,9 @@ async def _measure(
             for at, load in enumerate(plan.loads):
                 progress(f"{load:.0%} of serial capacity", 0.3 + 0.7 * (number + at / len(plan.loads)) / plan.rounds)
                 times = _times(load * report.capacity, plan.seconds, random)
+                first = rows.next
                 for side in random.sample(list(sides), len(sides)):
-                    slower = await pace() / alone
-                    first = rows.next
+                    slower, rows.next = await pace() / alone, first
                     live = await asked[side].play([slower * time_ for time_ in times]) / slower
                     lengths = [rows.lengths_of(first + place) for place in range(len(times))]
                     block = Block(live, _simulated(served, sides[side], times, lengths))
@@ -265,7 +270,7 @@ class _Rows:
 
     def lengths(self) -> list[tuple[int, int]]:
         """Return the lengths of all rows that have been answered."""
-        return [self.lengths_of(row) for row in (self._answers or range(1))]
+        return [self.lengths_of(row) for row in (sorted(self._answers) or range(1))]
 
 
 @dataclass(slots=True)
@@ -337,8 +342,8 @@ async def _profiled(
         here = await pace()
         with pinned((setting.engine_core,)):
             served, quick = again(()), again((1,))
-        beyond.append(0.5 * (here + await pace()) / _alone(quick, rows) - 1.0)
-        passes.append(_scaled(served.costs, 1.0 / _alone(served, rows)))
+        beyond.append(0.5 * (here + await pace()) / _alone(quick, rows.lengths()) - 1.0)
+        passes.append(_scaled(served.costs, 1.0 / _alone(served, rows.lengths())))
     return replace(served, costs=_middle(passes)), float(np.median(beyond))
 
 
@@ -362,10 +367,10 @@ def _profiler(path: Path, setting: Setting) -> Callable[[Sequence[int]], ServedM
     return profile
 
 
-def _alone(served: ServedModel, rows: _Rows) -> float:
-    """Return the mean seconds that the rows take by themselves, by profile."""
+def _alone(served: ServedModel, lengths: Sequence[tuple[int, int]]) -> float:
+    """Return the mean seconds that rows of these lengths take by themselves, by profile."""
     estimate = Estimate(served.spec, served.costs)
-    return float(np.mean([estimate.whole(1, inputs, outputs) for inputs, outputs in rows.lengths()]))
+    return float(np.mean([estimate.whole(1, inputs, outputs) for inputs, outputs in lengths]))
 
 
 def _at_pace(profiled: ServedModel, alone: float, beyond: float, rows: _Rows) -> tuple[ServedModel, float]:

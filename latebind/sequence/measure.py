@@ -23,9 +23,12 @@ def measure_sequence(
 ) -> tuple[Curve, Curve, Curve]:
     """Return curves over batch sizes: reading one token, each token more, and a step. `tokens` are example rows.
 
-    Without `batches` they are those that all profiles have.
+    Without `batches` they are those that all profiles have, and the sizes behind each that steps are compiled for, where
+    their cost jumps.
     """
-    batches = tuple(batches or profiled_batches(program.spec.max_batch))
+    most = program.spec.max_batch
+    jumps = {size + 1 for size in program.sizes if size < most}
+    batches = tuple(batches or sorted({*profiled_batches(most), *jumps}))
     lines = [_reading(program, tokens, batch) for batch in batches]
     steps = [_step(program, tokens, batch) for batch in batches]
     first = Curve(batches, tuple(max(FLOOR, base) for base, _ in lines))

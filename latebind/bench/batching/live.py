@@ -1,8 +1,8 @@
-"""Batching policies on the live engine, and the same requests simulated with the costs that the model was built with.
+"""Batching policies on the live engine, and the same requests simulated with what stages cost on the same day.
 
 One engine for each policy, all with the same model directory, backend and core, asked in turn: each round has a block
-for every policy and load, the same rows and arrivals for all. Loads are multiples of what the engine answers one after another.
-Seconds of a request are those from the engine's hearing of it to its answer.
+for every policy and load, the same rows and arrivals for all. Loads are multiples of what the engine answers one after
+another. Seconds of a request are those from the engine's hearing of it to its answer.
 
 A machine that others share changes its speed within seconds, by a third and more. So before each block the serial
 engine is asked for a while, one request after another. How long these take sets the pace: arrivals keep to it, and

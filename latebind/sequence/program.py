@@ -11,7 +11,7 @@ from latebind.program.backends import StageFunction, backend_named
 from latebind.program.graph import Graph
 from latebind.sequence.state import Part
 
-STEP_SIZES = (
+STEP_SIZES = (1, 2, 4, 8, 16)  # batches that a step is compiled for; up to the last, a batch takes the next of them
     1,
     2,
     4,

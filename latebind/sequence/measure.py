@@ -23,7 +23,7 @@ def measure_sequence(
 ) -> tuple[Curve, Curve, Curve]:
     """Return curves over batch sizes: reading one token, each token more, and a step. `tokens` are example rows.
 
-    Without `batches` they are those that all profiles have, and the sizes behind each that steps are compiled for, where
+    Without `batches` they are those that all profiles have, and one more than each that steps are compiled for, where
     their cost jumps.
     """
     most = program.spec.max_batch

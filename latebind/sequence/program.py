@@ -12,12 +12,6 @@ from latebind.program.graph import Graph
 from latebind.sequence.state import Part
 
 STEP_SIZES = (1, 2, 4, 8, 16)  # batches that a step is compiled for; up to the last, a batch takes the next of them
-    1,
-    2,
-    4,
-    8,
-    16,
-)  # batches for which a step is compiled; up to the last, a batch is taken to the next of them
 KINDS = (StageKind.STATIC, StageKind.DECODER)  # of the two stages: reading, and each step of writing
 
 

@@ -57,15 +57,14 @@ def measure(policy: str, *, waiting: int, batch: int, events: int, rounds: int, 
     view = ModelView(model.spec, Estimate(model.spec, model.costs), Queue())
     batch = make_policy(config.policy).batch_limit(view)
     speeds, boundaries = zip(
-        *(_round(policy, waiting, batch, events, seed + number) for number in range(rounds)), strict=True
+        *(_round(config, waiting, batch, events, seed + number) for number in range(rounds)), strict=True
     )
     return Speed(policy, waiting, batch, events, median(speeds), median(boundaries))
 
 
-def _round(policy: str, waiting: int, batch: int, events: int, seed: int) -> tuple[float, float]:
+def _round(config: SchedulerConfig, waiting: int, batch: int, events: int, seed: int) -> tuple[float, float]:
     """Play closed-loop traffic: whoever is answered is replaced; 30 % leave at a boundary that has a lookup."""
     random = Random(seed)
-    config = _config(policy, batch, waiting)
     (model,) = config.models
     scheduler = Scheduler(config)
     backlog = waiting + batch

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -188,7 +189,7 @@ def _best(
             tried.append((backend, f"not taken: relative error {error:.1e}, at most {most:.1e} is allowed"))
             continue
         row = tokens[:1].numpy()
-        seconds = median_seconds(lambda program=program, row=row: answer_all(program, row))  # type: ignore[misc]
+        seconds = median_seconds(partial(answer_all, program, row))
         tried.append((backend, f"{seconds * 1e3:.2f} ms for the first row, relative error {error:.1e}"))
         found.append((seconds, error, program))
     if not found:

@@ -38,8 +38,6 @@ def test_every_policy_answers_every_sentence_as_if_it_were_alone(models: Path, p
             async with asyncio.TaskGroup() as group:
                 for number in range(len(sentences)):
                     group.create_task(ask(client, number))
-            stats = await client.metrics()
-            assert stats["scheduler"]["ended"] == len(sentences)  # type: ignore[typeddict-item]
         finally:
             await client.close()
 

@@ -9,15 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latebind.domain.actions import Reply, Run
+from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.events import Arrived, Event
+from latebind.domain.events import Arrived
 from latebind.engine.activations import Activations
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
 from tests.networks import Chain
+from tests.playing import play
 
 SLOTS = 12
 
@@ -63,24 +64,10 @@ def test_whatever_the_schedule_answers_are_those_of_requests_alone(
     worker, rows = with_worker(model)
     served = ServedModel(model.spec, model.costs, SLOTS)
     scheduler = Scheduler(SchedulerConfig((served,), 1, PolicyConfig(policy, max_batch=4, shed=False)))
-    coming = list(range(SLOTS))
-    answered: set[int] = set()
-    now = 0.0
+    coming = [Arrived("chain", 1e9, (slot,), (slot,)) for slot in range(SLOTS)]
+    replies = list(play(worker, scheduler, coming, lambda: data.draw(st.booleans())))
+    assert sorted(reply.request for reply in replies) == list(range(SLOTS))
     with torch.inference_mode():
-        running: Run | None = None
-        while len(answered) < SLOTS:
-            events: list[Event] = [worker.run(running)] if running else []
-            if coming and (not running or data.draw(st.booleans())):
-                events.append(Arrived("chain", 1e9, (coming[0],), (coming.pop(0),)))
-            for event in events:
-                now += 1e-3
-                for action in scheduler.handle(event, now):
-                    if isinstance(action, Run):
-                        running = action
-                    elif isinstance(action, Reply):
-                        answered.add(action.request)
-                        running = None if not scheduler.stats()["running"] else running
-                scheduler.check()
         check(rows, list(range(SLOTS)))
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from latebind.domain.actions import Reply, Run
+from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.events import Arrived, Cancelled, Event
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
@@ -19,6 +18,7 @@ from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
 from latebind.sequence.decoding import answer_all
 from latebind.sequence.program import SequenceProgram
+from tests.playing import play
 from tests.sequences import backwards, rows_of, some_sentences
 
 SLOTS = 12
@@ -61,24 +61,11 @@ def test_whatever_the_schedule_answers_are_those_of_requests_alone(
     coming.insert(4, Arrived("chain", 1e9, (100, 101), (0, 1)))
     coming.insert(9, Cancelled(3))
     ended: set[int] = set()
-    running, now = None, 0.0
-    with torch.inference_mode():
-        while coming or running is not None:
-            events: list[Event] = [worker.run(running)] if running else []
-            running = None
-            if coming and (not events or data.draw(st.booleans())):
-                events.append(coming.pop(0))
-            for event in events:
-                now += 1e-3
-                for action in scheduler.handle(event, now):
-                    if isinstance(action, Run):
-                        running = action
-                    elif isinstance(action, Reply):
-                        assert action.request not in ended
-                        ended.add(action.request)
-                        if action.request < SLOTS and action.request != 3:
-                            assert said(rows, action.request) == backwards(SENTENCES[action.request])
-                scheduler.check()
+    for reply in play(worker, scheduler, coming, lambda: data.draw(st.booleans())):
+        assert reply.request not in ended
+        ended.add(reply.request)
+        if reply.request < SLOTS and reply.request != 3:
+            assert said(rows, reply.request) == backwards(SENTENCES[reply.request])
     assert ended == {*range(SLOTS), 100, 101}
 
 

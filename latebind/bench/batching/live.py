@@ -11,44 +11,37 @@ seconds are given at the mean pace of the whole run. Likewise the profile that i
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.batching.estimate import Estimate
+from latebind.bench.batching.costs import SLOTS, alone, at_pace, profiled_here
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
 from latebind.bench.server import pinned
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import ModelSpec
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
-from latebind.program.load import load_program
-from latebind.program.program import profile_program
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
-from latebind.sequence.measure import profile_sequence
 from latebind.sequence.padding import steps
-from latebind.sequence.stored import is_stored_sequence, load_sequence
 from latebind.server.gateway import Answer
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
 
 LOADS = (0.5, 1.0, 1.5)
-SLOTS = 4096
 PATIENCE = 120.0  # seconds that any call may take
 WAITING = 3  # batches' worth of rows under way while throughput is measured
 WARM_UP = 40
 PACED = 0.4  # seconds for which the pace is taken
-PASSES = 3  # over the profile
 KNOWN = 400  # rows whose right answers are asked for first, one after another
 LATE = 10.0  # times what a request takes one after another: after that an answer is late
 OURS = "lazy+"
@@ -186,7 +179,7 @@ async def _measure(
         size = round(plan.seconds / await asked["serial"].saturate(WARM_UP, 1))
         pacing = max(WARM_UP // 4, round(PACED * size / plan.seconds))
         served = ServedModel(*read_spec_and_costs(ModelDirectory.open(path)))
-        typical = _alone(served, rows.lengths()) / _alone(served, rows.lengths()[:pacing])
+        typical = alone(served, rows.lengths()) / alone(served, rows.lengths()[:pacing])
         paces: list[float] = []
 
         async def pace() -> float:
@@ -197,7 +190,7 @@ async def _measure(
             return paces[-1]
 
         progress("measuring what stages cost", 0.1)
-        profiled, beyond = await _profiled(path, setting, pace, rows)
+        profiled, beyond = await profiled_here(path, setting, pace, rows.lengths())
         times_over: dict[str, list[float]] = {side: [] for side in sides}
         for number in range(plan.rounds):
             for side in random.sample(list(sides), len(sides)):
@@ -205,17 +198,17 @@ async def _measure(
                 most = WAITING * policy_batch(sides[side], spec)
                 here = await pace()
                 times_over[side].append(await asked[side].saturate(max(size, 2 * most), most) / here)
-        alone = float(np.mean(paces))
-        report.saturated = {side: [alone * times for times in found] for side, found in times_over.items()}
-        report.capacity, report.allowed = 1.0 / alone, LATE * alone
-        served, report.launch = _at_pace(profiled, alone, beyond, rows)
+        seconds_alone = float(np.mean(paces))
+        report.saturated = {side: [seconds_alone * times for times in found] for side, found in times_over.items()}
+        report.capacity, report.allowed = 1.0 / seconds_alone, LATE * seconds_alone
+        served, report.launch = at_pace(profiled, seconds_alone, beyond, rows.lengths())
         for number in range(plan.rounds):
             for at, load in enumerate(plan.loads):
                 progress(f"{load:.0%} of serial capacity", 0.3 + 0.7 * (number + at / len(plan.loads)) / plan.rounds)
                 times = _times(load * report.capacity, plan.seconds, random)
                 first = rows.next
                 for side in random.sample(list(sides), len(sides)):
-                    slower, rows.next = await pace() / alone, first
+                    slower, rows.next = await pace() / seconds_alone, first
                     live = await asked[side].play([slower * time_ for time_ in times]) / slower
                     lengths = [rows.lengths_of(first + place) for place in range(len(times))]
                     block = Block(live, _simulated(served, sides[side], times, lengths))
@@ -325,81 +318,3 @@ def _simulated(
     name, last = served.spec.name, served.spec.stages - 1
     arrivals = [Arrival(at, name, PATIENCE, last, *steps) for at, steps in zip(times, lengths, strict=True)]
     return np.array([record.latency for record in simulator.run(arrivals)])
-
-
-async def _profiled(
-    path: Path, setting: Setting, pace: Callable[[], Awaitable[float]], rows: _Rows
-) -> tuple[ServedModel, float]:
-    """Return the model with what its stages cost in a loop, at the pace of 1, on the core that engines will have.
-
-    And how much longer the engine takes for one request after another, as a share. Passes over the profile alternate
-    with the engine; each is taken relative to itself.
-    """
-    with pinned((setting.engine_core,)):
-        again = _profiler(path, setting)
-    passes, beyond = [], []
-    for _ in range(PASSES):
-        here = await pace()
-        with pinned((setting.engine_core,)):
-            served, quick = again(()), again((1,))
-        beyond.append(0.5 * (here + await pace()) / _alone(quick, rows.lengths()) - 1.0)
-        passes.append(_scaled(served.costs, 1.0 / _alone(served, rows.lengths())))
-    return replace(served, costs=_middle(passes)), float(np.median(beyond))
-
-
-def _profiler(path: Path, setting: Setting) -> Callable[[Sequence[int]], ServedModel]:
-    """Return what measures the model at these batch sizes, at all that profiles have if there are none."""
-    directory = ModelDirectory.open(path)
-    if is_stored_sequence(directory):
-        sequence = load_sequence(directory, threads=1, backend=setting.backend)
-
-        def profile_tokens(batches: Sequence[int]) -> ServedModel:
-            found = profile_sequence(sequence, batches)
-            return ServedModel(found.spec, found.costs, max_queued=SLOTS)
-
-        return profile_tokens
-    program = load_program(directory, threads=1, backend=setting.backend).without_entry()
-
-    def profile(batches: Sequence[int]) -> ServedModel:
-        found = profile_program(program, batches=batches)
-        return ServedModel(found.spec, found.costs, max_queued=SLOTS)
-
-    return profile
-
-
-def _alone(served: ServedModel, lengths: Sequence[tuple[int, int]]) -> float:
-    """Return the mean seconds that rows of these lengths take by themselves, by profile."""
-    estimate = Estimate(served.spec, served.costs)
-    return float(np.mean([estimate.whole(1, inputs, outputs) for inputs, outputs in lengths]))
-
-
-def _at_pace(profiled: ServedModel, alone: float, beyond: float, rows: _Rows) -> tuple[ServedModel, float]:
-    """Return the model as the engine runs it, and the seconds that a launch takes there beyond the profile.
-
-    What one request after another takes longer than by the profile is laid on all launches alike.
-    """
-    launches = np.mean([profiled.spec.stages + (outputs - 1) for _, outputs in rows.lengths()])
-    loop = alone / (1.0 + beyond)
-    launch = float((alone - loop) / launches)
-    costs = _scaled(profiled.costs, loop)
-    stages = tuple(Curve(curve.batches, tuple(max(0.0, s + launch) for s in curve.seconds)) for curve in costs.stages)
-    return replace(profiled, costs=replace(costs, stages=stages)), launch
-
-
-def _scaled(costs: ModelCosts, factor: float) -> ModelCosts:
-    def times(curve: Curve) -> Curve:
-        return Curve(curve.batches, tuple(factor * seconds for seconds in curve.seconds))
-
-    slopes = {stage: times(curve) for stage, curve in costs.slopes.items()}
-    return replace(costs, stages=tuple(map(times, costs.stages)), slopes=slopes)
-
-
-def _middle(passes: Sequence[ModelCosts]) -> ModelCosts:
-    """Return the median of several measurements at each batch size."""
-
-    def middle(curves: Sequence[Curve]) -> Curve:
-        return Curve(curves[0].batches, tuple(np.median([curve.seconds for curve in curves], axis=0).tolist()))
-
-    stages = tuple(middle(curves) for curves in zip(*(costs.stages for costs in passes), strict=True))
-    slopes = {stage: middle([costs.slopes[stage] for costs in passes]) for stage in passes[0].slopes}
-    return replace(passes[0], stages=stages, slopes=slopes)

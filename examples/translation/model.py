@@ -21,34 +21,6 @@ HEADS = 4
 State = dict[str, Tensor]
 
 
-class Cell(nn.Module):
-    """One LSTM layer."""
-
-    def __init__(self, inputs: int, width: int) -> None:
-        super().__init__()
-        self.width = width
-        self.take, self.recur = nn.Linear(inputs, 4 * width), nn.Linear(width, 4 * width, bias=False)
-        nn.init.constant_(self.take.bias[width : 2 * width], 1.0)  # remember, to begin with
-
-    def forward(self, given: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """Return hidden and cell `(B, width)` after `given` `(B, inputs)`."""
-        return self._after(self.take(given), hidden, cell)
-
-    def over(self, given: Tensor) -> Tensor:
-        """Return the hidden states `(B, L, width)` over `given` `(B, L, inputs)`."""
-        hidden = cell = given.new_zeros(given.shape[0], self.width)
-        found = []
-        for taken in self.take(given).unbind(dim=1):
-            hidden, cell = self._after(taken, hidden, cell)
-            found.append(hidden)
-        return torch.stack(found, dim=1)
-
-    def _after(self, taken: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        write, keep, show, content = (taken + self.recur(hidden)).split(self.width, dim=1)
-        cell = torch.sigmoid(keep) * cell + torch.sigmoid(write) * torch.tanh(content)
-        return torch.sigmoid(show) * torch.tanh(cell), cell
-
-
 def in_order(rows: Tensor, places: Tensor) -> Tensor:
     """Return `(B, M, width)`: of `rows` `(B, L, width)` those at `places` `(B, M)`."""
     return torch.gather(rows, 1, places[:, :, None].expand(-1, -1, rows.shape[2]))
@@ -64,9 +36,9 @@ class LstmTranslator(nn.Module):
         super().__init__()
         self.words_in = nn.Embedding(words_in, width)
         self.words_out = nn.Embedding(words_out, width)
-        self.forwards, self.backwards = Cell(width, width // 2), Cell(width, width // 2)
-        self.above = Cell(width, width)
-        self.first, self.second = Cell(2 * width, width), Cell(2 * width, width)
+        self.forwards, self.backwards = (nn.LSTM(width, width // 2, batch_first=True) for _ in range(2))
+        self.above = nn.LSTM(width, width, batch_first=True)
+        self.first, self.second = nn.LSTMCell(2 * width, width), nn.LSTMCell(2 * width, width)
         self.ask = nn.Linear(width, width, bias=False)
         self.join = nn.Linear(2 * width, width)
         self.answer = nn.Linear(width, words_out)
@@ -77,9 +49,9 @@ class LstmTranslator(nn.Module):
         """Return the state for `tokens` `(B, L)`, of which the first `length` `(B,)` count."""
         given = self.drop(self.words_in(tokens))
         back = (length[:, None] - 1 - torch.arange(tokens.shape[1])).clamp(min=0)
-        read_back = in_order(self.backwards.over(in_order(given, back)), back)
-        both = torch.cat((self.forwards.over(given), read_back), dim=2)
-        memory = self.above.over(self.drop(both)) + given
+        read_back = in_order(self.backwards(in_order(given, back))[0], back)
+        both = torch.cat((self.forwards(given)[0], read_back), dim=2)
+        memory = self.above(self.drop(both))[0] + given
         last = in_order(memory, (length - 1)[:, None])[:, 0]
         return {"length": length, "memory": memory, "hidden_1": torch.tanh(last), "context": last}
 
@@ -92,9 +64,9 @@ class LstmTranslator(nn.Module):
     def advance(self, word: Tensor, state: State) -> tuple[Tensor, State]:
         """Return what the logits are made of, `(B, width)`, and the state that has changed."""
         given = torch.cat((self.drop(word), state["context"]), dim=1)
-        hidden_1, cell_1 = self.first(given, state["hidden_1"], state["cell_1"])
+        hidden_1, cell_1 = self.first(given, (state["hidden_1"], state["cell_1"]))
         given = torch.cat((self.drop(hidden_1), state["context"]), dim=1)
-        hidden_2, cell_2 = self.second(given, state["hidden_2"], state["cell_2"])
+        hidden_2, cell_2 = self.second(given, (state["hidden_2"], state["cell_2"]))
         memory = state["memory"]
         scores = torch.matmul(memory, self.ask(hidden_2)[:, :, None])[:, :, 0] / sqrt(memory.shape[2])
         unseen = torch.arange(memory.shape[1]) >= state["length"][:, None]

@@ -162,6 +162,7 @@ def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
+            warnings.filterwarnings("ignore", "The tensor attributes .* were assigned during export")  # by nn.LSTM
             program = torch.export.export(called, rows, dynamic_shapes=shapes)
             decomposed: ExportedProgram = program.run_decompositions(_decompositions())
             return decomposed

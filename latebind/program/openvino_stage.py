@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
 from latebind.program.graph import Graph
+from latebind.program.openvino_recurrent import conversions, with_single_results
 
 Foreign = Any  # an object of OpenVINO, which comes without types
 
@@ -93,6 +94,9 @@ def _convert(graph: Graph, module: GraphModule) -> Foreign:
     shapes = [PartialShape([-1, *spec.shape]) for spec in graph.inputs]
     dtypes = [getattr(torch, spec.dtype) for spec in graph.inputs]
     front = FrontEndManager().load_by_framework("pytorch")
+    for conversion in conversions():
+        front.add_extension(conversion)
+    module = with_single_results(module)
     decoder = TorchFXPythonDecoder(module, input_shapes=shapes, input_types=dtypes)  # must outlive the conversion
     try:
         return front.convert(front.load(decoder))

@@ -56,9 +56,6 @@ class Scheduler:
         self._leave = config.policy.leave
         self._sheds = config.policy.shed
         self._lanes = {served.spec.name: Lane(served, coverage=config.policy.coverage) for served in config.models}
-        for lane in self._lanes.values():
-            limit = self._policy.batch_limit(lane.view)
-            lane.seconds_per_request = lane.estimate.whole(limit) / limit
         views = tuple(lane.view for lane in self._lanes.values())
         tables = [self._policy.table() for _ in range(config.workers)]
         self._workers = [Worker(WorkView(views, table.entries), table) for table in tables]
@@ -66,6 +63,8 @@ class Scheduler:
         self._queued = 0
         self._backlog = 0.0  # seconds of work in all queues, over all workers, at full depth
         self._last_starts: list[tuple[float, int]] = []  # heap: when a queued request must start at the latest
+        for lane in self._lanes.values():
+            self._renew(lane)
         self._wake = inf
         self._accepted = 0
         self._ended = 0
@@ -133,6 +132,8 @@ class Scheduler:
             raise IllegalEvent(f"requests {event.requests} are for {event.model!r}, which is not served")
         if any(i in self._live for i in event.requests):
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
+        if lane.estimate.pace.known:
+            self._renew(lane)
         refusal = self._refusal(lane, event, now)
         if refusal is not None:
             actions.extend([Reply(i, event.model, refusal, -1, 0.0, 0.0) for i in event.requests])
@@ -157,6 +158,13 @@ class Scheduler:
         if self._sheds and now + ahead + lane.least(max(event.inputs, default=1)) > event.deadline:
             return Outcome.REFUSED_LATE
         return None
+
+    def _renew(self, lane: Lane) -> None:
+        """Count the work of a lane as launches are known to take by now."""
+        limit = self._policy.batch_limit(lane.view)
+        seconds = lane.estimate.whole(limit) / limit
+        self._backlog += len(lane.queue) * (seconds - lane.seconds_per_request)
+        lane.seconds_per_request = seconds
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
         request = self._live.get(event.request)

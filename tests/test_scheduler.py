@@ -124,6 +124,21 @@ def test_a_deadline_that_the_queue_ahead_makes_impossible_is_refused_on_arrival(
     assert outcomes(scheduler.handle(arrived(11, deadline=0.105), 0.0)) == {}
 
 
+def test_the_work_ahead_counts_as_launches_have_been_seen_to_take() -> None:
+    scheduler = Scheduler(config(served(stages=1, seconds=0.01), policy="serial"))
+    now = 0.0
+    for request in range(300):  # each takes twice what the profile says
+        scheduler.handle(arrived(request, deadline=now + 10.0), now)
+        now += 0.02
+        scheduler.handle(StageDone(0), now)
+    for request in range(300, 310):
+        scheduler.handle(arrived(request, deadline=now + 10.0), now)
+    scheduler.check()
+    # Nine wait for 0.02 s each.
+    assert outcomes(scheduler.handle(arrived(310, deadline=now + 0.19), now)) == {310: Outcome.REFUSED_LATE}
+    assert outcomes(scheduler.handle(arrived(311, deadline=now + 0.21), now)) == {}
+
+
 def test_all_rows_of_a_call_are_refused_together() -> None:
     scheduler = Scheduler(config(served(max_queued=2)))
     actions = scheduler.handle(arrived(1, 2, 3), 0.0)

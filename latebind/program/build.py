@@ -22,8 +22,9 @@ from latebind.program.verify import DEFAULT_TOLERANCE, chain_error
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.manifest import NAME
 
-MIN_STAGE_SECONDS = 3e-4
 MAX_OVERHEAD = 0.04
+BOUNDARY_SECONDS = 31e-6  # what the engine takes between two stages where nobody waits: `latebind bench boundary`
+MIN_STAGE_SECONDS = round(BOUNDARY_SECONDS / MAX_OVERHEAD, 4)  # so no more than that share of it is its boundary
 
 Progress = Callable[[str, float], None]
 

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from latebind.bench.batching import live, parts, report
+from latebind.bench.batching.scene import Scene, measured_models
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.sides import Group, sides
 from latebind.bench.batching.simulated import Result, Task, run
@@ -18,7 +19,7 @@ from latebind.program.stored import StoredModel
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 
-SENTENCES = read_sentences(None)
+SCENE = Scene(read_sentences(None))
 
 
 def quiet(text: str, share: float) -> None:
@@ -27,7 +28,7 @@ def quiet(text: str, share: float) -> None:
 
 @pytest.fixture(scope="module")
 def runs() -> list[Result]:
-    plan = parts.Plan(SENTENCES, seeds=2, requests=400, processes=2)
+    plan = parts.Plan(SCENE, seeds=2, requests=400, processes=2)
     return parts.loads(plan, ("resnet", "transformer"), (500.0,), quiet)
 
 
@@ -40,7 +41,7 @@ def test_each_policy_is_run_with_each_seed(runs: list[Result]) -> None:
 
 
 def test_the_same_task_gives_the_same_run(runs: list[Result]) -> None:
-    assert run(runs[-1].task, SENTENCES) == runs[-1]
+    assert run(runs[-1].task, SCENE) == runs[-1]
 
 
 def test_lazy_plus_is_told_against_every_baseline(runs: list[Result]) -> None:
@@ -54,15 +55,15 @@ def test_lazy_plus_is_told_against_every_baseline(runs: list[Result]) -> None:
 
 def test_a_baseline_that_does_not_keep_up_is_marked() -> None:
     tasks = [Task(("gnmt",), 4000.0, side, 0, 300) for side in sides(recurrent=True)]
-    found = [run(task, SENTENCES) for task in tasks if task.side.group is not Group.OTHER]
+    found = [run(task, SCENE) for task in tasks if task.side.group is not Group.OTHER]
     assert all(str(row["best of 5 ms or more"]).endswith(report.PAST) for row in report.ratio_rows(found))
 
 
 def test_networks_as_one_stage_run_alike_under_policies_that_never_come_between(runs: list[Result]) -> None:
     (zero,) = [side for side in sides(recurrent=False) if side.label == "GraphB(0, 64)"]
-    whole = run(Task(("resnet",), 900.0, zero, 3, 300), SENTENCES)
+    whole = run(Task(("resnet",), 900.0, zero, 3, 300), SCENE)
     as_ours = type(zero)(zero.label, Group.OURS, zero.policy)
-    staged = run(Task(("resnet",), 900.0, as_ours, 3, 300), SENTENCES)
+    staged = run(Task(("resnet",), 900.0, as_ours, 3, 300), SCENE)
     assert (whole.mean, whole.p99) == pytest.approx((staged.mean, staged.p99))
 
 
@@ -96,12 +97,36 @@ def test_an_unknown_network_is_told() -> None:
     assert "there is no network 'alexnet'" in found.output
 
 
+def test_models_measured_here_are_simulated_at_multiples_of_what_they_do(models: Path, tmp_path: Path) -> None:
+    scene = Scene(read_sentences(None), measured_models(models))
+    assert "chain" in scene.measured
+    found = parts.measured(parts.Plan(scene, seeds=1, requests=60, processes=1), (0.5, 1.0), quiet)
+    loads = {run.task.load for run in found if run.task.networks == ("chain",)}
+    assert loads == {round(multiple * scene.capacity("chain"), 1) for multiple in (0.5, 1.0)}
+    told = CliRunner().invoke(app, ["bench", "batching", "--part", "measured"])
+    assert told.exit_code == 2
+    assert "--models FOLDER" in told.output
+
+
+def test_the_best_side_is_chosen_by_the_rounds_that_it_is_not_judged_by() -> None:
+    sides = {"a": [1.0, 8.0, 9.0], "b": [5.0, 5.0, 5.0], "c": [6.0, 6.0, 1.0]}
+    assert live.tuned(sides) == ["c", "c", "a"]
+    assert live.tuned({"a": [2.0], "b": [1.0]}) == ["b"]
+
+
+def test_some_sides_are_chosen_by_name() -> None:
+    chosen = live.Plan(sides=("GraphB(0, 8)",)).chosen(live.SIDES)
+    assert list(chosen) == [live.SERIAL, "GraphB(0, 8)", live.OURS]
+    with pytest.raises(ConfigError, match="take some of"):
+        live.Plan(sides=("GraphB",)).chosen(live.SIDES)
+
+
 def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
     images = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
     (path,) = find_models(models, ["chain"])
     (tensor,) = ModelDirectory.open(path).read_json("model.json", StoredModel).inputs
     found = live.run(models, "chain", {tensor.name: images}, setting=Setting(), plan=live.Plan((0.5,), 1, 0.2))
-    assert {row["policy"] for row in found.rows()} == set(live.SIDES)
+    assert {row["policy"] for row in found.rows()} == {*live.SIDES, live.TUNED}
     blocks = found.blocks[0.5]
     assert len({len(block.live) for some in blocks.values() for block in some}) == 1
     assert all(len(block.live) == len(block.simulated) for some in blocks.values() for block in some)

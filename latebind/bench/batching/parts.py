@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from latebind.bench.batching.sentences import Sentences
+from latebind.bench.batching.scene import Scene
 from latebind.bench.batching.sides import Group, Side, sides
 from latebind.bench.batching.simulated import Result, Task, covering, run_all, shedding
-from latebind.simulation.networks import NETWORKS
 
 MAIN = ("resnet", "gnmt", "transformer")
 OTHERS = ("gnmt-steps", "vgg", "mobilenet", "las", "bert")
@@ -14,6 +13,7 @@ COLOCATED = ("resnet", "gnmt", "transformer", "bert")
 LOADS = (16.0, 64.0, 128.0, 250.0, 500.0, 1000.0, 1500.0, 2000.0)
 LOADS_OF_OTHERS = (16.0, 250.0, 1000.0)
 LOADS_TOGETHER = (50.0, 100.0, 200.0)
+MULTIPLES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # of what a measured model answers one after another
 HEAVY = 1000.0
 DEADLINES = {
     "resnet": (0.005, 0.010, 0.020, 0.040, 0.060, 0.100),
@@ -23,6 +23,7 @@ DEADLINES = {
 SHORT_ANSWERS = 0.16  # of the sentences: the coverage of ten words that the paper tries (section VI-C)
 STEP = 1.07  # between two loads when the highest is looked for
 MOST_LATE = 0.01
+LATE = 10.0  # times what a request of a measured model takes alone
 OVERLOAD = 1.2
 RUSH = 20_000.0  # requests a second, more than any network here keeps up with
 
@@ -33,7 +34,7 @@ Progress = Callable[[str, float], None]
 class Plan:
     """How much is simulated: seeds, requests of each run, processes (0: one for each core)."""
 
-    sentences: Sentences
+    scene: Scene
     seeds: int = 20
     requests: int = 2_000
     processes: int = 0
@@ -41,7 +42,7 @@ class Plan:
     def run(self, tasks: Sequence[Task], progress: Progress) -> list[Result]:
         """Run tasks once for each seed."""
         every = [replace(task, seed=seed) for task in tasks for seed in range(self.seeds)]
-        return run_all(every, self.sentences, progress=progress, processes=self.processes)
+        return run_all(every, self.scene, progress=progress, processes=self.processes)
 
 
 def loads(plan: Plan, networks: Sequence[str], rates: Sequence[float], progress: Progress) -> list[Result]:
@@ -50,7 +51,19 @@ def loads(plan: Plan, networks: Sequence[str], rates: Sequence[float], progress:
         Task((network,), rate, side, 0, plan.requests)
         for network in networks
         for rate in rates
-        for side in sides(recurrent=_recurrent(network))
+        for side in sides(recurrent=plan.scene.recurrent(network))
+    ]
+    return plan.run(tasks, progress)
+
+
+def measured(plan: Plan, multiples: Sequence[float], progress: Progress) -> list[Result]:
+    """Run every policy on models measured on this machine, at multiples of what they answer one after another."""
+    tasks = [
+        Task((name,), round(multiple * capacity, 1), side, 0, plan.requests, LATE / capacity)
+        for name in plan.scene.measured
+        for capacity in (plan.scene.capacity(name),)
+        for multiple in multiples
+        for side in sides(recurrent=plan.scene.recurrent(name), size=plan.scene.served(name).spec.max_batch)
     ]
     return plan.run(tasks, progress)
 
@@ -61,7 +74,7 @@ def deadlines(plan: Plan, progress: Progress) -> list[Result]:
         Task((network,), HEAVY, side, 0, plan.requests, allowed)
         for network, some in DEADLINES.items()
         for allowed in some
-        for side in _few(network)
+        for side in _few(plan, network)
     ]
     return plan.run(tasks, progress)
 
@@ -71,7 +84,7 @@ def lengths(plan: Plan, progress: Progress) -> list[Result]:
     tasks = [
         Task((network,), HEAVY, covering(side, coverage), 0, plan.requests, 0.060)
         for network in ("gnmt", "transformer")
-        for side in _few(network)
+        for side in _few(plan, network)
         if side.group in (Group.LAZY, Group.OURS)
         for coverage in (SHORT_ANSWERS, 0.5, 0.9, 1.0)
     ]
@@ -86,7 +99,7 @@ def sizes(plan: Plan, progress: Progress) -> dict[int, list[Result]]:
                 Task((network,), rate, side, 0, plan.requests)
                 for network in MAIN
                 for rate in (16.0, 250.0, HEAVY)
-                for side in sides(recurrent=_recurrent(network), size=size)
+                for side in sides(recurrent=plan.scene.recurrent(network), size=size)
             ],
             progress,
         )
@@ -118,7 +131,7 @@ class Capacity:
 def capacities(plan: Plan, progress: Progress) -> list[Capacity]:
     """Find what each policy carries; runs are three times as long as usual."""
     found = []
-    places = [(network, side) for network in MAIN for side in _few(network)]
+    places = [(network, side) for network in MAIN for side in _few(plan, network)]
     for number, (network, side) in enumerate(places):
         progress(f"capacity of {network}, {side.label}", number / len(places))
         saturated = _mean([run.throughput for run in _at(plan, network, side, RUSH, allowed=1e9)])
@@ -138,15 +151,11 @@ def _late(runs: Sequence[Result]) -> float:
     return _mean([run.late for run in runs])
 
 
-def _few(network: str) -> list[Side]:
+def _few(plan: Plan, network: str) -> list[Side]:
     """Return window 0 at the largest batch, with and without leaving early, and those who are judged."""
-    every = sides(recurrent=_recurrent(network))
+    every = sides(recurrent=plan.scene.recurrent(network))
     largest = [side for side in every if side.group in (Group.ZERO, Group.LEAVING) and side.policy.max_batch == 64]
     return largest + [side for side in every if side.group in (Group.LAZY, Group.ORACLE, Group.OURS)]
-
-
-def _recurrent(network: str) -> bool:
-    return bool(NETWORKS[network]().served().spec.kinds)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -11,13 +11,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.batching.sentences import ONE, Sentences
+from latebind.bench.batching.scene import Scene
 from latebind.bench.batching.sides import Group, Side
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import ModelCosts, in_turn
 from latebind.simulation.driver import Record, Simulator
-from latebind.simulation.networks import NETWORKS
 from latebind.simulation.workloads import poisson, together
 
 WARM_UP = 0.05  # of the requests: the queue is empty when they come
@@ -55,21 +54,21 @@ class Result:
 
 
 def run_all(
-    tasks: Sequence[Task], sentences: Sentences, *, progress: Callable[[str, float], None], processes: int = 0
+    tasks: Sequence[Task], scene: Scene, *, progress: Callable[[str, float], None], processes: int = 0
 ) -> list[Result]:
     """Run tasks on all cores, or so many processes; the results are in the order of the tasks."""
     most = processes or len(os.sched_getaffinity(0))
     done: list[Result] = []
     with ProcessPoolExecutor(most) as pool:
-        for found in pool.map(partial(run, sentences=sentences), tasks, chunksize=CHUNK):
+        for found in pool.map(partial(run, scene=scene), tasks, chunksize=CHUNK):
             done.append(found)
             progress(f"{found.task.networks[0]} at {found.task.load:g}/s", len(done) / len(tasks))
     return done
 
 
-def run(task: Task, sentences: Sentences) -> Result:
+def run(task: Task, scene: Scene) -> Result:
     """Run one task."""
-    models = [_served(name, task.side, sentences) for name in task.networks]
+    models = [_served(scene.served(name), task.side) for name in task.networks]
     random = Random(task.seed)
     streams = [
         poisson(
@@ -78,9 +77,9 @@ def run(task: Task, sentences: Sentences) -> Result:
             requests=task.requests,
             allowed=task.allowed,
             random=Random(random.random()),
-            lengths=sentences.asked if model.spec.kinds else ONE,
+            lengths=scene.lengths(name),
         )
-        for model in models
+        for name, model in zip(task.networks, models, strict=True)
     ]
     simulator = Simulator(SchedulerConfig(tuple(models), 1, task.side.policy))
     records = simulator.run(together(*streams))
@@ -102,8 +101,7 @@ def run(task: Task, sentences: Sentences) -> Result:
     )
 
 
-def _served(network: str, side: Side, sentences: Sentences) -> ServedModel:
-    served = NETWORKS[network]().served(output_steps=sentences.profiled)
+def _served(served: ServedModel, side: Side) -> ServedModel:
     if served.spec.kinds or side.group in PREEMPTING:
         return served
     return whole(served)

@@ -10,6 +10,7 @@ import typer
 
 from latebind.bench.batching import live as live_bench
 from latebind.bench.batching import parts, report
+from latebind.bench.batching.scene import Scene, measured_models
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.simulated import Result
 from latebind.bench.exits import Setting
@@ -31,6 +32,7 @@ class Part(StrEnum):
     LENGTHS = "lengths"
     SIZES = "sizes"
     OTHERS = "others"
+    MEASURED = "measured"
 
 
 def batching(
@@ -38,7 +40,8 @@ def batching(
         list[Part] | None,
         typer.Option(
             help="loads: figures 12 to 14; deadlines: figure 15; capacity: the most with 1 % late, and past it; "
-            "colocated, lengths, sizes: section VI-C; others: figure 16. May be repeated. Default: all."
+            "colocated, lengths, sizes: section VI-C; others: figure 16; measured: models of this machine (--models). "
+            "May be repeated. Default: all."
         ),
     ] = None,
     network: Annotated[
@@ -46,7 +49,12 @@ def batching(
         typer.Option(help=f"For loads: {', '.join(NETWORKS)}; may be repeated. Default: {', '.join(parts.MAIN)}."),
     ] = None,
     load: Annotated[
-        list[float] | None, typer.Option(help="Requests a second; may be repeated. Default: 16 to 2,000.")
+        list[float] | None,
+        typer.Option(help="Requests a second, for --models multiples of their capacity; may be repeated."),
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(help="For measured: a folder of models that `latebind build` made and timed on this machine."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each cell, with seeds from 0 on.")] = 20,
     requests: Annotated[int, typer.Option(help="Requests of each run; the first 20th does not count.")] = 2_000,
@@ -64,6 +72,8 @@ def batching(
     (its 5.3, 2.7 and 2.5 times), and the best of all, window 0 included, without and with leaving early. The best is
     taken anew at each load. A star marks a baseline that does not keep up with the load.
 
+    Beside the accelerator, --models takes the costs that models here were measured to have.
+
     Example: `latebind bench batching --part loads --network gnmt --load 250 --load 1000 --seeds 5`
     """
     with reporting():
@@ -71,14 +81,18 @@ def batching(
         if unknown:
             raise ConfigError(f"there is no network {unknown[0]!r}: take one of {', '.join(NETWORKS)}")
         asked = Asked(
-            parts.Plan(read_sentences(lengths), seeds, requests, processes),
+            parts.Plan(
+                Scene(read_sentences(lengths), measured_models(models) if models else {}), seeds, requests, processes
+            ),
             tuple(network or ()),
             tuple(load or ()),
             page,
         )
         console.print(f"{seeds} seeds, {requests} requests a run, largest batch 64 unless said otherwise")
         found: dict[str, object] = {}
-        for one in part or list(Part):
+        if models is None and Part.MEASURED in (part or ()):
+            raise ConfigError("--part measured needs a folder of models: --models FOLDER")
+        for one in part or [one for one in Part if models is not None or one is not Part.MEASURED]:
             with progress(one) as tell:
                 tables, figures = PARTS[one](asked, tell)
             found[one] = figures
@@ -96,6 +110,10 @@ def live(
         list[float] | None,
         typer.Option(help="A multiple of what is answered one after another; may be repeated. Default: 0.5, 1, 1.5."),
     ] = None,
+    side: Annotated[
+        list[str] | None,
+        typer.Option(help="Compare only with these, as in the tables: 'GraphB(0, 16)'; may be repeated. Default: all."),
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Blocks of each policy at each load.")] = 10,
     seconds: Annotated[float, typer.Option(help="Length of a block.")] = 2.0,
     backend: Backend = None,
@@ -107,7 +125,8 @@ def live(
 ) -> None:
     """Compare batching policies on the live engine, and with the same requests simulated.
 
-    Each policy has an engine of its own on the same core; they are asked in turn. Exits are off.
+    Each policy has an engine of its own on the same core; they are asked in turn. Exits are off. The best baseline is
+    chosen for each round by all other rounds, as one would tune by what has been.
 
     Example: `latebind bench live models --model resnet56 --data images.npz --load 0.8`
     """
@@ -119,7 +138,7 @@ def live(
             model,
             inputs,
             setting=setting,
-            plan=live_bench.Plan(tuple(load or live_bench.LOADS), rounds, seconds),
+            plan=live_bench.Plan(tuple(load or live_bench.LOADS), rounds, seconds, tuple(side or ())),
             progress=tell,
         )
     console.print(
@@ -156,6 +175,10 @@ def _loads(asked: Asked, tell: parts.Progress) -> Told:
 
 def _others(asked: Asked, tell: parts.Progress) -> Told:
     return _by_load(parts.loads(asked.plan, parts.OTHERS, asked.loads or parts.LOADS_OF_OTHERS, tell))
+
+
+def _measured(asked: Asked, tell: parts.Progress) -> Told:
+    return _by_load(parts.measured(asked.plan, asked.loads or parts.MULTIPLES, tell))
 
 
 def _by_load(found: Sequence[Result]) -> Told:
@@ -205,4 +228,5 @@ PARTS: dict[Part, Callable[[Asked, parts.Progress], Told]] = {
     Part.LENGTHS: _lengths,
     Part.SIZES: _sizes,
     Part.OTHERS: _others,
+    Part.MEASURED: _measured,
 }

@@ -1,0 +1,86 @@
+"""LSTM and GRU layers: whole in the graph, the same numbers on every backend."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from latebind.domain.errors import ExportError
+from latebind.program.export import export, run_module
+from latebind.program.load import compile_graph
+
+Network = Callable[..., nn.RNNBase]
+
+ROWS = torch.randn(5, 7, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Recurrent(nn.Module):
+    """A recurrent network that gives all that torch's does, rows of the batch first."""
+
+    def __init__(self, kind: Network, **settings: int | bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network = kind(8, 6, **settings)
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs of all steps and the last states."""
+        first = self.network.batch_first
+        outputs, states = self.network(rows if first else rows.transpose(0, 1))
+        states = states if isinstance(states, tuple) else (states,)
+        return (outputs if first else outputs.transpose(0, 1), *(state.transpose(0, 1) for state in states))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("backend", ["eager", "openvino"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_first": True},
+        {"batch_first": False, "bias": False},
+        {"batch_first": True, "bidirectional": True},
+        {"batch_first": False, "bidirectional": True, "num_layers": 3},
+        {"batch_first": True, "num_layers": 2, "bias": False},
+    ],
+)
+def test_recurrent_layers_equal_torch_in_batches_of_any_size(
+    kind: Network, backend: str, settings: dict[str, int | bool]
+) -> None:
+    module = Recurrent(kind, **settings)
+    exported = export(module, (ROWS,))
+    call = compile_graph(exported.graph, exported.weights, backend=backend, threads=1, sizes=(1, 4))
+    for batch in (1, 4, 3, 5):
+        rows = ROWS[:batch]
+        for found, expected in zip(call(rows), run_module(module, (rows,)), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(nn.LSTM, "aten.lstm.input"), (nn.GRU, "aten.gru.input")])
+def test_a_recurrent_layer_is_one_operator_whatever_its_steps(kind: Network, name: str) -> None:
+    operators = [node.op for node in export(Recurrent(kind, batch_first=True), (ROWS,)).graph.nodes]
+    assert operators.count(name) == 1
+    assert len(operators) < 10
+
+
+def test_two_layers_on_one_input_keep_their_own_results() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = Recurrent(nn.LSTM, batch_first=True), Recurrent(nn.LSTM, batch_first=True)
+
+        def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+            return self.one(rows)[1], self.other(rows + 1.0)[1]
+
+    module = Both()
+    exported = export(module, (ROWS,))
+    call = compile_graph(exported.graph, exported.weights, backend="openvino", threads=1)
+    expected = one, other = run_module(module, (ROWS,))
+    assert not torch.allclose(one, other)
+    for found, wanted in zip(call(ROWS), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_openvino_says_that_it_does_not_convert_projections() -> None:
+    exported = export(Recurrent(nn.LSTM, batch_first=True, proj_size=3), (ROWS,))
+    with pytest.raises(ExportError, match="leave that backend out"):
+        compile_graph(exported.graph, exported.weights, backend="openvino", threads=1)

@@ -104,6 +104,10 @@ class Estimate:
             found = self._worth[most] = 1 + next(i for i, seconds in enumerate(each) if seconds <= enough)
         return found
 
+    def answered(self, batch: int) -> float:
+        """Return how many requests a second are answered in batches of this size."""
+        return batch / self.whole(batch, TYPICAL_STEPS if self._spec.kinds else 1, self.mean_outputs)
+
     def _table(self, batch: int) -> "_Table":
         found = self._tables.get(batch)
         if found is None:

@@ -6,6 +6,7 @@ long. One group at a time catches up.
 """
 
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from latebind.batching.base import Stacked
 from latebind.batching.request import Request
@@ -40,7 +41,8 @@ class LazyPlus(Stacked):
             return self._at_a_boundary(view, now)
         some = [model for model in view.models if model.queue]
         model = min(some, key=lambda model: model.queue.urgent(1)[0].deadline)
-        batch = pick(model, self.batch_limit(model))
+        most = min(super().batch_limit(model), len(model.queue))
+        batch = pick(model, max(min(most, self.batch_limit(model)), quickest(model, most, now)))
         return self._shed(model, batch, len(batch), now) or launch(model, batch)
 
     def _shed(self, model: ModelView, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:
@@ -101,6 +103,33 @@ class LazyPlus(Stacked):
         else:
             most = BOUND_PASSING * whole - model.estimate.whole(len(newcomers), inputs, mean(model))
         return any(request.delayed > most for request in top.members.values())
+
+
+def quickest(model: ModelView, most: int, now: float) -> int:
+    """Return how many of those who wait should begin together, at most `most`, on a worker that has nothing to do.
+
+    Q requests wait and others come at a rate r, while batches of b, which take T(b), answer m = b / T(b) a second. The
+    queue is gone after Q / (m - r); until then Q / 2 wait on average, and each spends T(b) in its batch. So all of them
+    together take Q (Q / 2 + b) / (m - r): small batches where few wait, the quickest one where more come than any other
+    could answer. A decoder takes all: who leaves makes place for others.
+    """
+    estimate, waiting = model.estimate, len(model.queue)
+    if most == 1 or estimate.decoder is not None:
+        return most
+    rate = model.queue.rate(now)
+    least, best = inf, most
+    for batch in sizes(most):
+        spare = estimate.answered(batch) - rate
+        if spare > 0.0 and (0.5 * waiting + batch) < least * spare:
+            least, best = (0.5 * waiting + batch) / spare, batch
+    if least < inf:
+        return best
+    return max(sizes(most), key=estimate.answered)
+
+
+def sizes(most: int) -> list[int]:
+    """Return the batches to choose from: each twice the one before, and the largest."""
+    return [*(1 << exponent for exponent in range((most - 1).bit_length())), most]
 
 
 def gathered(model: ModelView, top: SubBatch, coming: int, now: float) -> bool:

@@ -4,7 +4,7 @@ A profile is taken in a loop and at another time. A machine that others share is
 and each launch takes a while whatever its batch (`launch`): the core was idle, caches are cold, events and replies.
 """
 
-LATEST = 1 / 32  # how much the latest launch counts in an average
+LATEST = 1 / 32  # how much the latest launch counts in an average; the first ones more, as one of all so far
 DOUBT = 0.1  # as a share of what launches take: so far apart must they be to tell the factor from the launch
 NOTHING = 1e-6  # seconds: less than that is rounding
 
@@ -20,6 +20,7 @@ class Pace:
         self.launch = 0.0
         self.known = False  # whether anything has differed
         self._least = least
+        self._heard = 1  # launches, and what the profile says
         self._expected = self._seen = 0.0  # averages
         self._variance = self._covariance = 0.0
 
@@ -30,11 +31,13 @@ class Pace:
                 return
             self.known = True
             self._expected = self._seen = expected
+        self._heard += 1
+        latest = max(LATEST, 1.0 / self._heard)
         apart, other = expected - self._expected, seconds - self._seen
-        self._expected += LATEST * apart
-        self._seen += LATEST * other
-        self._variance = (1.0 - LATEST) * (self._variance + LATEST * apart * apart)
-        self._covariance = (1.0 - LATEST) * (self._covariance + LATEST * apart * other)
+        self._expected += latest * apart
+        self._seen += latest * other
+        self._variance = (1.0 - latest) * (self._variance + latest * apart * apart)
+        self._covariance = (1.0 - latest) * (self._covariance + latest * apart * other)
         doubt = (DOUBT * self._expected) ** 2
         if doubt:
             self.factor = max(0.1, (self._covariance + doubt) / (self._variance + doubt))

@@ -57,8 +57,13 @@ class Queue(Mapping[int, Request]):
         return sorted(some, key=lambda request: abs(request.inputs - length))[:count]
 
     def rate(self, now: float) -> float:
-        """Return how many requests come a second, of late."""
-        gap = max(self._gap, now - self._last)
+        """Return how many requests come a second, of late, and no more than if the next came now.
+
+        Many come together where many have been answered together, so a pause alone says little.
+        """
+        gap = self._gap
+        if gap < now - self._last < inf:
+            gap += NEWEST * (now - self._last - gap)
         return 1.0 / gap if gap > 0.0 else inf
 
     def add(self, request: Request) -> None:

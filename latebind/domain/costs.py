@@ -27,8 +27,9 @@ class Curve:
 
 
 def in_turn(curves: Sequence[Curve]) -> Curve:
-    """Return what several things take one after another, all measured at the same batch sizes."""
-    return Curve(curves[0].batches, tuple(map(sum, zip(*(curve.seconds for curve in curves), strict=True))))
+    """Return what several things take one after another."""
+    batches = tuple(sorted({batch for curve in curves for batch in curve.batches}))
+    return Curve(batches, tuple(sum(curve.at(batch) for curve in curves) for batch in batches))
 
 
 EMPTY_STAGE = Curve((1,), (0.0,))

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch.fx import GraphModule
 
+from latebind.domain.errors import ExportError
+
 Foreign = Any  # an object of OpenVINO, which comes without types
 Array = NDArray[Any]
 
@@ -40,7 +42,10 @@ RESULTS: dict[object, Callable[..., Foreign]] = {
 
 
 def with_single_results(module: GraphModule) -> GraphModule:
-    """Change the graph of `module` to have a node for each result of each recurrent operator; return it."""
+    """Change the graph of `module` to have a node for each result of each recurrent operator; return it.
+
+    Raises `ExportError` where something takes all results at once.
+    """
     graph = module.graph
     for number, node in enumerate(list(graph.nodes)):
         result = RESULTS.get(node.target)
@@ -48,7 +53,7 @@ def with_single_results(module: GraphModule) -> GraphModule:
             continue
         for user in list(node.users):
             if user.target is not operator.getitem:
-                raise TypeError(f"{user} reads all results of {node}")
+                raise ExportError(f"{user} takes all results of {node} at once, which OpenVINO cannot convert")
             with graph.inserting_before(node):
                 user.replace_all_uses_with(graph.call_function(result, (number, user.args[1], *node.args)))
             graph.erase_node(user)

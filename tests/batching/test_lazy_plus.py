@@ -3,7 +3,7 @@
 import pytest
 
 from latebind.batching.estimate import Estimate
-from latebind.batching.lazy_plus import gathered
+from latebind.batching.lazy_plus import gathered, quickest
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
 from latebind.batching.table import SubBatch
@@ -99,6 +99,22 @@ def test_batches_are_as_large_as_the_profile_says_that_they_pay() -> None:
     flat = Timeline(config(plus(), chain(STATIC)))
     flat.run(calls)
     assert [requests for _, _, requests in flat.ran] == [(1, 2, 3, 4)]
+
+
+def test_where_more_come_than_smaller_batches_could_answer_the_quickest_batch_is_formed() -> None:
+    """Of 1, 2, 4 and 8 rows: 0.67, 1, 1.33 and 1.6 a second."""
+    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.5, 5.0)))
+
+    def formed(gap: float, waiting: int) -> int:
+        queue = Queue()
+        for number in range(waiting):
+            queue.add(Request(number, "net", number, 1e9, gap * number))
+        model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
+        return quickest(model, min(8, waiting), gap * waiting)
+
+    assert formed(0.5, 32) == 8  # nothing keeps up with two a second
+    assert formed(0.7, 8) == 8
+    assert formed(10.0, 4) == 2  # hardly anybody comes: two after 2 s and two after 4
 
 
 def test_many_are_not_held_up_for_one_however_short_its_work() -> None:

@@ -42,4 +42,11 @@ def test_with_the_most_urgent_go_those_of_its_length() -> None:
 def test_the_rate_follows_arrivals_and_falls_in_silence() -> None:
     queue = filled(*((0.1 * number, 99, 1) for number in range(200)))
     assert 9.9 < queue.rate(19.9) < 10.1
-    assert queue.rate(24.9) < 0.21
+    assert 9.0 < queue.rate(20.1) < 10.0  # a pause of twice the usual is nothing
+    assert queue.rate(24.9) < 3.0
+    assert queue.rate(119.9) < 0.21
+
+
+def test_a_pause_between_crowds_is_no_silence() -> None:
+    queue = filled(*((0.1 * number, 99, 1) for number in range(200) for _ in range(16)))
+    assert 80 < queue.rate(19.99) < 320

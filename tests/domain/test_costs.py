@@ -23,6 +23,8 @@ def test_a_curve_never_falls_below_zero() -> None:
 def test_what_is_done_in_turn_takes_the_sum() -> None:
     assert in_turn([CURVE, Curve((1, 2, 4), (0.5, 0.5, 0.5))]) == Curve((1, 2, 4), (1.5, 2.0, 4.0))
     assert in_turn([CURVE]) == CURVE
+    assert in_turn([Curve((1,), (0.0,)), CURVE]) == CURVE
+    assert in_turn([Curve((1, 3), (1.0, 3.0)), Curve((2, 3), (0.5, 1.0))]) == Curve((1, 2, 3), (1.0, 2.5, 4.0))
 
 
 def test_what_remains_is_the_full_depth_with_every_lookup() -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from random import Random
 
@@ -215,7 +216,8 @@ async def _measure(
         size = round(plan.seconds / await asked[SERIAL].saturate(WARM_UP, 1))
         pacing = max(WARM_UP // 4, round(PACED * size / plan.seconds))
         served = ServedModel(*read_spec_and_costs(ModelDirectory.open(path)))
-        typical = alone(served, rows.lengths()) / alone(served, rows.lengths()[:pacing])
+        paced = [rows.lengths_of(row) for row in range(1, pacing + 1)]  # those between the first and the last asked for
+        typical = alone(served, rows.lengths()) / alone(served, paced)
         paces: list[float] = []
 
         async def pace() -> float:
@@ -233,7 +235,7 @@ async def _measure(
                 progress("saturation", 0.1 + 0.2 * number / plan.rounds)
                 most = WAITING * policy_batch(sides[side], spec)
                 here = await pace()
-                times_over[side].append(await asked[side].saturate(max(size, 2 * most), most) / here)
+                times_over[side].append(await asked[side].saturate(most * ceil(size / most), most) / here)
         seconds_alone = float(np.mean(paces))
         report.saturated = {side: [seconds_alone * times for times in found] for side, found in times_over.items()}
         report.capacity, report.allowed = 1.0 / seconds_alone, LATE * seconds_alone
@@ -310,18 +312,22 @@ class _Asked:
     rows: _Rows
 
     async def saturate(self, requests: int, waiting: int) -> float:
-        """Return the seconds a request with so many always under way."""
-        left = iter(range(requests))
+        """Return the seconds a request of so many, answered while `waiting` are always under way.
+
+        As many are asked for before and after: at the beginning all are at the same step, at the end batches empty.
+        """
+        left = iter(range(requests + 2 * waiting))
+        ends: list[float] = []
 
         async def ask() -> None:
             for _ in left:
                 await self._call()
+                ends.append(time.perf_counter())
 
-        begun = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for _ in range(waiting):
                 group.create_task(ask())
-        return (time.perf_counter() - begun) / requests
+        return (ends[waiting + requests - 1] - ends[waiting - 1]) / requests
 
     async def play(self, times: Sequence[float]) -> Seconds:
         """Return the seconds of requests that are sent at these times, when all have been answered."""

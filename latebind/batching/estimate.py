@@ -9,6 +9,7 @@ from latebind.domain.model import ModelSpec, StageKind
 
 NEARLY = 1.02  # times the least seconds a request
 CHANGED = 0.1  # share by which the cost of a launch has changed when the largest batch is worked out anew
+SLOWER = 0.02  # share by which all launches have, likewise for rates
 TYPICAL_STEPS = 20  # of an input
 
 
@@ -31,6 +32,8 @@ class Estimate:
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
         self._worth_at = 0.0  # what a launch cost when that was worked out
+        self._answered: dict[int, float] = {}
+        self._answered_at = 1.0, 0.0  # factor and launch, likewise
         self._once, self._encoders, self._decoders = (
             _sums([float(spec.kind(i) is kind) for i in range(spec.stages)]) for kind in StageKind
         )
@@ -106,7 +109,15 @@ class Estimate:
 
     def answered(self, batch: int) -> float:
         """Return how many requests a second are answered in batches of this size."""
-        return batch / self.whole(batch, TYPICAL_STEPS if self._spec.kinds else 1, self.mean_outputs)
+        now, then = self.pace, self._answered_at
+        if abs(now.factor - then[0]) > SLOWER * then[0] or abs(now.launch - then[1]) > CHANGED * abs(then[1]):
+            self._answered.clear()
+            self._answered_at = now.factor, now.launch
+        found = self._answered.get(batch)
+        if found is None:
+            inputs = TYPICAL_STEPS if self._spec.kinds else 1
+            found = self._answered[batch] = batch / self.whole(batch, inputs, self.mean_outputs)
+        return found
 
     def _table(self, batch: int) -> "_Table":
         found = self._tables.get(batch)

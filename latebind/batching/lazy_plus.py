@@ -1,6 +1,6 @@
 """`lazy+`: work-conserving, without a window; newcomers are let past only where that shortens the sum of waiting.
 
-A worker without work takes all that wait, the most urgent first. At a boundary newcomers may begin at once if by the
+A worker without work takes as many of those who wait as end the queue soonest, the most urgent first. At a boundary newcomers may begin at once if by the
 profile the sum of all latencies falls, if everybody keeps in time (`slack.Profiled`), and if nobody is held up for too
 long. One group at a time catches up.
 """
@@ -43,7 +43,7 @@ class LazyPlus(Stacked):
         some = [model for model in view.models if model.queue]
         model = min(some, key=lambda model: model.queue.urgent(1)[0].deadline)
         most = min(super().batch_limit(model), len(model.queue))
-        batch = pick(model, max(min(most, self.batch_limit(model)), quickest(model, most, now)))
+        batch = pick(model, quickest(model, most, now))
         return self._shed(model, batch, len(batch), now) or launch(model, batch)
 
     def _shed(self, model: ModelView, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:

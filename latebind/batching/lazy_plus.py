@@ -1,8 +1,8 @@
 """`lazy+`: work-conserving, without a window; newcomers are let past only where that shortens the sum of waiting.
 
-A worker without work takes as many of those who wait as end the queue soonest, the most urgent first. At a boundary newcomers may begin at once if by the
-profile the sum of all latencies falls, if everybody keeps in time (`slack.Profiled`), and if nobody is held up for too
-long. One group at a time catches up.
+A worker without work takes as many of those who wait as end the queue with the least waiting, the most urgent first. At
+a boundary newcomers may begin at once if by the profile the sum of all latencies falls, if everybody keeps in time
+(`slack.Profiled`), and if nobody is held up for too long. One group at a time catches up.
 """
 
 from collections.abc import Iterable, Sequence

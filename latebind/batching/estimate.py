@@ -1,5 +1,6 @@
 """How long requests take from where they are to their end: LazyBatching's algorithm 1, for every batch size."""
 
+from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
 
@@ -32,7 +33,7 @@ class Estimate:
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
         self._worth_at = 0.0  # what a launch cost when that was worked out
-        self._answered: dict[int, float] = {}
+        self._answered: dict[int, Answered] = {}
         self._answered_at = 1.0, 0.0  # factor and launch, likewise
         self._once, self._encoders, self._decoders = (
             _sums([float(spec.kind(i) is kind) for i in range(spec.stages)]) for kind in StageKind
@@ -107,16 +108,18 @@ class Estimate:
             found = self._worth[most] = 1 + next(i for i, seconds in enumerate(each) if seconds <= enough)
         return found
 
-    def answered(self, batch: int) -> float:
-        """Return how many requests a second are answered in batches of this size."""
+    def answered(self, most: int) -> "Answered":
+        """Return how many requests a second are answered in batches of 1, 2, 4, ... and `most`."""
         now, then = self.pace, self._answered_at
         if abs(now.factor - then[0]) > SLOWER * then[0] or abs(now.launch - then[1]) > CHANGED * abs(then[1]):
             self._answered.clear()
             self._answered_at = now.factor, now.launch
-        found = self._answered.get(batch)
+        found = self._answered.get(most)
         if found is None:
             inputs = TYPICAL_STEPS if self._spec.kinds else 1
-            found = self._answered[batch] = batch / self.whole(batch, inputs, self.mean_outputs)
+            sizes = [*(1 << exponent for exponent in range((most - 1).bit_length())), most]
+            rates = [(batch, batch / self.whole(batch, inputs, self.mean_outputs)) for batch in sizes]
+            found = self._answered[most] = Answered(rates, *max(rates, key=lambda one: one[1]))
         return found
 
     def _table(self, batch: int) -> "_Table":
@@ -124,6 +127,15 @@ class Estimate:
         if found is None:
             found = self._tables[batch] = _Table(self._spec, self._costs, batch)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Requests a second by batch size, and the batch of which that is the most."""
+
+    rates: list[tuple[int, float]]
+    quickest: int
+    most: float
 
 
 class _Table:

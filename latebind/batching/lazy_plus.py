@@ -6,6 +6,7 @@ a boundary newcomers may begin at once if by the profile the sum of all latencie
 """
 
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from latebind.batching.base import Stacked
 from latebind.batching.request import Request
@@ -115,23 +116,18 @@ def quickest(model: ModelView, most: int, now: float) -> int:
     could answer. Near to what can be answered at all that hangs on a few per cent, of which no rate and no profile is
     sure; so where twice the quickest batch wait, it begins. A decoder takes all: who leaves makes place for others.
     """
-    estimate, waiting = model.estimate, len(model.queue)
-    if most == 1 or estimate.decoder is not None:
+    waiting = len(model.queue)
+    if most == 1 or model.estimate.decoder is not None:
         return most
-    answered = {batch: estimate.answered(batch) for batch in sizes(most)}
-    best = max(answered, key=lambda batch: answered[batch])
+    answered = model.estimate.answered(most)
+    if waiting >= CROWD * answered.quickest:
+        return answered.quickest
     coming = model.queue.rate(now)
-    if waiting >= CROWD * best or answered[best] <= coming:
-        return best
-    return min(
-        (batch for batch, rate in answered.items() if rate > coming),
-        key=lambda batch: (0.5 * waiting + batch) / (answered[batch] - coming),
-    )
-
-
-def sizes(most: int) -> list[int]:
-    """Return the batches to choose from: each twice the one before, and the largest."""
-    return [*(1 << exponent for exponent in range((most - 1).bit_length())), most]
+    least, best = inf, answered.quickest
+    for batch, rate in answered.rates:
+        if rate > coming and 0.5 * waiting + batch < least * (rate - coming):
+            least, best = (0.5 * waiting + batch) / (rate - coming), batch
+    return best
 
 
 def gathered(model: ModelView, top: SubBatch, coming: int, now: float) -> bool:

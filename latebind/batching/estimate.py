@@ -119,7 +119,7 @@ class Estimate:
             inputs = TYPICAL_STEPS if self._spec.kinds else 1
             sizes = [*(1 << exponent for exponent in range((most - 1).bit_length())), most]
             rates = [(batch, batch / self.whole(batch, inputs, self.mean_outputs)) for batch in sizes]
-            found = self._answered[most] = Answered(rates, *max(rates, key=lambda one: one[1]))
+            found = self._answered[most] = Answered(rates, max(rates, key=lambda one: one[1])[0])
         return found
 
     def _table(self, batch: int) -> "_Table":
@@ -131,11 +131,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Requests a second by batch size, and the batch of which that is the most."""
+    """Requests a second by batch size, and the batch that answers the most."""
 
     rates: list[tuple[int, float]]
     quickest: int
-    most: float
 
 
 class _Table:

@@ -27,12 +27,12 @@ GRU_GATES = (1, 0, 2)  # update, reset, new; torch has reset first
 
 def lstm_result(*arguments: object) -> Foreign:
     """One result of an LSTM, in a graph that is only converted: which LSTM, which result, its arguments."""
-    raise NotImplementedError
+    raise TypeError("this stands for a result in a graph that is converted and never run")
 
 
 def gru_result(*arguments: object) -> Foreign:
     """One result of a GRU, likewise."""
-    raise NotImplementedError
+    raise TypeError("this stands for a result in a graph that is converted and never run")
 
 
 RESULTS: dict[object, Callable[..., Foreign]] = {
@@ -98,17 +98,12 @@ class _Layer:
     biases: Array
     direction: str
 
-    @property
-    def flat_biases(self) -> Array:
-        """Both biases in one, `(directions, gates * hidden)`."""
-        both: Array = self.biases.sum(axis=1)
-        return both.reshape(len(self.take), -1)
-
 
 def _lstm(layer: _Layer) -> Foreign:
     from openvino import opset13 as ops  # noqa: PLC0415
 
-    weights = map(ops.constant, (layer.take, layer.recur, layer.flat_biases))
+    biases = layer.biases.sum(axis=1).reshape(len(layer.take), -1)
+    weights = map(ops.constant, (layer.take, layer.recur, biases))
     return ops.lstm_sequence(layer.rows, *layer.states, layer.lengths, *weights, layer.recur.shape[2], layer.direction)
 
 

@@ -115,6 +115,8 @@ def test_where_more_come_than_smaller_batches_could_answer_the_quickest_batch_is
     assert formed(0.5, 32) == 8  # nothing keeps up with two a second
     assert formed(0.7, 8) == 8
     assert formed(10.0, 4) == 2  # hardly anybody comes: two after 2 s and two after 4
+    assert formed(10.0, 15) == 4
+    assert formed(10.0, 16) == 8  # a crowd: twice the quickest batch wait
 
 
 def test_many_are_not_held_up_for_one_however_short_its_work() -> None:

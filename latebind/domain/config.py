@@ -15,7 +15,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `max_batch` 0 means the largest batch that each model was built for. Where `leave` is off, whoever has a complete
     answer waits for the longest of its batch, as padded batches do; where `shed` is off, nothing is refused or dropped
     for being late. `coverage` is the share of answers that are no longer than policies expect (LazyBatching, section
-    IV-C).
+    IV-C). Where `compact` is off, rows whose answers are known run on with their batch. `max_alive` is the most
+    requests that may have begun at once, Ebird's MaxInf (table II); 0 sets no bound.
     """
 
     name: str = "graph"
@@ -24,6 +25,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leave: bool = True
     shed: bool = True
     coverage: float = 0.9
+    compact: bool = True
+    max_alive: int = 0
 
     def __post_init__(self) -> None:
         if self.max_batch < 0:
@@ -32,6 +35,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"policy.window is {self.window} s: give 0 or more seconds")
         if not 0.0 < self.coverage <= 1.0:
             raise ConfigError(f"policy.coverage is {self.coverage}: give a share above 0 and at most 1")
+        if self.max_alive < 0:
+            raise ConfigError(f"policy.max_alive is {self.max_alive}: give 1 or more, or 0 for no bound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +50,23 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Everything a scheduler starts from; two schedulers with equal configurations decide alike."""
+    """Everything a scheduler starts from; two schedulers with equal configurations decide alike.
+
+    `granularities` are the largest batches of the workers (Ebird, section VI); none: all take what policy and model
+    allow. At most `at_once` workers run at a time, 0: all of them.
+    """
 
     models: tuple[ServedModel, ...]
     workers: int = 1
     policy: PolicyConfig = field(default_factory=PolicyConfig)
+    granularities: tuple[int, ...] = ()
+    at_once: int = 0
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise ConfigError(f"workers is {self.workers}: at least one worker is needed")
+        if self.granularities and (len(self.granularities) != self.workers or min(self.granularities) < 1):
+            raise ConfigError(f"granularities are {self.granularities}: give each of {self.workers} workers 1 or more")
         names = [served.spec.name for served in self.models]
         if len(set(names)) != len(names):
             raise ConfigError(f"two models have the same name in {sorted(names)}: give each its own")
@@ -63,10 +76,12 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the engine's process runs: workers of `threads` threads each, pinned to `cores` where any are named.
 
     `slots` is the number of requests of one model that may be anywhere between door and answer at once. `awake` keeps
-    idle cores from sleeping.
+    idle cores from sleeping. Where `granularities` are given, there is a worker for each, with batches no larger than
+    that; on a CPU no more of them run at once than cores divided by threads.
     """
 
     workers: int = 1
+    granularities: tuple[int, ...] = ()
     threads: int = 1
     cores: tuple[int, ...] = ()
     slots: int = 256
@@ -78,6 +93,13 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in (("workers", self.workers), ("threads", self.threads), ("slots", self.slots)):
             if value < 1:
                 raise ConfigError(f"engine.{name} is {value}: give 1 or more")
+        if any(batch < 1 for batch in self.granularities):
+            raise ConfigError(f"engine.granularities are {self.granularities}: give batches of 1 or more")
+
+    @property
+    def crew(self) -> int:
+        """The number of workers."""
+        return len(self.granularities) or self.workers
 
 
 class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

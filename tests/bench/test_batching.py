@@ -13,6 +13,8 @@ from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.sides import Group, sides
 from latebind.bench.batching.simulated import Result, Task, run
 from latebind.bench.exits import Setting
+from latebind.bench.live.sides import chosen
+from latebind.bench.live.tuning import tuned
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
 from latebind.program.stored import StoredModel
@@ -110,15 +112,15 @@ def test_models_measured_here_are_simulated_at_multiples_of_what_they_do(models:
 
 def test_the_best_side_is_chosen_by_the_rounds_that_it_is_not_judged_by() -> None:
     sides = {"a": [1.0, 8.0, 9.0], "b": [5.0, 5.0, 5.0], "c": [6.0, 6.0, 1.0]}
-    assert live.tuned(sides) == ["c", "c", "a"]
-    assert live.tuned({"a": [2.0], "b": [1.0]}) == ["b"]
+    assert tuned(sides) == ["c", "c", "a"]
+    assert tuned({"a": [2.0], "b": [1.0]}) == ["b"]
 
 
 def test_some_sides_are_chosen_by_name() -> None:
-    chosen = live.Plan(sides=("GraphB(0, 8)",)).chosen(live.SIDES)
-    assert list(chosen) == [live.SERIAL, "GraphB(0, 8)", live.OURS]
+    some = chosen(live.SIDES, ["GraphB(0, 8)"], always=(live.SERIAL, live.OURS))
+    assert list(some) == [live.SERIAL, "GraphB(0, 8)", live.OURS]
     with pytest.raises(ConfigError, match="take some of"):
-        live.Plan(sides=("GraphB",)).chosen(live.SIDES)
+        chosen(live.SIDES, ["GraphB"])
 
 
 def test_live_and_simulated_stand_side_by_side(models: Path) -> None:

@@ -4,73 +4,63 @@ One engine for each policy, all with the same model directory, backend and core,
 for every policy and load, the same rows and arrivals for all. Loads are multiples of what the engine answers one after
 another. Seconds of a request are those from the engine's hearing of it to its answer.
 
-A machine that others share changes its speed within seconds, by a third and more. So before each block the serial
-engine is asked for a while, one request after another. How long these take sets the pace: arrivals keep to it, and
-seconds are given at the mean pace of the whole run. Likewise the profile that is simulated with.
+Arrivals keep to the pace that the machine has (`bench.live.pace`), and seconds are given at the mean pace of the whole
+run. Likewise the profile that is simulated with.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from math import ceil
 from pathlib import Path
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
-from latebind.bench.batching.costs import SLOTS, alone, at_pace, profiled_here
+from latebind.bench.batching.costs import SLOTS, at_pace, profiled_here
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
+from latebind.bench.live.asked import PATIENCE, Asked, Seconds, poisson_times
+from latebind.bench.live.pace import WARM_UP, Pace
+from latebind.bench.live.rows import Rows
+from latebind.bench.live.sides import Side, chosen, started
+from latebind.bench.live.tuning import tuned
 from latebind.bench.server import pinned
 from latebind.bench.statistics import ratio_of_means
-from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import ConfigError
-from latebind.domain.model import ModelSpec
-from latebind.engine.client import EngineClient
-from latebind.engine.order import EngineOrder
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
-from latebind.sequence.padding import steps
-from latebind.server.gateway import Answer
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
 
 LOADS = (0.5, 1.0, 1.5)
-PATIENCE = 120.0  # seconds that any call may take
-WAITING = 3  # batches' worth of rows under way while throughput is measured
-WARM_UP = 40
-PACED = 0.4  # seconds for which the pace is taken
 KNOWN = 400  # rows whose right answers are asked for first, one after another
 LATE = 10.0  # times what a request takes one after another: after that an answer is late
 OURS, SERIAL = "lazy+", "serial"
 SIDES = {
-    SERIAL: PolicyConfig("serial", shed=False),
-    "GraphB(0, 4)": PolicyConfig("graph", 4, shed=False),
-    "GraphB(0, 8)": PolicyConfig("graph", 8, shed=False),
-    "GraphB(0, 16)": PolicyConfig("graph", 16, shed=False),
-    "GraphB(5, 16)": PolicyConfig("graph", 16, window=0.005, shed=False),
-    OURS: PolicyConfig("lazy+", shed=False),
+    SERIAL: Side(PolicyConfig("serial", shed=False)),
+    "GraphB(0, 4)": Side(PolicyConfig("graph", 4, shed=False)),
+    "GraphB(0, 8)": Side(PolicyConfig("graph", 8, shed=False)),
+    "GraphB(0, 16)": Side(PolicyConfig("graph", 16, shed=False)),
+    "GraphB(5, 16)": Side(PolicyConfig("graph", 16, window=0.005, shed=False)),
+    OURS: Side(PolicyConfig("lazy+", shed=False)),
 }
 # For sequence models; those that GraphB is made of wait for the longest answer of their batch unless it says otherwise.
 SEQUENCE_SIDES = {
-    SERIAL: PolicyConfig("serial", shed=False),
-    "GraphB(0, 16)": PolicyConfig("graph", 16, shed=False, leave=False),
-    "GraphB(0, 32)": PolicyConfig("graph", 32, shed=False, leave=False),
-    "GraphB(0, 64)": PolicyConfig("graph", 64, shed=False, leave=False),
-    "GraphB(5, 32)": PolicyConfig("graph", 32, window=0.005, shed=False, leave=False),
-    "GraphB(0, 64), leaving": PolicyConfig("graph", 64, shed=False),
-    "continuous": PolicyConfig("continuous", shed=False),
-    "lazy": PolicyConfig("lazy", shed=False),
-    OURS: PolicyConfig("lazy+", shed=False),
+    SERIAL: Side(PolicyConfig("serial", shed=False)),
+    "GraphB(0, 16)": Side(PolicyConfig("graph", 16, shed=False, leave=False)),
+    "GraphB(0, 32)": Side(PolicyConfig("graph", 32, shed=False, leave=False)),
+    "GraphB(0, 64)": Side(PolicyConfig("graph", 64, shed=False, leave=False)),
+    "GraphB(5, 32)": Side(PolicyConfig("graph", 32, window=0.005, shed=False, leave=False)),
+    "GraphB(0, 64), leaving": Side(PolicyConfig("graph", 64, shed=False)),
+    "continuous": Side(PolicyConfig("continuous", shed=False)),
+    "lazy": Side(PolicyConfig("lazy", shed=False)),
+    OURS: Side(PolicyConfig("lazy+", shed=False)),
 }
 TUNED = "the best baseline, chosen by the other rounds"
 OTHERS = ("GraphB(0, 64), leaving", "continuous", "lazy")  # no baselines of the paper's kind: shown, not compared with
-
-Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +74,6 @@ class Plan:
     rounds: int = 10
     seconds: float = 2.0
     sides: tuple[str, ...] = ()
-
-    def chosen(self, every: Mapping[str, PolicyConfig]) -> dict[str, PolicyConfig]:
-        """Return the policies that take part; raises `ConfigError` for one that there is not."""
-        unknown = [side for side in self.sides if side not in every]
-        if unknown:
-            raise ConfigError(f"there is no side {unknown[0]!r}: take some of {', '.join(map(repr, every))}")
-        wanted = {SERIAL, OURS, *(self.sides or every)}
-        return {side: policy for side, policy in every.items() if side in wanted}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +144,6 @@ class LiveReport:
         return str(ratio_of_means(np.array(theirs), np.array(ours), block=1, seed=self.seed))
 
 
-def tuned(sides: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return for each round the side with the least mean in all others, of a figure for each side and round.
-
-    A side chosen by the rounds that it is then judged by would look better than it is, the more so the more there are.
-    """
-    figures = np.array(list(sides.values()))
-    others = figures.sum(axis=1, keepdims=True) - figures if figures.shape[1] > 1 else figures
-    names = list(sides)
-    return [names[best] for best in others.argmin(axis=0)]
-
-
 def _baselines(sides: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
     return {side: figures for side, figures in sides.items() if side != OURS and side not in OTHERS}
 
@@ -201,156 +172,54 @@ async def _measure(
     progress: Callable[[str, float], None],
 ) -> LiveReport:
     random = Random(setting.seed)
-    spec, _ = read_spec_and_costs(ModelDirectory.open(path))
-    sides = plan.chosen(SEQUENCE_SIDES if spec.kinds else SIDES)
+    served = ServedModel(*read_spec_and_costs(ModelDirectory.open(path)))
+    spec = served.spec
+    sides = chosen(SEQUENCE_SIDES if spec.kinds else SIDES, plan.sides, always=(SERIAL, OURS))
     async with AsyncExitStack() as stack:
-        rows = _Rows(spec, inputs)
-        asked: dict[str, _Asked] = {}
-        for side, policy in sides.items():
-            asked[side] = _Asked(await _started(stack, path, policy, setting), rows)
+        rows = Rows(spec, inputs)
+        asked: dict[str, Asked] = {}
+        for name, side in sides.items():
+            asked[name] = Asked(await started(stack, path, side, setting), rows)
         progress("learning the right answers", 0.05)
         await asked[SERIAL].saturate(min(rows.count, KNOWN), 1)
-        for side in sides:
-            await asked[side].saturate(WARM_UP * (policy_batch(sides[side], spec) if spec.kinds else 1), WARM_UP)
-        report = LiveReport(model, setting.seed, capacity=0.0, allowed=0.0, saturated={side: [] for side in sides})
+        for name, side in sides.items():
+            await asked[name].saturate(WARM_UP * (side.largest_batch(spec) if spec.kinds else 1), WARM_UP)
+        report = LiveReport(model, setting.seed, capacity=0.0, allowed=0.0, saturated={name: [] for name in sides})
         size = round(plan.seconds / await asked[SERIAL].saturate(WARM_UP, 1))
-        pacing = max(WARM_UP // 4, round(PACED * size / plan.seconds))
-        served = ServedModel(*read_spec_and_costs(ModelDirectory.open(path)))
-        paced = [rows.lengths_of(row) for row in range(1, pacing + 1)]  # those between the first and the last asked for
-        typical = alone(served, rows.lengths()) / alone(served, paced)
-        paces: list[float] = []
-
-        async def pace() -> float:
-            """Return how long a request takes now, one after another; always asked with the same rows."""
-            rows.next, following = 0, rows.next
-            paces.append(typical * await asked[SERIAL].saturate(pacing, 1))
-            rows.next = following
-            return paces[-1]
-
+        pace = await Pace.of(asked[SERIAL], served)
         progress("measuring what stages cost", 0.1)
-        profiled, beyond = await profiled_here(path, setting, pace, rows.lengths())
-        times_over: dict[str, list[float]] = {side: [] for side in sides}
+        profiled, beyond = await profiled_here(path, setting, pace.take, rows.lengths())
+        times_over: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(plan.rounds):
-            for side in random.sample(list(sides), len(sides)):
+            for name in random.sample(list(sides), len(sides)):
                 progress("saturation", 0.1 + 0.2 * number / plan.rounds)
-                most = WAITING * policy_batch(sides[side], spec)
-                here = await pace()
-                times_over[side].append(await asked[side].saturate(most * ceil(size / most), most) / here)
-        seconds_alone = float(np.mean(paces))
-        report.saturated = {side: [seconds_alone * times for times in found] for side, found in times_over.items()}
-        report.capacity, report.allowed = 1.0 / seconds_alone, LATE * seconds_alone
-        served, report.launch = at_pace(profiled, seconds_alone, beyond, rows.lengths())
+                here = await pace.take()
+                times_over[name].append(await asked[name].throughput(size, sides[name].largest_batch(spec)) / here)
+        alone = pace.mean
+        report.saturated = {name: [alone * times for times in found] for name, found in times_over.items()}
+        report.capacity, report.allowed = 1.0 / alone, LATE * alone
+        served, report.launch = at_pace(profiled, alone, beyond, rows.lengths())
         for number in range(plan.rounds):
             for at, load in enumerate(plan.loads):
                 progress(f"{load:.0%} of serial capacity", 0.3 + 0.7 * (number + at / len(plan.loads)) / plan.rounds)
-                times = _times(load * report.capacity, plan.seconds, random)
+                times = poisson_times(load * report.capacity, plan.seconds, random)
                 first = rows.next
-                for side in random.sample(list(sides), len(sides)):
-                    slower, rows.next = await pace() / seconds_alone, first
-                    live = await asked[side].play([slower * time_ for time_ in times]) / slower
+                for name in random.sample(list(sides), len(sides)):
+                    slower, rows.next = await pace.take() / alone, first
+                    live = await _answered(asked[name], [slower * time_ for time_ in times]) / slower
                     lengths = [rows.lengths_of(first + place) for place in range(len(times))]
-                    block = Block(live, _simulated(served, sides[side], times, lengths))
-                    report.blocks.setdefault(load, {name: [] for name in sides})[side].append(block)
+                    block = Block(live, _simulated(served, sides[name].policy, times, lengths))
+                    report.blocks.setdefault(load, {other: [] for other in sides})[name].append(block)
         report.other_answers = rows.others
     return report
 
 
-def policy_batch(policy: PolicyConfig, spec: ModelSpec) -> int:
-    """Return the largest batch that a side may form."""
-    return 1 if policy.name == "serial" else policy.max_batch or spec.max_batch
-
-
-async def _started(stack: AsyncExitStack, path: Path, policy: PolicyConfig, setting: Setting) -> EngineClient:
-    engine = EngineConfig(cores=(setting.engine_core,), slots=SLOTS, exits=False, backend=setting.backend)
-    client = await EngineClient.start(EngineOrder((str(path),), engine=engine, policy=policy))
-    stack.push_async_callback(client.close)
-    return client
-
-
-class _Rows:
-    """The rows that are asked for, in turn, and what the first side to be asked has answered to each."""
-
-    def __init__(self, spec: ModelSpec, inputs: Mapping[str, Array]) -> None:
-        self.model = spec.name
-        self.next = 0
-        self.others = 0  # answers that differ from the first to the same row
-        self.count = len(next(iter(inputs.values())))
-        self._spec = spec
-        self._inputs = inputs
-        self._answers: dict[int, Array] = {}
-
-    def take(self) -> tuple[int, dict[str, Array]]:
-        """Return the next row and its number."""
-        row = self.next % self.count
-        self.next += 1
-        return row, {name: array[row : row + 1] for name, array in self._inputs.items()}
-
-    def check(self, row: int, answer: Answer) -> None:
-        """Compare the tokens of a sequence with the first answer to the same row."""
-        if self._spec.kinds:
-            tokens = answer.outputs[self._spec.outputs[0].name][0]
-            self.others += not np.array_equal(self._answers.setdefault(row, tokens), tokens)
-
-    def lengths_of(self, row: int) -> tuple[int, int]:
-        """Return the steps of input and answer of a row, 1 where there are none."""
-        row %= self.count
-        if not self._spec.kinds:
-            return 1, 1
-        taken = {name: array[row : row + 1] for name, array in self._inputs.items()}
-        return steps(self._spec, taken)[0], len(self._answers[row])
-
-    def lengths(self) -> list[tuple[int, int]]:
-        """Return the lengths of all rows that have been answered."""
-        return [self.lengths_of(row) for row in (sorted(self._answers) or range(1))]
-
-
-@dataclass(slots=True)
-class _Asked:
-    """One engine and the rows that it is asked for."""
-
-    engine: EngineClient
-    rows: _Rows
-
-    async def saturate(self, requests: int, waiting: int) -> float:
-        """Return the seconds a request of so many, answered while `waiting` are always under way.
-
-        As many are asked for before and after: at the beginning all are at the same step, at the end batches empty.
-        """
-        left = iter(range(requests + 2 * waiting))
-        ends: list[float] = []
-
-        async def ask() -> None:
-            for _ in left:
-                await self._call()
-                ends.append(time.perf_counter())
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(waiting):
-                group.create_task(ask())
-        return (ends[waiting + requests - 1] - ends[waiting - 1]) / requests
-
-    async def play(self, times: Sequence[float]) -> Seconds:
-        """Return the seconds of requests that are sent at these times, when all have been answered."""
-        begun = time.perf_counter()
-        calls = []
-        for at in times:
-            await asyncio.sleep(max(0.0, begun + at - time.perf_counter()))
-            calls.append(asyncio.create_task(self._call()))
-        return np.array(await asyncio.gather(*calls))
-
-    async def _call(self) -> float:
-        row, rows = self.rows.take()
-        answer = await self.engine.infer(self.rows.model, rows, deadline=time.monotonic() + PATIENCE)
-        self.rows.check(row, answer)
-        return answer.waited[0] + answer.ran[0]
-
-
-def _times(rate: float, seconds: float, random: Random) -> list[float]:
-    found, time_ = [], 0.0
-    while time_ < seconds:
-        time_ += random.expovariate(rate)
-        found.append(time_)
-    return found
+async def _answered(asked: Asked, times: Sequence[float]) -> Seconds:
+    """Return the seconds of requests at these times; raises `ConfigError` where more wait than an engine takes."""
+    seconds = (await asked.play(times)).seconds
+    if np.isinf(seconds).any():
+        raise ConfigError(f"more than {SLOTS} requests waited: take lower loads or shorter blocks")
+    return seconds
 
 
 def _simulated(

@@ -1,0 +1,98 @@
+"""An engine and what it is asked for: always enough to do, or requests at given times, with or without a deadline."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.bench.live.rows import Rows
+from latebind.domain.errors import Expired, Refused
+from latebind.engine.client import EngineClient
+
+PATIENCE = 120.0  # seconds that any call may take
+NOT_ANSWERED = -1  # the stage of a request that was refused or dropped
+WAITING = 3  # batches' worth of rows under way while throughput is measured
+
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of N requests, in the order of sending.
+
+    `seconds` are those between the engine's hearing of a request and its answer, inf without an answer; `left_at` is
+    the stage that it left at; `alike` tells whether the answer is the right one.
+    """
+
+    seconds: Seconds
+    left_at: NDArray[np.int64]
+    alike: NDArray[np.bool_]
+
+
+Call = tuple[float, int, bool]
+
+
+@dataclass(slots=True)
+class Asked:
+    """One engine and the rows that it is asked for."""
+
+    engine: EngineClient
+    rows: Rows
+
+    async def saturate(self, requests: int, waiting: int) -> float:
+        """Return the seconds a request of so many, answered while `waiting` are always under way.
+
+        As many are asked for before and after: at the beginning all are at the same step, at the end batches empty.
+        """
+        left = iter(range(requests + 2 * waiting))
+        ends: list[float] = []
+
+        async def ask() -> None:
+            for _ in left:
+                await self._call(PATIENCE)
+                ends.append(time.perf_counter())
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(waiting):
+                group.create_task(ask())
+        return (ends[waiting + requests - 1] - ends[waiting - 1]) / requests
+
+    async def throughput(self, requests: int, batch: int) -> float:
+        """Return the seconds a request of at least so many while there is always more than a batch waiting."""
+        most = WAITING * batch
+        return await self.saturate(most * ceil(requests / most), most)
+
+    async def play(self, times: Sequence[float], *, allowed: float = PATIENCE) -> Played:
+        """Send requests at these times, each to be answered within `allowed` seconds; returns when all have ended."""
+        begun = time.perf_counter()
+        calls = []
+        for at in times:
+            await asyncio.sleep(max(0.0, begun + at - time.perf_counter()))
+            calls.append(asyncio.create_task(self._tried(allowed)))
+        seconds, left_at, alike = zip(*await asyncio.gather(*calls), strict=True)
+        return Played(np.array(seconds), np.array(left_at), np.array(alike))
+
+    async def _tried(self, allowed: float) -> Call:
+        try:
+            return await self._call(allowed)
+        except (Refused, Expired):
+            return inf, NOT_ANSWERED, False
+
+    async def _call(self, allowed: float) -> Call:
+        row, rows = self.rows.take()
+        answer = await self.engine.infer(self.rows.spec.name, rows, deadline=time.monotonic() + allowed)
+        return answer.waited[0] + answer.ran[0], answer.left_at[0], self.rows.alike(row, answer)
+
+
+def poisson_times(rate: float, seconds: float, random: Random) -> list[float]:
+    """Return when requests come, `rate` a second on average, until the first that comes after so many seconds."""
+    found, time_ = [], 0.0
+    while time_ < seconds:
+        time_ += random.expovariate(rate)
+        found.append(time_)
+    return found

@@ -1,0 +1,45 @@
+"""The pace of a machine that others share: it changes its speed within seconds, by a third and more.
+
+So before each block the serial engine is asked for a while, one request after another. How long these take is the
+pace: arrivals and deadlines keep to it, and seconds are given at the mean pace of the whole run.
+"""
+
+import numpy as np
+
+from latebind.bench.batching.costs import alone
+from latebind.bench.live.asked import Asked
+from latebind.domain.config import ServedModel
+
+PACED = 0.4  # seconds for which the pace is taken
+WARM_UP = 40
+
+
+class Pace:
+    """Asks the serial engine; each time with the same rows."""
+
+    def __init__(self, serial: Asked, requests: int, typical: float) -> None:
+        self._serial = serial
+        self._requests = requests
+        self._typical = typical
+        self._taken: list[float] = []
+
+    @classmethod
+    async def of(cls, serial: Asked, served: ServedModel) -> "Pace":
+        """Find out how many requests give a pace, and what all rows take of what these do, by profile."""
+        rows = serial.rows
+        requests = max(WARM_UP // 4, round(PACED / await serial.saturate(WARM_UP, 1)))
+        paced = [rows.lengths_of(row) for row in range(1, requests + 1)]  # between the first and the last asked for
+        return cls(serial, requests, alone(served, rows.lengths()) / alone(served, paced))
+
+    async def take(self) -> float:
+        """Return how many seconds a request takes now, one after another."""
+        rows = self._serial.rows
+        rows.next, following = 0, rows.next
+        self._taken.append(self._typical * await self._serial.saturate(self._requests, 1))
+        rows.next = following
+        return self._taken[-1]
+
+    @property
+    def mean(self) -> float:
+        """Seconds a request by all paces taken so far."""
+        return float(np.mean(self._taken))

@@ -13,7 +13,7 @@ from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.sides import Group, sides
 from latebind.bench.batching.simulated import Result, Task, run
 from latebind.bench.exits import Setting
-from latebind.bench.live.sides import chosen
+from latebind.bench.live.sides import SERIAL, chosen
 from latebind.bench.live.tuning import tuned
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
@@ -117,8 +117,8 @@ def test_the_best_side_is_chosen_by_the_rounds_that_it_is_not_judged_by() -> Non
 
 
 def test_some_sides_are_chosen_by_name() -> None:
-    some = chosen(live.SIDES, ["GraphB(0, 8)"], always=(live.SERIAL, live.OURS))
-    assert list(some) == [live.SERIAL, "GraphB(0, 8)", live.OURS]
+    some = chosen(live.SIDES, ["GraphB(0, 8)"], always=(SERIAL, live.OURS))
+    assert list(some) == [SERIAL, "GraphB(0, 8)", live.OURS]
     with pytest.raises(ConfigError, match="take some of"):
         chosen(live.SIDES, ["GraphB"])
 

@@ -10,7 +10,6 @@ run. Likewise the profile that is simulated with.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -20,10 +19,10 @@ import numpy as np
 from latebind.bench.batching.costs import SLOTS, at_pace, profiled_here
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
-from latebind.bench.live.asked import PATIENCE, Asked, Seconds, poisson_times
-from latebind.bench.live.pace import WARM_UP, Pace
-from latebind.bench.live.rows import Rows
-from latebind.bench.live.sides import Side, chosen, started
+from latebind.bench.live.asked import PATIENCE, poisson_times
+from latebind.bench.live.played import Played, Seconds
+from latebind.bench.live.session import session
+from latebind.bench.live.sides import SERIAL, Side, chosen
 from latebind.bench.live.tuning import tuned
 from latebind.bench.server import pinned
 from latebind.bench.statistics import ratio_of_means
@@ -38,7 +37,7 @@ from latebind.simulation.workloads import Arrival
 LOADS = (0.5, 1.0, 1.5)
 KNOWN = 400  # rows whose right answers are asked for first, one after another
 LATE = 10.0  # times what a request takes one after another: after that an answer is late
-OURS, SERIAL = "lazy+", "serial"
+OURS = "lazy+"
 SIDES = {
     SERIAL: Side(PolicyConfig("serial", shed=False)),
     "GraphB(0, 4)": Side(PolicyConfig("graph", 4, shed=False)),
@@ -172,54 +171,39 @@ async def _measure(
     progress: Callable[[str, float], None],
 ) -> LiveReport:
     random = Random(setting.seed)
-    served = ServedModel(*read_spec_and_costs(ModelDirectory.open(path)))
-    spec = served.spec
+    spec, _ = read_spec_and_costs(ModelDirectory.open(path))
     sides = chosen(SEQUENCE_SIDES if spec.kinds else SIDES, plan.sides, always=(SERIAL, OURS))
-    async with AsyncExitStack() as stack:
-        rows = Rows(spec, inputs)
-        asked: dict[str, Asked] = {}
-        for name, side in sides.items():
-            asked[name] = Asked(await started(stack, path, side, setting), rows)
-        progress("learning the right answers", 0.05)
-        await asked[SERIAL].saturate(min(rows.count, KNOWN), 1)
-        for name, side in sides.items():
-            await asked[name].saturate(WARM_UP * (side.largest_batch(spec) if spec.kinds else 1), WARM_UP)
-        report = LiveReport(model, setting.seed, capacity=0.0, allowed=0.0, saturated={name: [] for name in sides})
-        size = round(plan.seconds / await asked[SERIAL].saturate(WARM_UP, 1))
-        pace = await Pace.of(asked[SERIAL], served)
+    progress("starting", 0.0)
+    async with session(path, sides, inputs, setting, known=KNOWN) as here:
+        report = LiveReport(model, setting.seed, capacity=0.0, allowed=0.0)
         progress("measuring what stages cost", 0.1)
-        profiled, beyond = await profiled_here(path, setting, pace.take, rows.lengths())
-        times_over: dict[str, list[float]] = {name: [] for name in sides}
-        for number in range(plan.rounds):
-            for name in random.sample(list(sides), len(sides)):
-                progress("saturation", 0.1 + 0.2 * number / plan.rounds)
-                here = await pace.take()
-                times_over[name].append(await asked[name].throughput(size, sides[name].largest_batch(spec)) / here)
-        alone = pace.mean
+        profiled, beyond = await profiled_here(path, setting, here.pace.take, here.rows.lengths())
+        times_over = await here.saturated(
+            list(sides), plan.seconds, plan.rounds, random, lambda text, share: progress(text, 0.1 + 0.2 * share)
+        )
+        alone = here.pace.mean
         report.saturated = {name: [alone * times for times in found] for name, found in times_over.items()}
         report.capacity, report.allowed = 1.0 / alone, LATE * alone
-        served, report.launch = at_pace(profiled, alone, beyond, rows.lengths())
+        served, report.launch = at_pace(profiled, alone, beyond, here.rows.lengths())
         for number in range(plan.rounds):
             for at, load in enumerate(plan.loads):
                 progress(f"{load:.0%} of serial capacity", 0.3 + 0.7 * (number + at / len(plan.loads)) / plan.rounds)
                 times = poisson_times(load * report.capacity, plan.seconds, random)
-                first = rows.next
-                for name in random.sample(list(sides), len(sides)):
-                    slower, rows.next = await pace.take() / alone, first
-                    live = await _answered(asked[name], [slower * time_ for time_ in times]) / slower
-                    lengths = [rows.lengths_of(first + place) for place in range(len(times))]
-                    block = Block(live, _simulated(served, sides[name].policy, times, lengths))
+                first = here.rows.next
+                played = await here.block(list(sides), times, random, alone=alone)
+                lengths = [here.rows.lengths_of(first + place) for place in range(len(times))]
+                for name, side in sides.items():
+                    block = Block(_all_answered(played[name]), _simulated(served, side.policy, times, lengths))
                     report.blocks.setdefault(load, {other: [] for other in sides})[name].append(block)
-        report.other_answers = rows.others
+        report.other_answers = here.rows.others
     return report
 
 
-async def _answered(asked: Asked, times: Sequence[float]) -> Seconds:
-    """Return the seconds of requests at these times; raises `ConfigError` where more wait than an engine takes."""
-    seconds = (await asked.play(times)).seconds
-    if np.isinf(seconds).any():
+def _all_answered(played: Played) -> Seconds:
+    """Return the seconds of all requests; raises `ConfigError` where more waited than an engine takes."""
+    if not played.answered.all():
         raise ConfigError(f"more than {SLOTS} requests waited: take lower loads or shorter blocks")
-    return seconds
+    return played.seconds
 
 
 def _simulated(

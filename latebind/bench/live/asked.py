@@ -8,33 +8,16 @@ from math import ceil, inf
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
+from latebind.bench.live.played import Played
 from latebind.bench.live.rows import Rows
 from latebind.domain.errors import Expired, Refused
 from latebind.engine.client import EngineClient
 
 PATIENCE = 120.0  # seconds that any call may take
-NOT_ANSWERED = -1  # the stage of a request that was refused or dropped
 WAITING = 3  # batches' worth of rows under way while throughput is measured
 
-Seconds = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What became of N requests, in the order of sending.
-
-    `seconds` are those between the engine's hearing of a request and its answer, inf without an answer; `left_at` is
-    the stage that it left at; `alike` tells whether the answer is the right one.
-    """
-
-    seconds: Seconds
-    left_at: NDArray[np.int64]
-    alike: NDArray[np.bool_]
-
-
-Call = tuple[float, int, bool]
+Call = tuple[float, bool, bool]  # as in `Played`
 
 
 @dataclass(slots=True)
@@ -74,19 +57,21 @@ class Asked:
         for at in times:
             await asyncio.sleep(max(0.0, begun + at - time.perf_counter()))
             calls.append(asyncio.create_task(self._tried(allowed)))
-        seconds, left_at, alike = zip(*await asyncio.gather(*calls), strict=True)
-        return Played(np.array(seconds), np.array(left_at), np.array(alike))
+        seconds, early, alike = zip(*await asyncio.gather(*calls), strict=True)
+        return Played(np.array(seconds), np.array(early), np.array(alike))
 
     async def _tried(self, allowed: float) -> Call:
         try:
             return await self._call(allowed)
         except (Refused, Expired):
-            return inf, NOT_ANSWERED, False
+            return inf, False, False
 
     async def _call(self, allowed: float) -> Call:
         row, rows = self.rows.take()
-        answer = await self.engine.infer(self.rows.spec.name, rows, deadline=time.monotonic() + allowed)
-        return answer.waited[0] + answer.ran[0], answer.left_at[0], self.rows.alike(row, answer)
+        name = self.rows.spec.name
+        answer = await self.engine.infer(name, rows, deadline=time.monotonic() + allowed)
+        early = answer.left_at[0] < self.engine.models[name].stages - 1
+        return answer.waited[0] + answer.ran[0], early, self.rows.alike(row, answer)
 
 
 def poisson_times(rate: float, seconds: float, random: Random) -> list[float]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from latebind.bench.batching.costs import SLOTS
 from latebind.bench.exits import Setting
@@ -12,6 +13,10 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
+
+SERIAL = "serial"  # the side that takes part wherever the pace is taken
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class Side:
         return min(most, max(self.granularities, default=most))
 
 
-def chosen(every: Mapping[str, Side], wanted: Sequence[str], *, always: Sequence[str] = ()) -> dict[str, Side]:
+def chosen(every: Mapping[str, S], wanted: Sequence[str], *, always: Sequence[str] = ()) -> dict[str, S]:
     """Return the sides of these names, all where none are named, besides those that take part `always`.
 
     Raises `ConfigError` for one that there is not.

@@ -1,0 +1,40 @@
+"""What became of requests that were sent at given times, live or simulated. Numbers only."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Seconds = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """N requests in the order of sending.
+
+    `seconds` are those between the engine's hearing of a request and its answer, inf where it was refused or dropped;
+    `early` tells who left before the last stage, `alike` whose answer is the right one.
+    """
+
+    seconds: Seconds
+    early: Flags
+    alike: Flags
+
+    @property
+    def answered(self) -> Flags:
+        """Who was answered, in time or not."""
+        return np.isfinite(self.seconds)
+
+    def at_pace(self, slower: float) -> "Played":
+        """Return the same with seconds as they were where the machine was not so many times slower."""
+        return Played(self.seconds / slower, self.early, self.alike)
+
+
+def joined(parts: list[Played]) -> Played:
+    """Return several one after another."""
+    return Played(
+        np.concatenate([part.seconds for part in parts]),
+        np.concatenate([part.early for part in parts]),
+        np.concatenate([part.alike for part in parts]),
+    )

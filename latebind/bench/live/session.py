@@ -1,0 +1,89 @@
+"""Engines of several sides with one model, asked in turn: always enough to do, or the same requests for each."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from latebind.bench.client import Array
+from latebind.bench.exits import Setting
+from latebind.bench.live.asked import PATIENCE, Asked
+from latebind.bench.live.pace import WARM_UP, Pace
+from latebind.bench.live.played import Played
+from latebind.bench.live.rows import Rows
+from latebind.bench.live.sides import SERIAL, Side, started
+from latebind.domain.config import ServedModel
+from latebind.program.stored import read_spec_and_costs
+from latebind.repository.directory import ModelDirectory
+
+Tell = Callable[[str, float], None]
+
+
+@dataclass(slots=True)
+class Session:
+    """Engines under way. `served` is the model without learned caches, with the costs that `build` measured."""
+
+    served: ServedModel
+    sides: Mapping[str, Side]
+    rows: Rows
+    asked: Mapping[str, Asked]
+    pace: Pace
+
+    async def saturated(
+        self, names: Sequence[str], seconds: float, rounds: int, random: Random, tell: Tell
+    ) -> dict[str, list[float]]:
+        """Return for each side and round the time a request takes with always enough to do.
+
+        In units of what one takes serially; asked for as many as that are in so many seconds.
+        """
+        requests = max(WARM_UP, round(seconds / self.pace.mean))
+        found: dict[str, list[float]] = {name: [] for name in names}
+        for number in range(rounds):
+            tell("saturation", number / rounds)
+            for name in random.sample(list(names), len(names)):
+                here = await self.pace.take()
+                most = self.sides[name].largest_batch(self.served.spec)
+                found[name].append(await self.asked[name].throughput(requests, most) / here)
+        return found
+
+    async def block(
+        self, names: Sequence[str], times: Sequence[float], random: Random, *, alone: float, allowed: float = PATIENCE
+    ) -> dict[str, Played]:
+        """Return what became of requests at these times on each side, the same rows for all.
+
+        Times, what is allowed and seconds are those at the pace at which a request takes `alone` seconds serially.
+        """
+        first, found = self.rows.next, {}
+        for name in random.sample(list(names), len(names)):
+            slower, self.rows.next = await self.pace.take() / alone, first
+            played = await self.asked[name].play([slower * time for time in times], allowed=slower * allowed)
+            found[name] = played.at_pace(slower)
+        return {name: found[name] for name in names}
+
+
+@asynccontextmanager
+async def session(
+    path: Path,
+    sides: Mapping[str, Side],
+    inputs: Mapping[str, Array],
+    setting: Setting,
+    *,
+    known: int,
+    cores: tuple[int, ...] = (),
+) -> AsyncIterator[Session]:
+    """Start an engine for each side, on `cores` or that of the setting, and warm them up.
+
+    `serial` must be among them: it gives the pace, and the right answers to the first `known` rows.
+    """
+    served = ServedModel(*read_spec_and_costs(ModelDirectory.open(path)))
+    rows = Rows(served.spec, inputs)
+    async with AsyncExitStack() as stack:
+        asked = {name: Asked(await started(stack, path, side, setting, cores), rows) for name, side in sides.items()}
+        await asked[SERIAL].saturate(min(rows.count, known), 1)
+        for name, side in sides.items():
+            batches = side.largest_batch(served.spec) if served.spec.kinds else 1
+            await asked[name].saturate(WARM_UP * batches, WARM_UP)
+        pace = await Pace.of(asked[SERIAL], served)
+        await pace.take()
+        yield Session(served, sides, rows, asked, pace)

@@ -181,7 +181,7 @@ async def _measure(
         times_over = await here.saturated(
             list(sides), plan.seconds, plan.rounds, random, lambda text, share: progress(text, 0.1 + 0.2 * share)
         )
-        alone = here.pace.mean
+        alone = here.alone
         report.saturated = {name: [alone * times for times in found] for name, found in times_over.items()}
         report.capacity, report.allowed = 1.0 / alone, LATE * alone
         served, report.launch = at_pace(profiled, alone, beyond, here.rows.lengths())

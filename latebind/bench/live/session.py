@@ -30,6 +30,11 @@ class Session:
     asked: Mapping[str, Asked]
     pace: Pace
 
+    @property
+    def alone(self) -> float:
+        """Seconds that one request after another takes, at the mean pace so far."""
+        return self.pace.mean
+
     async def saturated(
         self, names: Sequence[str], seconds: float, rounds: int, random: Random, tell: Tell
     ) -> dict[str, list[float]]:
@@ -37,7 +42,7 @@ class Session:
 
         In units of what one takes serially; asked for as many as that are in so many seconds.
         """
-        requests = max(WARM_UP, round(seconds / self.pace.mean))
+        requests = max(WARM_UP, round(seconds / self.alone))
         found: dict[str, list[float]] = {name: [] for name in names}
         for number in range(rounds):
             tell("saturation", number / rounds)

@@ -6,6 +6,7 @@ from latebind.cli.bench.adaptation import calibration, drift, locality
 from latebind.cli.bench.batching import batching, live
 from latebind.cli.bench.caches import caches
 from latebind.cli.bench.exits import engine, exits
+from latebind.cli.bench.joint import joint
 from latebind.cli.bench.load import flood, load
 from latebind.cli.bench.overhead import boundary, scheduler, stages
 
@@ -19,6 +20,7 @@ app = typer.Typer(
 for command in (
     batching,
     live,
+    joint,
     exits,
     engine,
     caches,

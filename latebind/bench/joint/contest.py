@@ -1,0 +1,30 @@
+"""What a joint run asks of those who take part, on engines or simulated: one implementation of each part for both."""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from latebind.bench.live.played import Played
+
+Progress = Callable[[str, float], None]
+
+
+class Contest(Protocol):
+    """Sides that are ready to be asked, with one model. `Session` is the live one."""
+
+    @property
+    def alone(self) -> float:
+        """Seconds that the base model takes for one request after another."""
+
+    async def saturated(
+        self, names: Sequence[str], seconds: float, rounds: int, random: Random, tell: Progress
+    ) -> dict[str, list[float]]:
+        """Return for each side and round the time a request takes with always enough to do, in units of `alone`."""
+
+    async def block(
+        self, names: Sequence[str], times: Sequence[float], random: Random, *, alone: float, allowed: float
+    ) -> Mapping[str, Played]:
+        """Return what became of requests at these times, each due `allowed` seconds later, on each side."""
+
+
+Part = Callable[[Contest, Random, Progress], Coroutine[Any, Any, None]]

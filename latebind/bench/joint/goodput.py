@@ -1,0 +1,65 @@
+"""The main part: answers in time a second, by load and deadline."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from latebind.bench.joint.contest import Contest, Progress
+from latebind.bench.joint.report import Block, Capacity, Cell, JointReport
+from latebind.bench.joint.sides import OURS, Contender, Kind, contenders, of_kind
+from latebind.bench.live.asked import poisson_times
+from latebind.bench.live.sides import SERIAL, chosen
+
+LOADS = (0.8, 1.0, 1.2)
+DEADLINES = (2.0, 3.0, 5.0, 10.0)
+CAPACITY_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """In each of so many `rounds`, at each load and deadline a block of `seconds` for each side.
+
+    Loads are multiples of what the base model does at most, with the best policy without exits; deadlines are
+    multiples of what a request takes alone. Where `sides` are named, only they are asked, besides serial and `late`.
+    """
+
+    loads: tuple[float, ...] = LOADS
+    deadlines: tuple[float, ...] = DEADLINES
+    rounds: int = 6
+    seconds: float = 1.5
+    sides: tuple[str, ...] = ()
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All loads at all deadlines."""
+        return [Cell(load, deadline) for load in self.loads for deadline in self.deadlines]
+
+    def chosen(self) -> dict[str, Contender]:
+        """Return who takes part; raises `ConfigError`."""
+        return chosen(contenders(), self.sides, always=(SERIAL, OURS))
+
+
+async def measure(report: JointReport, contest: Contest, plan: Plan, random: Random, tell: Progress) -> None:
+    """Add what all rounds show to the report."""
+    whole = of_kind(report.contenders, Kind.WHOLE)
+    found = await contest.saturated(
+        whole, plan.seconds, CAPACITY_ROUNDS, random, lambda text, share: tell(text, 0.1 * share)
+    )
+    capacity = capacity_of(found, contest.alone)
+    report.capacities.append(capacity)
+    for number in range(plan.rounds):
+        for at, cell in enumerate(plan.cells):
+            share = (number + at / len(plan.cells)) / plan.rounds
+            tell(f"{cell.load:.0%} of capacity, {cell.deadline:g} times alone", 0.1 + 0.9 * share)
+            times = poisson_times(cell.load * capacity.most, plan.seconds, random)
+            allowed = cell.deadline * capacity.alone
+            played = await contest.block(list(report.contenders), times, random, alone=capacity.alone, allowed=allowed)
+            report.add(cell, {name: Block(times[-1], allowed, one) for name, one in played.items()})
+
+
+def capacity_of(times_over: Mapping[str, list[float]], alone: float) -> Capacity:
+    """Return what the best of several sides does with always enough to do, of times in units of `alone`."""
+    best = min(times_over, key=lambda name: float(np.mean(times_over[name])))
+    return Capacity(best, 1.0 / (alone * float(np.mean(times_over[best]))), alone)

@@ -1,0 +1,125 @@
+"""What joint runs say: goodput by load and deadline, each side with an interval over rounds, and ours over each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from latebind.bench.joint.sides import BASELINES, OURS, Contender, Kind, of_kind
+from latebind.bench.live.played import Flags, Played, joined
+from latebind.bench.live.tuning import tuned
+from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
+
+Rows = list[dict[str, object]]
+
+
+class Cell(NamedTuple):
+    """A load, as a multiple of what the base model does at most, and a deadline, of what it takes alone."""
+
+    load: float
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What one side made of one block: requests over `span` seconds, each due `allowed` seconds after it came."""
+
+    span: float
+    allowed: float
+    played: Played
+
+    @property
+    def in_time(self) -> Flags:
+        """Who was answered by the deadline."""
+        return self.played.seconds <= self.allowed
+
+    @property
+    def goodput(self) -> float:
+        """Answers within the deadline a second."""
+        return float(self.in_time.sum() / self.span)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the base model does on this core: `alone` seconds a request serially, `most` requests a second by `side`."""
+
+    side: str
+    most: float
+    alone: float
+
+
+@dataclass(slots=True)
+class JointReport:
+    """Blocks by cell and side, a round after the other; a capacity for each model that was measured (folds)."""
+
+    model: str
+    seed: int
+    contenders: Mapping[str, Contender]
+    capacities: list[Capacity] = field(default_factory=list)
+    blocks: dict[Cell, dict[str, list[Block]]] = field(default_factory=dict)
+
+    def add(self, cell: Cell, found: Mapping[str, Block]) -> None:
+        """Take in a round."""
+        sides = self.blocks.setdefault(cell, {name: [] for name in found})
+        for name, block in found.items():
+            sides[name].append(block)
+
+    def rows(self, cell: Cell) -> Rows:
+        """Return one cell as a table."""
+        ours = self.goodputs(cell, OURS)
+        return [self._row(name, blocks, ours) for name, blocks in self.blocks[cell].items()]
+
+    def kind_rows(self) -> Rows:
+        """Return for each cell how many times the goodput of the best of each kind ours has.
+
+        The best is chosen for each round by all other rounds.
+        """
+        rows: Rows = []
+        for cell in self.blocks:
+            row: dict[str, object] = {"load": f"{cell.load:.0%}", "deadline": f"{cell.deadline:g} x"}
+            for kind in BASELINES:
+                row[kind] = str(self.over_best(cell, kind) or "")
+            rows.append(row)
+        return rows
+
+    def over_best(self, cell: Cell, kind: Kind) -> Interval | None:
+        """Return the goodput of ours over that of the best of a kind, None where nobody of that kind took part."""
+        some = [name for name in of_kind(self.contenders, kind) if name in self.blocks[cell]]
+        if not some:
+            return None
+        goodputs = {name: self.goodputs(cell, name) for name in some}
+        best = tuned({name: (-found).tolist() for name, found in goodputs.items()})
+        theirs = np.array([goodputs[name][number] for number, name in enumerate(best)])
+        return ratio_of_means(self.goodputs(cell, OURS), theirs, block=1, seed=self.seed)
+
+    def goodputs(self, cell: Cell, side: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        """Return the goodput of each round."""
+        return np.array([block.goodput for block in self.blocks[cell][side]])
+
+    def fidelity(self, side: str) -> float:
+        """Return the share of all answers of a side, whatever the load, that equal the base model's; NaN of none."""
+        alike = [b.played.alike[b.played.answered] for sides in self.blocks.values() for b in sides[side]]
+        found = np.concatenate(alike)
+        return float(found.mean()) if len(found) else float("nan")
+
+    def _row(
+        self, name: str, blocks: Sequence[Block], ours: "np.ndarray[tuple[int], np.dtype[np.float64]]"
+    ) -> dict[str, object]:
+        all_ = joined([block.played for block in blocks])
+        answered = all_.answered
+        some = bool(answered.any())
+        theirs = np.array([block.goodput for block in blocks])
+        return {
+            "side": name,
+            "in time a second": str(mean_interval(theirs, block=1, seed=self.seed)),
+            "in time": f"{np.concatenate([block.in_time for block in blocks]).mean():.1%}",
+            "mean ms": f"{all_.seconds[answered].mean() * 1e3:.2f}" if some else "",
+            "p99 ms": f"{np.percentile(all_.seconds[answered], 99) * 1e3:.2f}" if some else "",
+            "shed": f"{1.0 - answered.mean():.1%}",
+            "left early": f"{all_.early[answered].mean():.1%}" if some else "",
+            "fidelity": f"{all_.alike[answered].mean():.4f}" if some else "",
+            f"{OURS} over it": ""
+            if name == OURS or not theirs.any()
+            else str(ratio_of_means(ours, theirs, block=1, seed=self.seed)),
+        }

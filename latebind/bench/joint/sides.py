@@ -1,0 +1,85 @@
+"""Who is compared, and what each stands for: batching without exits, exits as published, and both under one scheduler.
+
+All refuse and drop what cannot be in time, for without that nobody answers anything in time past capacity. A scheduler
+that does not hope for exits counts every request at full depth, which refuses more than it must: so sides with exits
+are there with and without shedding, and the better of both counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from latebind.bench.live.sides import SERIAL, Side
+from latebind.domain.config import PolicyConfig
+
+SIZES = (2, 4, 8, 16)
+FEW_SIZES = (4, 16)
+GRANULARITIES = (1, 1, 2, 4, 8, 16)  # of Ebird's workers
+OURS = "late"
+
+
+class Kind(StrEnum):
+    """What a side stands for."""
+
+    WHOLE = "without exits"
+    GATI = "GATI, any batch"
+    SHARED = "GATI, batches of 2 or more"
+    AT_ONCE = "exits, batches not compacted"
+    COMPACTED = "exits, batches compacted"
+    OURS = "late"
+    WITHOUT = "late without a part"
+
+
+BASELINES = (Kind.WHOLE, Kind.GATI, Kind.SHARED, Kind.AT_ONCE, Kind.COMPACTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A side and what it stands for. GATI alone is its batch of 1, and so counts as all three kinds of exits."""
+
+    side: Side
+    kinds: tuple[Kind, ...]
+
+
+def _whole(name: str, max_batch: int = 0, *, window: float = 0.0, granularities: tuple[int, ...] = ()) -> Contender:
+    policy = PolicyConfig(name, max_batch, window=window)
+    return Contender(Side(policy, granularities=granularities), (Kind.WHOLE,))
+
+
+def _exits(policy: PolicyConfig, *kinds: Kind) -> Contender:
+    return Contender(Side(policy, exits=True), kinds)
+
+
+def contenders() -> dict[str, Contender]:
+    """Return all sides by name."""
+    found = {SERIAL: _whole("serial")}
+    found |= {f"GraphB(0, {size})": _whole("graph", size) for size in SIZES[1:]}
+    found["GraphB(5, 16)"] = _whole("graph", 16, window=0.005)
+    found["Ebird"] = _whole("elastic", granularities=GRANULARITIES)
+    found["LazyB"] = _whole("lazy", 16)
+    found["lazy+"] = _whole("lazy+", 16)
+    for sheds, label in ((True, ""), (False, ", unshed")):
+        alone = PolicyConfig("serial", shed=sheds)
+        found[f"GATI{label}"] = _exits(alone, Kind.GATI, Kind.AT_ONCE, Kind.COMPACTED)
+        for size in SIZES:
+            waits = PolicyConfig("graph", size, shed=sheds, leave=False)
+            found[f"GATI, batch {size}{label}"] = _exits(waits, Kind.GATI, Kind.SHARED)
+        for size in FEW_SIZES:
+            at_once = PolicyConfig("graph", size, shed=sheds, compact=False)
+            compacted = PolicyConfig("graph", size, shed=sheds)
+            found[f"at once, batch {size}{label}"] = _exits(at_once, Kind.AT_ONCE)
+            found[f"compacted, batch {size}{label}"] = _exits(compacted, Kind.COMPACTED)
+    found[OURS] = _exits(PolicyConfig("late", 16), Kind.OURS)
+    found["late, no shedding"] = _exits(PolicyConfig("late", 16, shed=False), Kind.WITHOUT)
+    found["late, one at a time"] = _exits(PolicyConfig("late", 1), Kind.WITHOUT)
+    return found
+
+
+def of_kind(every: Mapping[str, Contender], kind: Kind) -> Sequence[str]:
+    """Return the names of those that stand for this."""
+    return [name for name, contender in every.items() if kind in contender.kinds]
+
+
+def engines(every: Mapping[str, Contender]) -> dict[str, Side]:
+    """Return what to start."""
+    return {name: contender.side for name, contender in every.items()}

@@ -1,0 +1,222 @@
+"""`latebind bench joint`: exits, batching and deadlines together, live or simulated."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+import typer
+
+from latebind.bench.client import Array
+from latebind.bench.exits import Setting
+from latebind.bench.folds import Folds
+from latebind.bench.joint import batches, goodput, refill
+from latebind.bench.joint.contest import Contest, Part, Progress
+from latebind.bench.joint.live import on_engines
+from latebind.bench.joint.report import JointReport
+from latebind.bench.joint.sides import engines
+from latebind.bench.joint.simulated import Costs, Scaling, on_costs
+from latebind.bench.live.sides import Side
+from latebind.cli.bench.options import (
+    Awake,
+    Backend,
+    Core,
+    DataOption,
+    DoorCore,
+    FoldCount,
+    FoldFidelity,
+    Model,
+    Page,
+    Repository,
+    Seed,
+)
+from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.sources import load_rows, options
+from latebind.domain.errors import ConfigError
+from latebind.engine.awake import kept_awake
+
+
+class What(StrEnum):
+    """What to compare."""
+
+    GOODPUT = "goodput"
+    BATCHES = "batches"
+    REFILL = "refill"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for, and how sides are held against each other: on engines or on costs."""
+
+    model: str
+    costs: Costs
+    plan: goodput.Plan
+    batch_load: float
+    seed: int
+    simulated: bool
+    page: Path | None
+    hold: Callable[[Mapping[str, Side], Part, Progress], None]
+
+
+def joint(
+    repository: Repository,
+    model: Model,
+    data: Annotated[str | None, typer.Option(help="Rows to send: an .npz file or package.module:function.")] = None,
+    data_option: DataOption = None,
+    part: Annotated[
+        What,
+        typer.Option(
+            help="goodput: answers in time, by load and deadline; batches: what exits gain by the largest batch; "
+            "refill: refilling against compaction, saturated, beside what the cost model says."
+        ),
+    ] = What.GOODPUT,
+    load: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="For goodput a multiple of what the base model does at most, for batches of what it does serially; "
+            "may be repeated. Default: 0.8, 1 and 1.2; 0.7."
+        ),
+    ] = None,
+    deadline: Annotated[
+        list[float] | None,
+        typer.Option(help="A multiple of what the base model takes alone; may be repeated. Default: 2, 3, 5 and 10."),
+    ] = None,
+    side: Annotated[
+        list[str] | None,
+        typer.Option(help="For goodput: compare only with these, as in the tables; may be repeated. Default: all."),
+    ] = None,
+    folds: FoldCount = 0,
+    fidelity: FoldFidelity = 0.97,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="On a virtual clock, with the measured costs.")
+    ] = False,
+    scaling: Annotated[
+        Scaling,
+        typer.Option(
+            help="Simulated: how stages grow with their batch. own: as measured; npu: as ResNet on LazyBatching's "
+            "accelerator; steep: 32 in 2.5 times the time of one, as where weights come from memory."
+        ),
+    ] = Scaling.OWN,
+    rounds: Annotated[int, typer.Option(help="Blocks of each side at each load and deadline, in each fold.")] = 6,
+    seconds: Annotated[float, typer.Option(help="Length of a block.")] = 1.5,
+    backend: Backend = None,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    awake: Awake = False,
+    seed: Seed = 0,
+    page: Page = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare policies with and without exits on the same model, core, arrivals, deadlines and thresholds.
+
+    Each side has an engine of its own; they are asked in turn, at the pace that the machine has. The best of each kind
+    is chosen for each round by all other rounds. All refuse and drop what cannot be in time, for without that nobody
+    answers anything in time past capacity.
+
+    Example: `latebind bench joint models --model resnet56 --data examples.cifar10.data:unseen
+    --data-option data=cifar10/ --folds 5 --load 1 --deadline 3 --rounds 2`
+    """
+    with reporting(), kept_awake(awake):
+        setting = Setting(backend, (door_core,), engine_core, seed)
+        inputs = None if simulated else _rows(data, data_option)
+        tuning = Folds(folds, fidelity) if folds else None
+        costs = Costs.read(repository, model, scaling if simulated else Scaling.OWN)
+
+        def hold(sides: Mapping[str, Side], what: Part, tell: Progress) -> None:
+            if inputs is None:
+                on_costs(costs, sides, what, seed=seed, progress=tell)
+            else:
+                on_engines(repository, model, inputs, sides, what, setting=setting, folds=tuning, progress=tell)
+
+        loads, deadlines = tuple(load or goodput.LOADS), tuple(deadline or goodput.DEADLINES)
+        plan = goodput.Plan(loads, deadlines, rounds, seconds, tuple(side or ()))
+        asked = Asked(model, costs, plan, (load or [batches.LOAD])[0], seed, simulated, page, hold)
+        how = (
+            f"simulated, {scaling}"
+            if simulated
+            else f"{folds} folds at {fidelity:g}"
+            if folds
+            else "calibrated as it is"
+        )
+        console.print(f"{model}: {how}; {rounds} rounds of {seconds:g} s, seed {seed}")
+        with progress(part) as tell:
+            show_found = PARTS[part](asked, tell)
+        figures = show_found()
+    save(json_file, figures)
+
+
+def _rows(data: str | None, data_option: list[str] | None) -> dict[str, Array]:
+    if data is None:
+        raise ConfigError("there are no rows to send: give --data, or --simulated")
+    inputs, _ = load_rows(data, options(data_option or []))
+    return inputs
+
+
+Shown = Callable[[], object]  # shows the tables and returns the figures to be saved
+
+
+def _goodput(asked: Asked, tell: Progress) -> Shown:
+    if asked.costs.whole.spec.kinds:
+        raise ConfigError(
+            f"{asked.model} is a sequence model, without exits: take --part refill, or `latebind bench live`"
+        )
+    report = JointReport(asked.model, asked.seed, asked.plan.chosen())
+
+    async def part(contest: Contest, random: Random, tell: Progress) -> None:
+        await goodput.measure(report, contest, asked.plan, random, tell)
+
+    asked.hold(engines(report.contenders), part, tell)
+    return lambda: _show_goodput(report, asked)
+
+
+def _show_goodput(report: JointReport, asked: Asked) -> object:
+    text = "; ".join(
+        f"base model {one.most:.1f} a second at most ({one.side}), {one.alone * 1e3:.2f} ms alone"
+        for one in report.capacities
+    )
+    console.print(text)
+    cells = {f"{cell.load:.0%}, due after {cell.deadline:g} x": report.rows(cell) for cell in report.blocks}
+    for title, rows in cells.items():
+        show(title, rows)
+    show("times the answers in time of the best of each kind, chosen by the other rounds", report.kind_rows())
+    if asked.page is not None:
+        from latebind.bench.joint.plots import write_joint_page  # noqa: PLC0415  (plotly is optional)
+
+        write_joint_page(report, asked.page, text)
+    return {"capacities": report.capacities, "cells": cells, "kinds": report.kind_rows()}
+
+
+def _batches(asked: Asked, tell: Progress) -> Shown:
+    report = batches.BatchesReport(asked.batch_load, asked.seed)
+
+    async def part(contest: Contest, random: Random, tell: Progress) -> None:
+        await batches.measure(report, contest, asked.plan.rounds, asked.plan.seconds, random, tell)
+
+    asked.hold(batches.sides(), part, tell)
+    return lambda: _shown(f"at {report.load:.0%} of what the base model does serially", report.rows())
+
+
+def _refill(asked: Asked, tell: Progress) -> Shown:
+    served = asked.costs.exits
+    bound = refill.refill_bound(*refill.unrolled(served), served.spec.max_batch)
+    report = refill.RefillReport(bound, asked.seed)
+
+    async def part(contest: Contest, random: Random, tell: Progress) -> None:
+        await refill.measure(report, contest, served, asked.plan.rounds, asked.plan.seconds, random, tell)
+
+    asked.hold(refill.sides(served), part, tell)
+    return lambda: _shown(f"with always enough to do, batches of {served.spec.max_batch}", report.rows())
+
+
+def _shown(title: str, rows: list[dict[str, object]]) -> object:
+    show(title, rows)
+    return rows
+
+
+PARTS: dict[What, Callable[[Asked, Progress], Shown]] = {
+    What.GOODPUT: _goodput,
+    What.BATCHES: _batches,
+    What.REFILL: _refill,
+}

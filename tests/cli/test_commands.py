@@ -27,6 +27,8 @@ COMMANDS = [
     "bench scheduler",
     "bench batching",
     "bench live",
+    "bench joint",
+    "bench elastic-live",
     "bench boundary",
     "bench engine",
     "bench locality",

@@ -6,10 +6,10 @@ from random import Random
 
 import numpy as np
 
-from latebind.bench.joint.contest import Contest, Progress
 from latebind.bench.joint.report import Block, Capacity, Cell, JointReport
 from latebind.bench.joint.sides import OURS, Contender, Kind, contenders, of_kind
 from latebind.bench.live.asked import poisson_times
+from latebind.bench.live.contest import Contest, Progress
 from latebind.bench.live.sides import SERIAL, chosen
 
 LOADS = (0.8, 1.0, 1.2)

@@ -12,7 +12,7 @@ from random import Random
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
 from latebind.bench.folds import Folds, answerable
-from latebind.bench.joint.contest import Part, Progress
+from latebind.bench.live.contest import Part, Progress
 from latebind.bench.live.session import session
 from latebind.bench.live.sides import Side
 from latebind.bench.server import pinned

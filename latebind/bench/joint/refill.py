@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from latebind.bench.joint.contest import Contest, Progress
+from latebind.bench.live.contest import Contest, Progress
 from latebind.bench.live.sides import SERIAL, Side
 from latebind.bench.statistics import ratio_of_means
 from latebind.domain.config import PolicyConfig, ServedModel

@@ -8,7 +8,7 @@ import numpy as np
 
 from latebind.bench.joint.sides import BASELINES, OURS, Contender, Kind, of_kind
 from latebind.bench.live.played import Flags, Played, joined
-from latebind.bench.live.tuning import tuned
+from latebind.bench.live.tuning import Figures, most
 from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
 
 Rows = list[dict[str, object]]
@@ -84,16 +84,16 @@ class JointReport:
         return rows
 
     def over_best(self, cell: Cell, kind: Kind) -> Interval | None:
-        """Return the goodput of ours over that of the best of a kind, None where nobody of that kind took part."""
+        """Return the goodput of ours over that of the best of a kind, None where none of that kind answered in time."""
         some = [name for name in of_kind(self.contenders, kind) if name in self.blocks[cell]]
         if not some:
             return None
-        goodputs = {name: self.goodputs(cell, name) for name in some}
-        best = tuned({name: (-found).tolist() for name, found in goodputs.items()})
-        theirs = np.array([goodputs[name][number] for number, name in enumerate(best)])
-        return ratio_of_means(self.goodputs(cell, OURS), theirs, block=1, seed=self.seed)
+        best = most({name: self.goodputs(cell, name) for name in some})
+        if not best.any():
+            return None
+        return ratio_of_means(self.goodputs(cell, OURS), best, block=1, seed=self.seed)
 
-    def goodputs(self, cell: Cell, side: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    def goodputs(self, cell: Cell, side: str) -> Figures:
         """Return the goodput of each round."""
         return np.array([block.goodput for block in self.blocks[cell][side]])
 
@@ -103,9 +103,7 @@ class JointReport:
         found = np.concatenate(alike)
         return float(found.mean()) if len(found) else float("nan")
 
-    def _row(
-        self, name: str, blocks: Sequence[Block], ours: "np.ndarray[tuple[int], np.dtype[np.float64]]"
-    ) -> dict[str, object]:
+    def _row(self, name: str, blocks: Sequence[Block], ours: Figures) -> dict[str, object]:
         all_ = joined([block.played for block in blocks])
         answered = all_.answered
         some = bool(answered.any())

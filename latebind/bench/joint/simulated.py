@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from latebind.bench.batching.costs import alone
-from latebind.bench.joint.contest import Part, Progress
+from latebind.bench.live.contest import Part, Progress
 from latebind.bench.live.played import Played
 from latebind.bench.live.sides import Side
 from latebind.domain.actions import Outcome

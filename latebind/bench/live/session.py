@@ -1,6 +1,6 @@
 """Engines of several sides with one model, asked in turn: always enough to do, or the same requests for each."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from random import Random
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
 from latebind.bench.live.asked import PATIENCE, Asked
+from latebind.bench.live.contest import Progress
 from latebind.bench.live.pace import WARM_UP, Pace
 from latebind.bench.live.played import Played
 from latebind.bench.live.rows import Rows
@@ -17,12 +18,10 @@ from latebind.domain.config import ServedModel
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 
-Tell = Callable[[str, float], None]
-
 
 @dataclass(slots=True)
 class Session:
-    """Engines under way. `served` is the model without learned caches, with the costs that `build` measured."""
+    """A contest of engines under way. `served` is the model without learned caches, as `build` measured it."""
 
     served: ServedModel
     sides: Mapping[str, Side]
@@ -36,7 +35,7 @@ class Session:
         return self.pace.mean
 
     async def saturated(
-        self, names: Sequence[str], seconds: float, rounds: int, random: Random, tell: Tell
+        self, names: Sequence[str], seconds: float, rounds: int, random: Random, tell: Progress
     ) -> dict[str, list[float]]:
         """Return for each side and round the time a request takes with always enough to do.
 

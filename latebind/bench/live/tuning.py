@@ -3,6 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+
+Figures = NDArray[np.float64]  # one for each round
 
 
 def tuned(sides: Mapping[str, Sequence[float]]) -> list[str]:
@@ -14,3 +17,17 @@ def tuned(sides: Mapping[str, Sequence[float]]) -> list[str]:
     others = figures.sum(axis=1, keepdims=True) - figures if figures.shape[1] > 1 else figures
     names = list(sides)
     return [names[best] for best in others.argmin(axis=0)]
+
+
+def least(sides: Mapping[str, Figures]) -> Figures:
+    """Return for each round the figure of the side that has the least mean in all others."""
+    return _of(sides, tuned({name: figures.tolist() for name, figures in sides.items()}))
+
+
+def most(sides: Mapping[str, Figures]) -> Figures:
+    """Return for each round the figure of the side that has the greatest mean in all others."""
+    return _of(sides, tuned({name: (-figures).tolist() for name, figures in sides.items()}))
+
+
+def _of(sides: Mapping[str, Figures], best: Sequence[str]) -> Figures:
+    return np.array([sides[name][number] for number, name in enumerate(best)])

@@ -5,6 +5,7 @@ import typer
 from latebind.cli.bench.adaptation import calibration, drift, locality
 from latebind.cli.bench.batching import batching, live
 from latebind.cli.bench.caches import caches
+from latebind.cli.bench.elastic_live import elastic_live
 from latebind.cli.bench.exits import engine, exits
 from latebind.cli.bench.joint import joint
 from latebind.cli.bench.load import flood, load
@@ -21,6 +22,7 @@ for command in (
     batching,
     live,
     joint,
+    elastic_live,
     exits,
     engine,
     caches,

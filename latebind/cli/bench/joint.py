@@ -13,11 +13,11 @@ from latebind.bench.client import Array
 from latebind.bench.exits import Setting
 from latebind.bench.folds import Folds
 from latebind.bench.joint import batches, goodput, refill
-from latebind.bench.joint.contest import Contest, Part, Progress
 from latebind.bench.joint.live import on_engines
 from latebind.bench.joint.report import JointReport
 from latebind.bench.joint.sides import engines
 from latebind.bench.joint.simulated import Costs, Scaling, on_costs
+from latebind.bench.live.contest import Contest, Part, Progress
 from latebind.bench.live.sides import Side
 from latebind.cli.bench.options import (
     Awake,

@@ -1,4 +1,4 @@
-"""What a joint run asks of those who take part, on engines or simulated: one implementation of each part for both."""
+"""What a comparison asks of those who take part, on engines or simulated: it is written once for both."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random

@@ -1,0 +1,1 @@
+"""Elastic batching (Ebird): large and small batches at the same time, beside what waits until a batch is full."""

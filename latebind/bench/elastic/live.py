@@ -1,0 +1,219 @@
+"""Elastic batching on the live engine, on several cores: against waiting, not waiting, and `late`.
+
+Each side has an engine of its own on the same cores, asked in turn with the same rows at the same times. Baselines are
+there with one worker that has all cores and with a worker for each. All refuse and drop what cannot be answered within
+the target, so answers in time at a load tell the throughput that keeps it.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from latebind.bench.client import Array
+from latebind.bench.exits import Setting
+from latebind.bench.live.asked import poisson_times
+from latebind.bench.live.contest import Progress
+from latebind.bench.live.played import Played, joined
+from latebind.bench.live.session import Session, session
+from latebind.bench.live.sides import SERIAL, Side, chosen
+from latebind.bench.live.tuning import Figures, least, most
+from latebind.bench.server import pinned
+from latebind.bench.statistics import ratio_of_means
+from latebind.domain.config import PolicyConfig
+from latebind.repository.listing import find_models
+
+WINDOWS = (0.005, 0.010, 0.020, 0.030)  # seconds; the best of them is TF-Serving's optimal wait (Ebird, section III)
+GRANULARITIES = (1, 1, 2, 4, 8, 16)
+LOADS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.2)
+CAPACITY_ROUNDS = 4
+KNOWN = 1_000  # rows whose right answers are asked for first, one after another
+KEPT = 0.99  # of the requests in time: the target is one for the 99th percentile
+
+Rows = list[dict[str, object]]
+
+
+class Kind(StrEnum):
+    """What a side stands for."""
+
+    NO_WAIT = "no wait"
+    OPTIMAL_WAIT = "optimal wait"
+    ELASTIC = "elastic"
+    LATE = "late"
+
+
+JUDGED, BASELINES = (Kind.ELASTIC, Kind.LATE), (Kind.NO_WAIT, Kind.OPTIMAL_WAIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A side and what it stands for."""
+
+    kind: Kind
+    side: Side
+
+
+def contenders(cores: int) -> dict[str, Contender]:
+    """Return all sides by name, each for an engine on so many cores."""
+    crews = {f"1 x {cores}": (1, cores), f"{cores} x 1": (cores, 1)} if cores > 1 else {"1 x 1": (1, 1)}
+    found = {}
+    for label, (workers, threads) in crews.items():
+        sizes = PolicyConfig("graph"), *(PolicyConfig("graph", window=window) for window in WINDOWS)
+        for policy in sizes:
+            kind = Kind.OPTIMAL_WAIT if policy.window else Kind.NO_WAIT
+            name = f"wait {policy.window * 1e3:g} ms, {label}" if policy.window else f"no wait, {label}"
+            found[name] = Contender(kind, Side(policy, workers=workers, threads=threads))
+    for kind in JUDGED:
+        side = Side(PolicyConfig(kind), granularities=GRANULARITIES)
+        found[f"{kind}, {' '.join(map(str, GRANULARITIES))}"] = Contender(kind, side)
+    found[f"late, {cores} x 1"] = Contender(Kind.LATE, Side(PolicyConfig("late"), workers=cores))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Loads as multiples of what the best baseline does at most, in `rounds` of blocks of `seconds` for each side.
+
+    What is not answered within `target` times what a request takes alone is late. Where `sides` are named, only they
+    are asked.
+    """
+
+    loads: tuple[float, ...] = LOADS
+    target: float = 10.0
+    rounds: int = 6
+    seconds: float = 2.0
+    sides: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class ElasticReport:
+    """What each side made of each load, a round after the other, in blocks of as many seconds as `spans` say."""
+
+    model: str
+    seed: int
+    kinds: Mapping[str, Kind]
+    alone: float = 0.0
+    allowed: float = 0.0
+    capacity: float = 0.0
+    saturated: dict[str, list[float]] = field(default_factory=dict)
+    spans: dict[float, list[float]] = field(default_factory=dict)
+    played: dict[float, dict[str, list[Played]]] = field(default_factory=dict)
+
+    def rows(self) -> Rows:
+        """Return by load and side what came of the requests; ratios are of means, over the best of each kind."""
+        return [self._row(load, name) for load, sides in self.played.items() for name in sides]
+
+    def saturated_rows(self) -> Rows:
+        """Return what each side does with always enough to do, and within the target."""
+        return [
+            {
+                "side": name,
+                "at most a second": f"{1.0 / (self.alone * np.mean(times)):.0f}",
+                "in time a second": f"{max(self.in_time(load, name).mean() for load in self.played):.0f}",
+                f"highest load with {KEPT:.0%} in time": self._highest(name),
+                "answers unlike the first": self._unlike(name),
+            }
+            for name, times in self.saturated.items()
+        ]
+
+    def judged_rows(self) -> Rows:
+        """Return for each load how the judged do against the best of each baseline, chosen by the other rounds."""
+        rows: Rows = []
+        for load, sides in self.played.items():
+            for name in [name for name in sides if self.kinds[name] in JUDGED]:
+                row: dict[str, object] = {"load": f"{load:.0%}", "side": name}
+                for kind in [kind for kind in BASELINES if kind in self.kinds.values()]:
+                    waited = least({one: self.means(load, one) for one in self._of(kind)})
+                    in_time = most({one: self.in_time(load, one) for one in self._of(kind)})
+                    row[f"mean of {kind} over it"] = self._ratio(waited, self.means(load, name))
+                    row[f"in time over {kind}"] = self._ratio(self.in_time(load, name), in_time)
+                rows.append(row)
+        return rows
+
+    def means(self, load: float, name: str) -> Figures:
+        """Return the mean seconds of the answers of each round."""
+        return np.array([one.seconds[one.answered].mean() for one in self.played[load][name]])
+
+    def in_time(self, load: float, name: str) -> Figures:
+        """Return the answers within the target a second of each round."""
+        rounds = zip(self.played[load][name], self.spans[load], strict=True)
+        return np.array([(one.seconds <= self.allowed).sum() / span for one, span in rounds])
+
+    def _of(self, kind: Kind) -> Sequence[str]:
+        return [name for name in self.saturated if self.kinds[name] is kind]
+
+    def _ratio(self, above: Figures, below: Figures) -> str:
+        return str(ratio_of_means(above, below, block=1, seed=self.seed))
+
+    def _highest(self, name: str) -> str:
+        """Return the highest load at which as many as the target says are answered in time."""
+        kept = [
+            load for load, sides in self.played.items() if (joined(sides[name]).seconds <= self.allowed).mean() >= KEPT
+        ]
+        return f"{max(kept):.0%}" if kept else "none"
+
+    def _unlike(self, name: str) -> str:
+        every = joined([one for sides in self.played.values() for one in sides[name]])
+        return f"{(~every.alike[every.answered]).sum()} of {every.answered.sum()}"
+
+    def _row(self, load: float, name: str) -> dict[str, object]:
+        every = joined(self.played[load][name])
+        seconds = every.seconds[every.answered]
+        return {
+            "load": f"{load:.0%}",
+            "side": name,
+            "mean ms": f"{seconds.mean() * 1e3:.2f}",
+            "p99 ms": f"{np.percentile(seconds, 99) * 1e3:.2f}",
+            "in time": f"{(every.seconds <= self.allowed).mean():.1%}",
+            "in time a second": f"{self.in_time(load, name).mean():.1f}",
+        }
+
+
+def run(
+    repository: Path,
+    model: str,
+    inputs: Mapping[str, Array],
+    *,
+    setting: Setting,
+    cores: tuple[int, ...],
+    plan: Plan,
+    progress: Progress = lambda text, share: None,
+) -> ElasticReport:
+    """Ask engines on `cores` for rows of `inputs` (arrays `(N, *shape)` by name). Raises `ConfigError`."""
+    (path,) = find_models(repository, [model])
+    taking_part = chosen(contenders(len(cores)), plan.sides)
+    sides = {SERIAL: Side(PolicyConfig("serial", shed=False))}
+    sides |= {name: one.side for name, one in taking_part.items()}
+    report = ElasticReport(model, setting.seed, {name: one.kind for name, one in taking_part.items()})
+
+    async def held() -> None:
+        progress(f"starting {len(sides)} engines", 0.0)
+        async with session(path, sides, inputs, setting, known=KNOWN, cores=cores) as here:
+            await _measure(report, here, plan, Random(setting.seed), progress)
+
+    with pinned(setting.door_cores):
+        asyncio.run(held())
+    return report
+
+
+async def _measure(report: ElasticReport, here: Session, plan: Plan, random: Random, progress: Progress) -> None:
+    names = list(report.kinds)
+    report.saturated = await here.saturated(
+        names, plan.seconds, CAPACITY_ROUNDS, random, lambda text, share: progress(text, 0.2 * share)
+    )
+    report.alone = here.alone
+    report.allowed = plan.target * here.alone
+    baselines = [name for name in names if report.kinds[name] in BASELINES] or names
+    report.capacity = 1.0 / (here.alone * min(float(np.mean(report.saturated[name])) for name in baselines))
+    for number in range(plan.rounds):
+        for at, load in enumerate(plan.loads):
+            progress(f"{load:.0%}", 0.2 + 0.8 * (number + at / len(plan.loads)) / plan.rounds)
+            times = poisson_times(load * report.capacity, plan.seconds, random)
+            played = await here.block(names, times, random, alone=report.alone, allowed=report.allowed)
+            report.spans.setdefault(load, []).append(times[-1])
+            for name, one in played.items():
+                report.played.setdefault(load, {other: [] for other in names})[name].append(one)

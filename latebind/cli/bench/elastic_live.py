@@ -1,0 +1,76 @@
+"""`latebind bench elastic-live`: elastic batching on the engine here, on several cores."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from latebind.bench.elastic import live
+from latebind.bench.exits import Setting
+from latebind.cli.bench.options import Awake, Backend, Data, DataOption, DoorCore, Model, Repository, Seed
+from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.sources import load_rows, options
+from latebind.domain.errors import ConfigError
+from latebind.engine.awake import kept_awake
+
+
+def elastic_live(
+    repository: Repository,
+    model: Model,
+    data: Data,
+    data_option: DataOption = None,
+    load: Annotated[
+        list[float] | None,
+        typer.Option(help="A multiple of what the best baseline does at most; may be repeated. Default: 0.1 to 1.2."),
+    ] = None,
+    target: Annotated[
+        float, typer.Option(help="Late is what takes longer than so many times one request alone.")
+    ] = 10.0,
+    side: Annotated[
+        list[str] | None, typer.Option(help="Compare only these, as in the tables; may be repeated. Default: all.")
+    ] = None,
+    engine_cores: Annotated[str, typer.Option(help="The cores of the engines, such as 0,1.")] = "0,1",
+    rounds: Annotated[int, typer.Option(help="Blocks of each side at each load.")] = 6,
+    seconds: Annotated[float, typer.Option(help="Length of a block.")] = 2.0,
+    backend: Backend = None,
+    door_core: DoorCore = 0,
+    awake: Awake = False,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare elastic batches (Ebird) with TF-Serving's policies on the live engine, on several cores. Exits are off.
+
+    Baselines take part with one worker that has all cores and with a worker for each. The door shares its core with the
+    engines where they have all, for all sides alike.
+
+    Example: `latebind bench elastic-live models --model resnet56 --data images.npz --load 0.1 --load 1`
+    """
+    with reporting(), progress("elastic batches") as tell, kept_awake(awake):
+        inputs, _ = load_rows(data, options(data_option or []))
+        setting = Setting(backend, (door_core,), seed=seed)
+        plan = live.Plan(tuple(load or live.LOADS), target, rounds, seconds, tuple(side or ()))
+        cores = _cores(engine_cores)
+        report = live.run(repository, model, inputs, setting=setting, cores=cores, plan=plan, progress=tell)
+    console.print(
+        f"{model} on cores {engine_cores}: {report.alone * 1e3:.2f} ms alone, the best baseline {report.capacity:.0f} "
+        f"a second at most, late after {report.allowed * 1e3:.1f} ms; {rounds} rounds of {seconds:g} s, seed {seed}"
+    )
+    show("by load", report.rows())
+    show("with always enough to do, and within the target", report.saturated_rows())
+    show("against the best of each kind, chosen by the other rounds", report.judged_rows())
+    save(
+        json_file,
+        {
+            "plan": asdict(plan),
+            "loads": report.rows(),
+            "saturated": report.saturated_rows(),
+            "judged": report.judged_rows(),
+        },
+    )
+
+
+def _cores(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(core) for core in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--engine-cores is {text!r}: name cores like 0,1") from None

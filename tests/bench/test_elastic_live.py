@@ -1,0 +1,60 @@
+"""Elastic batching on the live engine: who takes part, what is told, answers alike."""
+
+from pathlib import Path
+
+import numpy as np
+from typer.testing import CliRunner
+
+from latebind.bench.elastic import live
+from latebind.bench.exits import Setting
+from latebind.bench.live.played import Played
+from latebind.cli.main import app
+from latebind.program.stored import StoredModel
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import find_models
+
+
+def test_baselines_have_all_cores_in_one_worker_or_a_worker_for_each() -> None:
+    sides = live.contenders(2)
+    waits = [one.side for one in sides.values() if one.kind in live.BASELINES]
+    assert {(side.workers, side.threads) for side in waits} == {(1, 2), (2, 1)}
+    assert {side.policy.window for side in waits} == {0.0, *live.WINDOWS}
+    assert len(live.contenders(1)) < len(sides)
+
+
+def test_the_best_wait_is_chosen_by_the_other_rounds() -> None:
+    report = live.ElasticReport(
+        "net", 0, {"5": live.Kind.OPTIMAL_WAIT, "9": live.Kind.OPTIMAL_WAIT, "e": live.Kind.ELASTIC}
+    )
+    report.allowed, report.spans = 1.0, {0.5: [1.0, 1.0]}
+    report.saturated = {"5": [1.0], "9": [1.0], "e": [1.0]}
+    seconds = {"5": (0.2, 0.4), "9": (0.4, 0.2), "e": (0.1, 0.1)}
+    flags = np.array([True])
+    report.played = {
+        0.5: {name: [Played(np.array([one]), flags, flags) for one in some] for name, some in seconds.items()}
+    }
+    (row,) = report.judged_rows()
+    assert str(row["mean of optimal wait over it"]).startswith("4.000")
+    assert str(row["in time over optimal wait"]).startswith("1.000")
+
+
+def test_sides_get_the_same_requests_and_answer_alike(models: Path) -> None:
+    images = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
+    (path,) = find_models(models, ["chain"])
+    (tensor,) = ModelDirectory.open(path).read_json("model.json", StoredModel).inputs
+    chosen = ("no wait, 2 x 1", "late, 2 x 1")
+    plan = live.Plan((0.5,), target=50.0, rounds=1, seconds=0.2, sides=chosen)
+    report = live.run(models, "chain", {tensor.name: images}, setting=Setting(), cores=(0, 1), plan=plan)
+    assert len({len(some[0].seconds) for some in report.played[0.5].values()}) == 1
+    assert [row["side"] for row in report.saturated_rows()] == list(chosen)
+    assert {str(row["answers unlike the first"]).split()[0] for row in report.saturated_rows()} == {"0"}
+
+
+def test_cores_are_numbers(models: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.npz"
+    np.savez(rows, image=np.zeros((1, 3, 8, 8), np.float32))
+    told = CliRunner().invoke(
+        app, ["bench", "elastic-live", str(models), "--model", "chain", "--data", str(rows), "--engine-cores", "a"]
+    )
+    assert told.exit_code == 2
+    assert "name cores like 0,1" in told.output

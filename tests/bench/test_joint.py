@@ -1,0 +1,192 @@
+"""Exits, batching and deadlines together: what is counted, what the cost model says of refilling, live and simulated."""
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from latebind.bench.exits import Setting
+from latebind.bench.joint import batches, goodput, refill
+from latebind.bench.joint.live import on_engines
+from latebind.bench.joint.report import Block, Cell, JointReport
+from latebind.bench.joint.sides import OURS, Kind, contenders, engines, of_kind
+from latebind.bench.joint.simulated import Costs, Scaling, on_costs, relative
+from latebind.bench.live.contest import Contest, Progress
+from latebind.bench.live.played import Played
+from latebind.bench.live.sides import SERIAL
+from latebind.cli.main import app
+from latebind.domain.config import ServedModel
+from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.model import ModelSpec, StageKind, TensorSpec
+from tests.digits import Built
+
+VECTOR = TensorSpec("x", "float32", (1,))
+FLAT, LINEAR = Curve((1, 8), (1.0, 1.0)), Curve((1, 8), (1.0, 8.0))
+
+
+def quiet(text: str, share: float) -> None:
+    del text, share
+
+
+def played(seconds: list[float], *, early: bool = False) -> Played:
+    return Played(np.array(seconds), np.full(len(seconds), early), np.full(len(seconds), True))
+
+
+def test_what_comes_too_late_or_not_at_all_is_no_goodput() -> None:
+    block = Block(span=2.0, allowed=0.5, played=played([0.1, 0.5, 0.6, np.inf]))
+    assert block.goodput == 1.0
+    assert block.in_time.tolist() == [True, True, False, False]
+
+
+def test_the_best_of_a_kind_is_judged_by_rounds_that_did_not_choose_it() -> None:
+    report = JointReport("model", 0, contenders())
+    cell = Cell(1.0, 3.0)
+    for serial, graph, ours in ((4, 1, 3), (1, 4, 3), (1, 4, 3)):
+        counts = {SERIAL: serial, "GraphB(0, 4)": graph, OURS: ours}
+        report.add(cell, {name: Block(1.0, 1.0, played([0.5] * count)) for name, count in counts.items()})
+    found = report.over_best(cell, Kind.WHOLE)
+    assert found is not None
+    assert found.value == pytest.approx(9 / (1 + 4 + 4))  # chosen by the others, the first round has the graph's 1
+    assert report.over_best(cell, Kind.GATI) is None
+    assert report.fidelity(OURS) == 1.0
+
+
+def test_every_kind_has_sides_and_gati_may_be_unbatched() -> None:
+    every = contenders()
+    assert all(of_kind(every, kind) for kind in Kind)
+    assert {every[name].side.exits for name in of_kind(every, Kind.WHOLE)} == {False}
+    assert "GATI" in of_kind(every, Kind.GATI)
+    assert "GATI" not in of_kind(every, Kind.SHARED)
+    assert {every[name].side.policy.leave for name in of_kind(every, Kind.SHARED)} == {False}
+
+
+@pytest.mark.parametrize(
+    ("curve", "batch", "bound"),
+    [
+        (LINEAR, 8, 1.0),  # small batches are no dearer
+        (FLAT, 8, 2 / 1.25),  # a quarter runs the second stage for the price of all
+        (FLAT, 1, 1.0),  # in batches of one nothing is ever empty
+    ],
+)
+def test_refilling_gains_at_most_what_small_batches_cost(curve: Curve, batch: int, bound: float) -> None:
+    assert refill.refill_bound([curve, curve], [1.0, 0.25], batch) == pytest.approx(bound)
+
+
+def test_a_decoder_is_as_many_stages_as_the_longest_answer_has_steps() -> None:
+    kinds = (StageKind.STATIC, StageKind.DECODER)
+    served = ServedModel(
+        ModelSpec("writer", "1", (VECTOR,), (VECTOR,), 2, 8, kinds=kinds),
+        ModelCosts((LINEAR, FLAT), output_steps=(1, 1, 2, 4)),
+    )
+    curves, alive = refill.unrolled(served)
+    assert curves == [LINEAR, FLAT, FLAT, FLAT, FLAT]
+    assert alive == [1.0, 1.0, 0.5, 0.25, 0.25]
+
+
+def test_a_lookup_is_part_of_its_stage_and_hits_do_not_go_on() -> None:
+    served = ServedModel(
+        ModelSpec("net", "1", (VECTOR,), (VECTOR,), 2, 8, lookups=(0,)),
+        ModelCosts((LINEAR, LINEAR), lookups={0: FLAT}, hit_rates={0: 0.75}),
+    )
+    curves, alive = refill.unrolled(served)
+    assert curves[0].seconds == (2.0, 9.0)
+    assert alive == [1.0, 0.25]
+
+
+def test_given_scalings_keep_what_one_takes_and_gain_what_they_say() -> None:
+    assert relative(Scaling.STEEP).at(1) == relative(Scaling.NPU).at(1) == 1.0
+    assert 32 / relative(Scaling.STEEP).at(32) == pytest.approx(13.0)
+
+
+@pytest.fixture(scope="module")
+def costs(built: Built) -> Costs:
+    return Costs.read(built.directory.path.parents[1], "digits", Scaling.STEEP)
+
+
+def test_simulated_runs_repeat_and_exits_bring_more_in_time(costs: Costs) -> None:
+    plan = goodput.Plan((1.2,), (3.0,), rounds=2, seconds=200 * costs.whole.costs.remaining(0, 1))
+    reports = []
+    for _ in range(2):
+        report = JointReport("digits", 0, plan.chosen())
+
+        async def part(contest: Contest, random: Random, tell: Progress, report: JointReport = report) -> None:
+            await goodput.measure(report, contest, plan, random, tell)
+
+        on_costs(costs, engines(report.contenders), part, seed=0, progress=quiet)
+        reports.append(report)
+    first, second = reports
+    (cell,) = plan.cells
+    assert first.rows(cell) == second.rows(cell)
+    best = first.over_best(cell, Kind.WHOLE)
+    assert best is not None
+    assert best.value > 1.0
+    shares = {row["side"]: row["left early"] for row in first.rows(cell)}
+    assert shares[SERIAL] == "0.0%"
+    assert shares[OURS] != "0.0%"
+
+
+def test_what_exits_gain_is_told_for_every_batch(costs: Costs) -> None:
+    report = batches.BatchesReport(0.5, 0)
+
+    async def part(contest: Contest, random: Random, tell: Progress) -> None:
+        await batches.measure(report, contest, 2, 200 * contest.alone, random, tell)
+
+    on_costs(costs, batches.sides(), part, seed=0, progress=quiet)
+    rows = report.rows()
+    assert len(rows) == len(batches.WITH_EXITS) * len(batches.SIZES)
+    assert [row["of batch 1"] for row in rows if row["largest batch"] == 1] == ["1.000"] * len(batches.WITH_EXITS)
+
+
+def test_refilling_stays_below_its_bound(costs: Costs) -> None:
+    bound = refill.refill_bound(*refill.unrolled(costs.exits), costs.exits.spec.max_batch)
+    report = refill.RefillReport(bound, 0)
+
+    async def part(contest: Contest, random: Random, tell: Progress) -> None:
+        await refill.measure(report, contest, costs.exits, 2, 400 * contest.alone, random, tell)
+
+    on_costs(costs, refill.sides(costs.exits), part, seed=0, progress=quiet)
+    gains = {
+        name: np.mean(report.times_over[refill.ALONE]) / np.mean(times) for name, times in report.times_over.items()
+    }
+    assert gains["queues"] <= 1.05 * bound  # the bound is by the share that hits on average
+    assert gains["all wait for the last"] <= 1.0
+
+
+def test_engines_are_asked_with_deadlines_and_held_against_the_base_model(built: Built) -> None:
+    plan = goodput.Plan((0.8,), (20.0,), rounds=1, seconds=0.2, sides=("GATI",))
+    report = JointReport("digits", 0, plan.chosen())
+    assert list(report.contenders) == [SERIAL, "GATI", OURS]
+
+    async def part(contest: Contest, random: Random, tell: Progress) -> None:
+        await goodput.measure(report, contest, plan, random, tell)
+
+    inputs = {"image": built.unseen[:100].numpy()}
+    repository, setting = built.directory.path.parents[1], Setting(backend="eager")
+    on_engines(repository, "digits", inputs, engines(report.contenders), part, setting=setting)
+    ((cell, sides),) = report.blocks.items()
+    assert cell == Cell(0.8, 20.0)
+    assert len({len(blocks[0].played.seconds) for blocks in sides.values()}) == 1
+    assert report.fidelity(SERIAL) == 1.0
+    assert report.fidelity(OURS) >= 0.8
+    assert not sides[SERIAL][0].played.early.any()
+    assert sides[OURS][0].played.early.any()
+    assert report.capacities[0].most > 0
+
+
+def test_the_command_says_what_it_needs_and_simulates_without_rows(built: Built, models: Path, tmp_path: Path) -> None:
+    repository = str(built.directory.path.parents[1])
+    told = CliRunner().invoke(app, ["bench", "joint", repository, "--model", "digits"])
+    assert told.exit_code == 2
+    assert "give --data" in told.output
+    told = CliRunner().invoke(app, ["bench", "joint", str(models), "--model", "backwards", "--simulated"])
+    assert told.exit_code == 2
+    assert "--part refill" in told.output
+    options = ["--load", "1", "--deadline", "3", "--rounds", "2", "--seconds", "0.05", "--side", "GATI"]
+    page = tmp_path / "page.html"
+    told = CliRunner().invoke(
+        app, ["bench", "joint", repository, "--model", "digits", "--simulated", *options, "--page", str(page)]
+    )
+    assert told.exit_code == 0, told.output
+    assert "Answers in time a second" in page.read_text()

@@ -91,7 +91,7 @@ class Simulator:
                     self._wake = self._schedule(action.time, Woke())
 
     def _run(self, action: Run, now: float) -> None:
-        costs, batch = self._costs[action.model], len(action.requests)
+        costs, batch = self._costs[action.model], action.rows or len(action.requests)
         inputs = max([self._arrivals[i].inputs for i in action.requests]) if costs.slopes else 1
         ended = now + costs.step(action.stage, batch, inputs)
         exited = self._exited(action)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
 
+from latebind.batching.exits import Exits
 from latebind.batching.pace import Pace
 from latebind.domain.costs import ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
@@ -30,6 +31,7 @@ class Estimate:
         self.mean_outputs = round(sum(lengths) / len(lengths))
         self.decoder = next((i for i in range(spec.stages) if spec.kind(i) is StageKind.DECODER), None)
         self.pace = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(spec.stages)))
+        self.exits = Exits(spec, costs, self.pace)
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
         self._worth_at = 0.0  # what a launch cost when that was worked out

@@ -29,7 +29,9 @@ def ratio_of_means(above: NDArray[np.float64], below: NDArray[np.float64], *, bl
     sums = np.array([[above[piece].sum(), below[piece].sum()] for piece in pieces])
     drawn = np.random.default_rng(seed).integers(0, blocks, (RESAMPLES, blocks))
     totals = sums[drawn].sum(axis=1)
-    low, high = np.percentile(totals[:, 0] / totals[:, 1], [2.5, 97.5])
+    with np.errstate(divide="ignore", invalid="ignore"):  # nothing at all below, in some draws
+        ratios = totals[:, 0] / totals[:, 1]
+    low, high = np.percentile(ratios, [2.5, 97.5])
     return Interval(float(above.mean() / below.mean()), float(low), float(high))
 
 

@@ -78,10 +78,10 @@ def test_a_decoder_is_as_many_stages_as_the_longest_answer_has_steps() -> None:
     kinds = (StageKind.STATIC, StageKind.DECODER)
     served = ServedModel(
         ModelSpec("writer", "1", (VECTOR,), (VECTOR,), 2, 8, kinds=kinds),
-        ModelCosts((LINEAR, FLAT), output_steps=(1, 1, 2, 4)),
+        ModelCosts((LINEAR, FLAT), slopes={0: FLAT}, output_steps=(1, 1, 2, 4)),
     )
     curves, alive = refill.unrolled(served)
-    assert curves == [LINEAR, FLAT, FLAT, FLAT, FLAT]
+    assert curves == [Curve((1, 8), (2.0, 9.0)), FLAT, FLAT, FLAT, FLAT]  # two words in, as are answered on average
     assert alive == [1.0, 1.0, 0.5, 0.25, 0.25]
 
 

@@ -1,6 +1,6 @@
 """What exits gain by the largest batch, at equal load: the same arrivals on all sides."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -18,10 +18,10 @@ GATI, COMPACTED, OURS = "GATI batched", "compacted", "late"
 WITH_EXITS = (GATI, COMPACTED, OURS)
 
 
-def sides() -> dict[str, Side]:
-    """Return all sides of all sizes; in batches of one there is nothing to wait for and nothing to compact."""
+def sides(sizes: Sequence[int] = SIZES) -> dict[str, Side]:
+    """Return all sides of these sizes; in batches of one there is nothing to wait for and nothing to compact."""
     found = {SERIAL: Side(PolicyConfig("serial", shed=False))}
-    for size in SIZES:
+    for size in sizes:
         whole, late = PolicyConfig("graph", size, shed=False), PolicyConfig("late", size, shed=False)
         waits = PolicyConfig("graph", size, shed=False, leave=False)
         found |= {named("", size): Side(whole), named(COMPACTED, size): Side(whole, exits=True)}
@@ -36,29 +36,34 @@ def named(kind: str, size: int) -> str:
 
 @dataclass(slots=True)
 class BatchesReport:
-    """Seconds of each request, a block after the other, and seconds a request with always enough to do, by side."""
+    """Mean seconds of each block, and the time a request takes with always enough to do, by side.
+
+    Gains are held against that of the first of the `sizes`.
+    """
 
     load: float
     seed: int
+    sizes: Sequence[int] = SIZES
     means: dict[str, list[float]] = field(default_factory=dict)
     times_over: dict[str, list[float]] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, object]]:
         """Return by size and kind of exits how many times less a request takes with them, and how many more end."""
-        return [self._row(kind, size) for kind in WITH_EXITS for size in SIZES]
+        return [self._row(kind, size) for kind in WITH_EXITS for size in self.sizes]
 
     def _row(self, kind: str, size: int) -> dict[str, object]:
-        gain, first = self.gain(self.means, kind, size), self.gain(self.means, kind, 1)
-        more, more_first = self.gain(self.times_over, kind, size), self.gain(self.times_over, kind, 1)
+        least = self.sizes[0]
+        gain, first = self.gain(self.means, kind, size), self.gain(self.means, kind, least)
+        more, more_first = self.gain(self.times_over, kind, size), self.gain(self.times_over, kind, least)
         return {
             "exits": kind,
             "largest batch": size,
             "without ms": f"{np.mean(self.means[named('', size)]) * 1e3:.2f}",
             "with ms": f"{np.mean(self.means[named(kind, size)]) * 1e3:.2f}",
             "times less": str(gain),
-            "of batch 1": f"{gain.value / first.value:.3f}",
+            f"of batch {least}": f"{gain.value / first.value:.3f}",
             "times more, saturated": str(more),
-            "of batch 1, saturated": f"{more.value / more_first.value:.3f}",
+            f"of batch {least}, saturated": f"{more.value / more_first.value:.3f}",
         }
 
     def gain(self, figures: Mapping[str, list[float]], kind: str, size: int) -> Interval:
@@ -71,7 +76,7 @@ async def measure(
     report: BatchesReport, contest: Contest, rounds: int, seconds: float, random: Random, tell: Progress
 ) -> None:
     """Add what so many rounds show to the report."""
-    names = [name for name in sides() if name != SERIAL]
+    names = [name for name in sides(report.sizes) if name != SERIAL]
     found = await contest.saturated(names, seconds, rounds, random, lambda text, share: tell(text, 0.5 * share))
     for name, times in found.items():
         report.times_over.setdefault(name, []).extend(times)

@@ -11,25 +11,26 @@ from random import Random
 
 import numpy as np
 
+from latebind.batching.exits import alive
 from latebind.bench.live.contest import Contest, Progress
 from latebind.bench.live.sides import SERIAL, Side
 from latebind.bench.statistics import ratio_of_means
 from latebind.domain.config import PolicyConfig, ServedModel
-from latebind.domain.costs import Curve, in_turn
+from latebind.domain.costs import Curve
 from latebind.domain.model import StageKind
 
 ALONE = "compaction alone"
 
 
-def refill_bound(curves: Sequence[Curve], alive: Sequence[float], batch: int) -> float:
+def refill_bound(curves: Sequence[Curve], shares: Sequence[float], batch: int) -> float:
     """Return how many times more requests are answered at most if batches of B stay full at every stage.
 
     The sum over stages s of c_s(B S_s), over that of S_s c_s(B), S_s being the share of requests that run stage s:
     1 where costs are proportional to the batch, 1 over the mean share where they do not depend on it. No stage can do
     with less than full batches; what newcomers take to catch up comes on top.
     """
-    compacted = sum(_at(curve, batch * share) for curve, share in zip(curves, alive, strict=True))
-    refilled = sum(share * curve.at(batch) for curve, share in zip(curves, alive, strict=True))
+    compacted = sum(_at(curve, batch * share) for curve, share in zip(curves, shares, strict=True))
+    refilled = sum(share * curve.at(batch) for curve, share in zip(curves, shares, strict=True))
     return compacted / refilled
 
 
@@ -44,22 +45,20 @@ def unrolled(served: ServedModel) -> tuple[list[Curve], list[float]]:
     """Return the cost of each stage, of a decoder of each of its steps, and the share of requests that run it.
 
     Those before the last run with all who have not left at a learned cache; a decoder's step with all whose answer is
-    as long. Where lookups are waited for, they are part of their stage.
+    as long. Where lookups are waited for, they are part of their stage; inputs are taken to be as long as answers are.
     """
     spec, costs = served.spec, served.costs
-    curves, alive = [], []
-    share = 1.0
+    curves: list[Curve] = []
+    shares = alive(spec, costs)
     for stage, curve in enumerate(costs.stages):
         if spec.kind(stage) is StageKind.DECODER:
             lengths = np.array(costs.output_steps)
-            curves += [curve] * int(lengths.max())
-            alive += [float((lengths > step).mean()) for step in range(int(lengths.max()))]
-            break
-        lookup = None if costs.aside else costs.lookups.get(stage)
-        curves.append(in_turn([curve, lookup]) if lookup else curve)
-        alive.append(share)
-        share -= costs.hit_rates.get(stage, 0.0)
-    return curves, alive
+            steps = range(int(lengths.max()))
+            return curves + [curve for _ in steps], shares[:stage] + [float((lengths > step).mean()) for step in steps]
+        inputs = round(float(np.mean(costs.output_steps))) if stage in costs.slopes else 1
+        seconds = tuple(costs.step(stage, batch, inputs) for batch in curve.batches)
+        curves.append(Curve(curve.batches, seconds))
+    return curves, shares[:-1]
 
 
 def sides(served: ServedModel) -> dict[str, Side]:

@@ -54,8 +54,8 @@ class Asked:
     costs: Costs
     plan: goodput.Plan
     batch_load: float
+    sizes: tuple[int, ...]
     seed: int
-    simulated: bool
     page: Path | None
     hold: Callable[[Mapping[str, Side], Part, Progress], None]
 
@@ -86,6 +86,10 @@ def joint(
     side: Annotated[
         list[str] | None,
         typer.Option(help="For goodput: compare only with these, as in the tables; may be repeated. Default: all."),
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(help="For batches: a largest batch; may be repeated. Default: 1, 2, 4, 8 and 16."),
     ] = None,
     folds: FoldCount = 0,
     fidelity: FoldFidelity = 0.97,
@@ -132,14 +136,10 @@ def joint(
 
         loads, deadlines = tuple(load or goodput.LOADS), tuple(deadline or goodput.DEADLINES)
         plan = goodput.Plan(loads, deadlines, rounds, seconds, tuple(side or ()))
-        asked = Asked(model, costs, plan, (load or [batches.LOAD])[0], seed, simulated, page, hold)
-        how = (
-            f"simulated, {scaling}"
-            if simulated
-            else f"{folds} folds at {fidelity:g}"
-            if folds
-            else "calibrated as it is"
-        )
+        sizes, batch_load = tuple(batch or batches.SIZES), (load or [batches.LOAD])[0]
+        asked = Asked(model, costs, plan, batch_load, sizes, seed, page, hold)
+        calibrated = f"{folds} folds at {fidelity:g}" if folds else "calibrated as it is"
+        how = f"simulated, {scaling}" if simulated else calibrated
         console.print(f"{model}: {how}; {rounds} rounds of {seconds:g} s, seed {seed}")
         with progress(part) as tell:
             show_found = PARTS[part](asked, tell)
@@ -189,12 +189,12 @@ def _show_goodput(report: JointReport, asked: Asked) -> object:
 
 
 def _batches(asked: Asked, tell: Progress) -> Shown:
-    report = batches.BatchesReport(asked.batch_load, asked.seed)
+    report = batches.BatchesReport(asked.batch_load, asked.seed, asked.sizes)
 
     async def part(contest: Contest, random: Random, tell: Progress) -> None:
         await batches.measure(report, contest, asked.plan.rounds, asked.plan.seconds, random, tell)
 
-    asked.hold(batches.sides(), part, tell)
+    asked.hold(batches.sides(asked.sizes), part, tell)
     return lambda: _shown(f"at {report.load:.0%} of what the base model does serially", report.rows())
 
 

@@ -18,7 +18,7 @@ from latebind.bench.live.played import Played
 from latebind.bench.live.sides import SERIAL
 from latebind.cli.main import app
 from latebind.domain.config import ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from tests.digits import Built
 
@@ -88,10 +88,10 @@ def test_a_decoder_is_as_many_stages_as_the_longest_answer_has_steps() -> None:
 def test_a_lookup_is_part_of_its_stage_and_hits_do_not_go_on() -> None:
     served = ServedModel(
         ModelSpec("net", "1", (VECTOR,), (VECTOR,), 2, 8, lookups=(0,)),
-        ModelCosts((LINEAR, LINEAR), lookups={0: FLAT}, hit_rates={0: 0.75}),
+        ModelCosts((EMPTY_STAGE, LINEAR), lookups={0: FLAT}, hit_rates={0: 0.75}),
     )
     curves, alive = refill.unrolled(served)
-    assert curves[0].seconds == (2.0, 9.0)
+    assert curves == [FLAT, LINEAR]
     assert alive == [1.0, 0.25]
 
 

@@ -56,8 +56,9 @@ def unrolled(served: ServedModel) -> tuple[list[Curve], list[float]]:
             steps = range(int(lengths.max()))
             return curves + [curve for _ in steps], shares[:stage] + [float((lengths > step).mean()) for step in steps]
         inputs = round(float(np.mean(costs.output_steps))) if stage in costs.slopes else 1
-        seconds = tuple(costs.step(stage, batch, inputs) for batch in curve.batches)
-        curves.append(Curve(curve.batches, seconds))
+        known = [curve, *(some[stage] for some in (costs.lookups, costs.slopes) if stage in some)]
+        batches = tuple(sorted({batch for one in known for batch in one.batches}))
+        curves.append(Curve(batches, tuple(costs.step(stage, batch, inputs) for batch in batches)))
     return curves, shares[:-1]
 
 

@@ -12,11 +12,16 @@ class Activations:
         self._requests: tuple[int, ...] = ()  # that the last stage ran for
         self._batch: Tensor | None = None  # its output, in memory that the stage will write to again
         self._last: Run | None = None
+        self._left: tuple[int, ...] = ()  # of those requests, who goes no further
         self._rows: dict[tuple[str, int], Tensor] = {}  # of preempted batches, by model and slot
 
     def keep(self, action: Run, batch: Tensor) -> None:
         """Keep `(B, ...)`, what a stage has put out for the requests of `action`."""
-        self._last, self._requests, self._batch = action, action.requests, batch
+        self._last, self._requests, self._batch, self._left = action, action.requests, batch, ()
+
+    def let_go(self, requests: tuple[int, ...]) -> None:
+        """Hear who of those that the last stage ran for goes no further."""
+        self._left = requests
 
     def forget(self) -> None:
         """Drop what the last stage has put out: nobody goes on with it."""
@@ -31,7 +36,7 @@ class Activations:
         self.forget()
 
     def take(self, action: Run) -> Tensor:
-        """Return the activations of the requests of `action`: of those that have left there are none any more."""
+        """Return the activations of the requests of `action`, and keep those of others that have not left."""
         if action.requests == self._requests and self._batch is not None:
             batch = self._batch
             self.forget()
@@ -39,7 +44,15 @@ class Activations:
         if self._batch is not None and set(action.requests) <= set(self._requests):
             places = {request: place for place, request in enumerate(self._requests)}
             batch = self._batch[[places[request] for request in action.requests]]
+            self._rest(places.keys() - set(action.requests) - set(self._left))
             self.forget()
             return batch
         self.put_aside()
         return stack([self._rows.pop((action.model, slot)) for slot in action.slots])
+
+    def _rest(self, requests: set[int]) -> None:
+        """Copy the rows of those who go on later than others of their batch."""
+        assert self._last is not None and self._batch is not None
+        for request, slot, row in zip(self._requests, self._last.slots, self._batch, strict=True):
+            if request in requests:
+                self._rows[self._last.model, slot] = row.clone()

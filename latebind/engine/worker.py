@@ -132,6 +132,8 @@ class Worker:
         exited = self._look_up(lookup, action, results[0])
         if len(exited) == len(action.requests):
             self._activations.forget()
+        else:
+            self._activations.let_go(exited)
         return StageDone(action.worker, exited)
 
     def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> tuple[int, ...]:

@@ -52,7 +52,8 @@ class Activations:
 
     def _rest(self, requests: set[int]) -> None:
         """Copy the rows of those who go on later than others of their batch."""
-        assert self._last is not None and self._batch is not None
+        assert self._last is not None
+        assert self._batch is not None
         for request, slot, row in zip(self._requests, self._last.slots, self._batch, strict=True):
             if request in requests:
                 self._rows[self._last.model, slot] = row.clone()

@@ -40,13 +40,13 @@ class Lane:
         That is to the end of the network, or to its first exit where exits are hoped for.
         """
         if self._hopes:
-            return self.estimate.exits.least()
+            return self.estimate.exits.next(0, 1).seconds
         return self.estimate.whole(1, inputs, self.estimate.fewest_outputs)
 
     def whole(self, batch: int) -> float:
         """Return the seconds of a batch, to the end or until all are expected to have left."""
         if self._hopes:
-            return self.estimate.exits.all(0, batch).seconds(self.estimate.pace)
+            return self.estimate.exits.all(0, batch).seconds
         return self.estimate.whole(batch)
 
 

@@ -1,7 +1,7 @@
 """What learned caches let a scheduler hope for: how many answers come in how many seconds, from any stage on."""
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from latebind.batching.pace import Pace
 from latebind.domain.costs import ModelCosts
@@ -10,85 +10,29 @@ from latebind.domain.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """So many `answers` are expected after so many seconds (and launches) of a batch that goes on from a stage."""
+    """So many `answers` are expected after so many seconds of a batch that goes on from a stage."""
 
     answers: float
-    profiled: float
-    launches: int
-
-    def seconds(self, pace: Pace) -> float:
-        """Return the seconds, as launches are known to take by now."""
-        return pace.factor * self.profiled + pace.launch * self.launches
-
-    def rate(self, pace: Pace) -> float:
-        """Return the answers a second."""
-        return self.answers / self.seconds(pace)
-
-
-class Exits:
-    """Who leaves where, by the hit rates of a model whose stages all run once.
-
-    Hit rates are shares of all requests, from samples that ran the whole chain: correlated hits are counted right.
-    """
-
-    def __init__(self, spec: ModelSpec, costs: ModelCosts, pace: Pace) -> None:
-        self._spec = spec
-        self._costs = costs
-        self._pace = pace
-        self.alive = alive(spec, costs)
-        self._ends = [i for i in range(spec.stages) if costs.hit_rates.get(i, 0.0) > 0.0 or i + 1 == spec.stages]
-        self._found: dict[tuple[int, float], list[Prospect]] = {}
+    seconds: float
 
     @property
-    def some(self) -> bool:
-        """Whether anybody leaves early."""
-        return len(self._ends) > 1
+    def rate(self) -> float:
+        """The answers a second."""
+        return self.answers / self.seconds
 
-    def next(self, stage: int, batch: int) -> Prospect:
-        """Return what comes of a batch that goes on from before `stage` until somebody may leave."""
-        return self._prospects(stage, batch)[0]
 
-    def best(self, stage: int, batch: int) -> Prospect:
-        """Return the same up to that later place at which the answers a second are the most.
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What a request costs a worker until somebody may leave, in batches of up to so many: by size, and at the least.
 
-        That is the index of Gittins (1979): to work where it is the greatest keeps the sum of waiting the least, where
-        jobs end at random and nothing is lost by leaving one for another.
-        """
-        return max(self._prospects(stage, batch), key=lambda prospect: prospect.rate(self._pace))
+    `enough` is the smallest batch that costs nearly that. `answered` are the requests a second that the whole model
+    answers where all batches are of the size that is best for it.
+    """
 
-    def all(self, stage: int, batch: int) -> Prospect:
-        """Return what comes of a batch that goes on to the end, losing those who leave."""
-        return self._prospects(stage, batch)[-1]
-
-    def least(self) -> float:
-        """Return the seconds after which one may have its answer at the earliest."""
-        return self.next(0, 1).seconds(self._pace)
-
-    def each(self, stage: int, most: int, pace: Pace) -> list[tuple[int, float]]:
-        """Return the seconds of a worker for each request that goes on until somebody may leave, by batch size."""
-        return [(size, self.next(stage, size).seconds(pace) / size) for size in sizes(most)]
-
-    def quickest(self, most: int, pace: Pace) -> float:
-        """Return the most requests a second that are answered in batches of one size."""
-        return max(self.all(0, size).rate(pace) for size in sizes(most))
-
-    def chances(self, batch: int, pace: Pace) -> "Chances":
-        """Return how likely answers are in time in a batch that begins now and goes through."""
-        found = self._prospects(0, batch)
-        return Chances([one.seconds(pace) for one in found], [one.answers / batch for one in found])
-
-    def _prospects(self, stage: int, batch: int) -> list[Prospect]:
-        """Return one for each place at which somebody may leave. Later stages run as many as are left on average."""
-        found = self._found.get((stage, batch))
-        if found is None:
-            found, seconds = [], 0.0
-            for i in range(stage, self._spec.stages):
-                seconds += self._costs.step(i, max(1, round(batch * self.alive[i] / self.alive[stage])))
-                if i in self._ends:
-                    left = self.alive[i + 1] / self.alive[stage]
-                    found.append(Prospect(batch * (1.0 - left), seconds, i + 1 - stage))
-            self._found[stage, batch] = found
-        return found
+    by_size: list[tuple[int, float]]
+    least: float
+    enough: int
+    answered: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +50,99 @@ class Chances:
     def least_slack(self, share: float) -> float:
         """Return the seconds within which at least this share has its answer."""
         return self.seconds[min(bisect_left(self.shares, share), len(self.seconds) - 1)] if share > 0.0 else 0.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """What has been worked out at one pace."""
+
+    changes: int = 0
+    prospects: dict[tuple[int, int], list[Prospect]] = field(default_factory=dict)
+    best: dict[tuple[int, int], Prospect] = field(default_factory=dict)
+    shares: dict[tuple[int, int], Shares] = field(default_factory=dict)
+    chances: dict[int, Chances] = field(default_factory=dict)
+
+
+NEARLY = 1.02  # times the least seconds a request
+
+
+class Exits:
+    """Who leaves where, by the hit rates of a model whose stages all run once. Seconds are as launches take by now.
+
+    Hit rates are shares of all requests, from samples that ran the whole chain: correlated hits are counted right.
+    """
+
+    def __init__(self, spec: ModelSpec, costs: ModelCosts, pace: Pace) -> None:
+        self._spec = spec
+        self._costs = costs
+        self._pace = pace
+        self.alive = alive(spec, costs)
+        self._ends = [i for i in range(spec.stages) if costs.hit_rates.get(i, 0.0) > 0.0 or i + 1 == spec.stages]
+        self._known = _Known()
+
+    @property
+    def some(self) -> bool:
+        """Whether anybody leaves early."""
+        return len(self._ends) > 1
+
+    def next(self, stage: int, batch: int) -> Prospect:
+        """Return what comes of a batch that goes on from before `stage` until somebody may leave."""
+        return self._prospects(stage, batch)[0]
+
+    def best(self, stage: int, batch: int) -> Prospect:
+        """Return the same up to that later place at which the answers a second are the most.
+
+        That is the index of Gittins (1979): to work where it is the greatest keeps the sum of waiting the least, where
+        jobs end at random and nothing is lost by leaving one for another.
+        """
+        found = self._now().best.get((stage, batch))
+        if found is None:
+            found = max(self._prospects(stage, batch), key=lambda prospect: prospect.rate)
+            self._known.best[stage, batch] = found
+        return found
+
+    def all(self, stage: int, batch: int) -> Prospect:
+        """Return what comes of a batch that goes on to the end, losing those who leave."""
+        return self._prospects(stage, batch)[-1]
+
+    def shares(self, stage: int, most: int) -> Shares:
+        """Return what requests at a stage cost in batches of 1, 2, 4, ... and `most`."""
+        found = self._now().shares.get((stage, most))
+        if found is None:
+            by_size = [(size, self.next(stage, size).seconds / size) for size in sizes(most)]
+            least = min(seconds for _, seconds in by_size)
+            enough = next(size for size, seconds in by_size if seconds <= NEARLY * least)
+            answered = max(self.all(0, size).rate for size in sizes(most))
+            found = self._known.shares[stage, most] = Shares(by_size, least, enough, answered)
+        return found
+
+    def chances(self, batch: int) -> Chances:
+        """Return how likely answers are in time in a batch that begins now and goes through."""
+        found = self._now().chances.get(batch)
+        if found is None:
+            prospects = self._prospects(0, batch)
+            seconds, shares = [one.seconds for one in prospects], [one.answers / batch for one in prospects]
+            found = self._known.chances[batch] = Chances(seconds, shares)
+        return found
+
+    def _prospects(self, stage: int, batch: int) -> list[Prospect]:
+        """Return one for each place at which somebody may leave. Later stages run as many as are left on average."""
+        found = self._now().prospects.get((stage, batch))
+        if found is None:
+            found, seconds = [], 0.0
+            for i in range(stage, self._spec.stages):
+                left = max(1, round(batch * self.alive[i] / self.alive[stage]))
+                seconds += self._pace.factor * self._costs.step(i, left) + self._pace.launch
+                if i in self._ends:
+                    found.append(Prospect(batch * (1.0 - self.alive[i + 1] / self.alive[stage]), seconds))
+            self._known.prospects[stage, batch] = found
+        return found
+
+    def _now(self) -> _Known:
+        """Forget what was worked out where launches take longer or shorter by now."""
+        if self._pace.changes != self._known.changes:
+            self._known = _Known(self._pace.changes)
+        return self._known
 
 
 def sizes(most: int) -> list[int]:

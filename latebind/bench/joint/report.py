@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
@@ -101,7 +102,11 @@ class JointReport:
         """Return the share of all answers of a side, whatever the load, that equal the base model's; NaN of none."""
         alike = [b.played.alike[b.played.answered] for sides in self.blocks.values() for b in sides[side]]
         found = np.concatenate(alike)
-        return float(found.mean()) if len(found) else float("nan")
+        return float(found.mean()) if len(found) else nan
+
+    def fidelities(self) -> dict[str, float]:
+        """Return the same of all sides whose answers may come early."""
+        return {name: self.fidelity(name) for name, one in self.contenders.items() if one.side.exits}
 
     def _row(self, name: str, blocks: Sequence[Block], ours: Figures) -> dict[str, object]:
         all_ = joined([block.played for block in blocks])
@@ -117,7 +122,10 @@ class JointReport:
             "shed": f"{1.0 - answered.mean():.1%}",
             "left early": f"{all_.early[answered].mean():.1%}" if some else "",
             "fidelity": f"{all_.alike[answered].mean():.4f}" if some else "",
-            f"{OURS} over it": ""
-            if name == OURS or not theirs.any()
-            else str(ratio_of_means(ours, theirs, block=1, seed=self.seed)),
+            f"{OURS} over it": self._told(name, ours, theirs),
         }
+
+    def _told(self, name: str, ours: Figures, theirs: Figures) -> str:
+        if name == OURS or not theirs.any():
+            return ""
+        return str(ratio_of_means(ours, theirs, block=1, seed=self.seed))

@@ -158,7 +158,8 @@ class ElasticReport:
 
     def _unlike(self, name: str) -> str:
         every = joined([one for sides in self.played.values() for one in sides[name]])
-        return f"{(~every.alike[every.answered]).sum()} of {every.answered.sum()}"
+        answered = int(every.answered.sum())
+        return f"{round((1.0 - every.fidelity) * answered) if answered else 0} of {answered}"
 
     def _row(self, load: float, name: str) -> dict[str, object]:
         every = joined(self.played[load][name])

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import nan
+from math import isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -99,14 +99,13 @@ class JointReport:
         return np.array([block.goodput for block in self.blocks[cell][side]])
 
     def fidelity(self, side: str) -> float:
-        """Return the share of all answers of a side, whatever the load, that equal the base model's; NaN of none."""
-        alike = [b.played.alike[b.played.answered] for sides in self.blocks.values() for b in sides[side]]
-        found = np.concatenate(alike)
-        return float(found.mean()) if len(found) else nan
+        """Return the share of all answers of a side, whatever the load, that equal the base model's; NaN unknown."""
+        return joined([block.played for sides in self.blocks.values() for block in sides[side]]).fidelity
 
     def fidelities(self) -> dict[str, float]:
-        """Return the same of all sides whose answers may come early."""
-        return {name: self.fidelity(name) for name, one in self.contenders.items() if one.side.exits}
+        """Return the same of all sides whose answers may come early, where it is known."""
+        found = {name: self.fidelity(name) for name, one in self.contenders.items() if one.side.exits}
+        return {name: share for name, share in found.items() if not isnan(share)}
 
     def _row(self, name: str, blocks: Sequence[Block], ours: Figures) -> dict[str, object]:
         all_ = joined([block.played for block in blocks])
@@ -121,7 +120,7 @@ class JointReport:
             "p99 ms": f"{np.percentile(all_.seconds[answered], 99) * 1e3:.2f}" if some else "",
             "shed": f"{1.0 - answered.mean():.1%}",
             "left early": f"{all_.early[answered].mean():.1%}" if some else "",
-            "fidelity": f"{all_.alike[answered].mean():.4f}" if some else "",
+            "fidelity": "" if isnan(all_.fidelity) else f"{all_.fidelity:.4f}",
             f"{OURS} over it": self._told(name, ours, theirs),
         }
 

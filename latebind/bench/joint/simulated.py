@@ -138,4 +138,4 @@ class Simulated:
         records.sort(key=lambda record: record.request)
         seconds = [record.latency if record.outcome is Outcome.ANSWERED else inf for record in records]
         left = [record.outcome is Outcome.ANSWERED and record.stage < last for record in records]
-        return Played(np.array(seconds), np.array(left), np.full(len(times), True))
+        return Played(np.array(seconds), np.array(left))

@@ -182,7 +182,10 @@ def _show_goodput(report: JointReport, asked: Asked) -> object:
         show(title, rows)
     show("times the answers in time of the best of each kind, chosen by the other rounds", report.kind_rows())
     fidelities = report.fidelities()
-    console.print("fidelity of all answers: " + ", ".join(f"{name} {share:.4f}" for name, share in fidelities.items()))
+    if fidelities:
+        console.print(
+            "fidelity of all answers: " + ", ".join(f"{name} {share:.4f}" for name, share in fidelities.items())
+        )
     if asked.page is not None:
         from latebind.bench.joint.plots import write_joint_page  # noqa: PLC0415  (plotly is optional)
 

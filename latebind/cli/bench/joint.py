@@ -117,7 +117,8 @@ def joint(
 
     Each side has an engine of its own; they are asked in turn, at the pace that the machine has. The best of each kind
     is chosen for each round by all other rounds. All refuse and drop what cannot be in time, for without that nobody
-    answers anything in time past capacity.
+    answers anything in time past capacity. All sides at all loads and deadlines take over an hour: --side, --load and
+    --deadline choose among them. --simulated takes a minute.
 
     Example: `latebind bench joint models --model resnet56 --data examples.cifar10.data:unseen
     --data-option data=cifar10/ --folds 5 --load 1 --deadline 3 --rounds 2`

@@ -67,9 +67,7 @@ class Engine:
         self._selector = selectors.DefaultSelector()
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
-        workers = [
-            [load_model(Path(path), order.engine) for path in order.directories] for _ in range(order.engine.workers)
-        ]
+        workers = _load(order)
         served = tuple(ServedModel(model.spec, model.costs, order.engine.slots) for model in workers[0])
         config = SchedulerConfig(served, order.engine.workers, order.policy)
         self._specs = tuple(model.spec for model in served)
@@ -182,6 +180,15 @@ def _settle(config: EngineConfig) -> None:
     if config.cores:
         os.sched_setaffinity(0, config.cores)
     torch.set_num_threads(config.threads)
+
+
+def _load(order: EngineOrder) -> list[list[LoadedModel]]:
+    """Return the models of each worker: its own on the CPU, where stages may have buffers; the same on a device."""
+    paths = [Path(path) for path in order.directories]
+    first = [load_model(path, order.engine) for path in paths]
+    on_host = order.engine.device == HOST.type
+    others = range(1, order.engine.workers)
+    return [first, *([load_model(path, order.engine) for path in paths] if on_host else first for _ in others)]
 
 
 def _staging(config: EngineConfig, models: Sequence[str], memory: SlotMemory) -> Staging:

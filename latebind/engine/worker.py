@@ -47,15 +47,16 @@ def load_model(path: Path, config: EngineConfig) -> LoadedModel:
 
     Raises `RepositoryError`, and `ConfigError` for a device or backend that is not there or cannot run this model.
     """
-    directory, device = ModelDirectory.open(path), find_device(config.device)
+    directory = ModelDirectory.open(path)
     if is_stored_sequence(directory):
-        if device != HOST:
-            raise ConfigError(f"{path} is a sequence model, which is not served on {device} yet: use --device cpu")
+        if config.device != HOST.type:
+            raise ConfigError(f"{path} is a sequence model, not served on {config.device} yet: use --device cpu")
         sequence = load_sequence(directory, threads=config.threads, backend=config.backend)
         if not sequence.costs_fit:
             sequence = profile_sequence(sequence)
         warm_up(sequence)
         return LoadedModel(sequence.spec, sequence.costs, sequence, {}, directory)
+    device = find_device(config.device)
     program = load_program(directory, threads=config.threads, backend=config.backend, device=device)
     if not config.exits:
         program = program.without_entry()

@@ -99,8 +99,11 @@ def digits_answered(built: Built, device: str, *, staged: bool) -> tuple[NDArray
     staging = DeviceStaging([name], memory, find_device(device)) if staged else HostStaging([name], memory)
     worker = Worker({name: model}, memory, stream=staging.stream())
     staging.arrived(Arrived(name, 0.0, requests, requests))
+    left: list[tuple[int, ...]] = []
     with torch.inference_mode():
-        left = [worker.run(Run(0, name, stage, requests, requests)).exited for stage in range(model.spec.stages)]
+        while requests and len(left) < model.spec.stages:
+            left.append(worker.run(Run(0, name, len(left), requests, requests)).exited)
+            requests = tuple(request for request in requests if request not in left[-1])
     staging.close()
     return np.array(memory.models[0].outputs[0], np.float32), left
 

@@ -86,12 +86,14 @@ def test_whoever_stays_with_its_batch_is_reported_once_and_its_first_answer_stan
         for request in exited:
             staying.answers[SLOTS[REQUESTS.index(request)]] = np.nan  # what is written again shows
         left += exited
+        if len(left) == len(REQUESTS):
+            break
     assert len(left) >= len(REQUESTS) // 2
     assert sorted(set(left)) == sorted(left)
     for place, request in enumerate(REQUESTS):
         expected = np.full(10, np.nan) if request in left else staying.network[place]
         np.testing.assert_allclose(staying.answers[place], expected, rtol=1e-4, atol=1e-5)
-    assert staying.sizes == [len(REQUESTS)] * staying.stages
+    assert set(staying.sizes) == {len(REQUESTS)}
 
 
 def test_whoever_begins_in_the_slot_of_one_that_stayed_is_answered(staying: Bench) -> None:
@@ -112,7 +114,7 @@ def test_rows_of_those_who_left_run_on_and_nobody_writes_to_their_slots(whole: B
             whole.answers[SLOTS[REQUESTS.index(request)]] = np.nan  # the slot has a new owner
         if not wanted:
             break
-    assert whole.sizes == [len(REQUESTS)] * len(whole.sizes)
+    assert set(whole.sizes) == {len(REQUESTS)}
     for place, request in enumerate(REQUESTS):
         expected = whole.network[place] if request in wanted else np.full(10, np.nan)
         np.testing.assert_allclose(whole.answers[place], expected, rtol=1e-4, atol=1e-5)

@@ -1,6 +1,6 @@
 """Activations between two stages: of the batch that ran last, and of those that others were let past."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, stack
@@ -33,25 +33,25 @@ class Activations:
         self._compact = compact
         self._batch: Batch | None = None  # output of the last stage, in memory that the stage will write to again
         self._last: Run | None = None
+        self._left: set[int] = set()  # of those, who has an answer
         self._rows: dict[tuple[str, int], Tensor] = {}  # of preempted batches, by model and slot
 
     def keep(self, action: Run, batch: Batch) -> None:
         """Keep what a stage has put out; those of `action` are whom it is wanted for."""
-        self._last, self._batch = action, batch
+        self._last, self._batch, self._left = action, batch, set()
+
+    def leave(self, requests: Iterable[int]) -> None:
+        """Hear who of the last batch has an answer: nobody need keep their rows for them."""
+        self._left.update(requests)
 
     def forget(self) -> None:
         """Drop what the last stage has put out: nobody goes on with it."""
         self._last, self._batch = None, None
 
     def put_aside(self) -> None:
-        """Copy what the last stage has put out, because another batch is to run: no rows of those who have left.
-
-        Their slots may be those of others by now.
-        """
-        if self._last is None or self._batch is None:
-            return
-        for slot, row in zip(self._last.slots, _rows_of(self._batch, self._last.requests), strict=True):
-            self._rows[self._last.model, slot] = row
+        """Copy what the last stage has put out, because another batch is to run."""
+        if self._last is not None:
+            self._copy(self._last.requests)
         self.forget()
 
     def take(self, action: Run) -> Batch:
@@ -61,10 +61,22 @@ class Activations:
             self.put_aside()
             rows = [self._rows.pop((action.model, slot)) for slot in action.slots]
             return Batch(action.requests, (stack(rows),))
+        if self._compact:
+            taken = self._left.union(action.requests)
+            last = self._last.requests if self._last is not None else ()
+            self._copy(tuple([request for request in last if request not in taken]))
         self.forget()
         if self._compact and action.requests != batch.requests:
             return Batch(action.requests, (_rows_of(batch, action.requests),))
         return batch
+
+    def _copy(self, requests: tuple[int, ...]) -> None:
+        """Keep the rows of these requests beside the batch that they lie in; they may go on without it."""
+        if self._last is None or self._batch is None or not requests:
+            return
+        slots = dict(zip(self._last.requests, self._last.slots, strict=True))
+        for request, row in zip(requests, _rows_of(self._batch, requests), strict=True):
+            self._rows[self._last.model, slots[request]] = row
 
 
 def _rows_of(batch: Batch, requests: tuple[int, ...]) -> Tensor:

@@ -160,6 +160,7 @@ class Worker:
             if hit and self._unanswered.take(action, place):
                 rows[action.slots[place]] = answers[place]
                 exited.append(action.requests[place])
+        self._activations.leave(exited)
         if exited and not self._unanswered.among(action):
             self._activations.forget()
         return tuple(exited)

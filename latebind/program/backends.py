@@ -11,18 +11,26 @@ from torch import Tensor
 from latebind.domain.errors import ConfigError
 from latebind.program.graph import Graph
 from latebind.program.inductor_stage import compile_with_inductor
-from latebind.program.openvino_stage import compile_with_openvino
+from latebind.program.openvino_stage import OpenVinoStage, compile_with_openvino
 from latebind.program.rebuild import apart, rebuild
 
 # `stage(*inputs) -> outputs`: the first stage takes all inputs of the model, the last gives all its outputs, between
 # them goes one activation. Any batch size. Outputs hold until the next call of the same stage, which may write over
-# them; copy what is to last. Not for two threads at a time.
+# them; copy what is to last. Not for two threads at a time: each has a `twin`.
 StageFunction = Callable[..., tuple[Tensor, ...]]
 
 
 def hand_on(*inputs: Tensor) -> tuple[Tensor, ...]:
     """The empty stage: its outputs are the inputs themselves and hold as long as those."""
     return inputs
+
+
+def twin(stage: StageFunction) -> StageFunction:
+    """Return the stage for another thread, which may run at the same time: the same weights, outputs of its own.
+
+    Only stages of OpenVINO keep something between calls; any other is for all threads as it is.
+    """
+    return stage.twin() if isinstance(stage, OpenVinoStage) else stage
 
 
 class Backend(Protocol):
@@ -38,9 +46,18 @@ class Backend(Protocol):
         """Return why this backend cannot be used on this machine and what to install, or None if it can."""
 
     def compile(
-        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+        self,
+        graph: Graph,
+        weights: Mapping[str, Tensor],
+        *,
+        threads: int,
+        sizes: Sequence[int] = (1,),
+        streams: int = 1,
     ) -> StageFunction:
-        """Return a callable for the graph that uses `threads` threads; batches of these sizes come most."""
+        """Return a callable for the graph that uses `threads` threads; batches of these sizes come most.
+
+        `streams` of its twins may run at the same time; where more are asked to, they may wait for each other.
+        """
 
 
 class Eager:
@@ -54,10 +71,16 @@ class Eager:
         return None
 
     def compile(
-        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+        self,
+        graph: Graph,
+        weights: Mapping[str, Tensor],
+        *,
+        threads: int,
+        sizes: Sequence[int] = (1,),
+        streams: int = 1,
     ) -> StageFunction:
         """Rebuild the graph as a module; the number of threads is the process's."""
-        del sizes
+        del sizes, streams
         torch.set_num_threads(threads)
         module = rebuild(graph, weights)
 
@@ -82,10 +105,16 @@ class Inductor:
         return "torch.compile needs a C++ compiler: install g++ or clang++"
 
     def compile(
-        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+        self,
+        graph: Graph,
+        weights: Mapping[str, Tensor],
+        *,
+        threads: int,
+        sizes: Sequence[int] = (1,),
+        streams: int = 1,
     ) -> StageFunction:
         """Compile for a batch of one and for larger ones; takes seconds a stage unless torch's own cache has it."""
-        del sizes
+        del sizes, streams
         torch.set_num_threads(threads)
         return compile_with_inductor(graph, rebuild(graph, weights))
 
@@ -104,11 +133,19 @@ class OpenVino:
         return "OpenVINO is not installed: pip install 'latebind[openvino]'"
 
     def compile(
-        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+        self,
+        graph: Graph,
+        weights: Mapping[str, Tensor],
+        *,
+        threads: int,
+        sizes: Sequence[int] = (1,),
+        streams: int = 1,
     ) -> StageFunction:
         """Convert the graph in memory and compile it; weights are converted and copied."""
         module = rebuild(graph, weights)
-        return compile_with_openvino(graph, module, threads=threads, precision=self.precision, sizes=sizes)
+        return compile_with_openvino(
+            graph, module, threads=threads, precision=self.precision, sizes=sizes, streams=streams
+        )
 
 
 class OpenVinoBf16(OpenVino):

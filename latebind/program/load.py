@@ -15,8 +15,10 @@ from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors
 
 
-def load_program(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> Program:
-    """Return the model of `directory` as a chain of stages on `threads` threads.
+def load_program(
+    directory: ModelDirectory, *, threads: int = 1, backend: str | None = None, streams: int = 1
+) -> Program:
+    """Return the model of `directory` as a chain of stages on `threads` threads, of which `streams` twins run at once.
 
     The backend is the one that `build` found best unless another is named. Raises `RepositoryError` for a directory
     whose files do not fit together or whose graph does not run, `ConfigError` for a backend that cannot be used here.
@@ -28,7 +30,7 @@ def load_program(directory: ModelDirectory, *, threads: int = 1, backend: str | 
     profile = read_profile(directory)
     graphs = read_stages(directory, model)
     weights = read_tensors(directory, WEIGHTS)
-    stages = compile_stages(graphs, weights, backend=chosen, threads=threads)
+    stages = compile_stages(graphs, weights, backend=chosen, threads=threads, streams=streams)
     _try_once(directory, graphs, stages)
     fits = len(profile.stages) == len(stages) and profile.matches_this_machine(threads=threads, backend=chosen)
     activations = tuple(graph.inputs[0].shape for graph in graphs[1:])
@@ -52,22 +54,28 @@ def compile_module(
 
 
 def compile_graph(
-    graph: Graph, weights: dict[str, Tensor], *, backend: str, threads: int, sizes: Sequence[int] = (1,)
+    graph: Graph,
+    weights: dict[str, Tensor],
+    *,
+    backend: str,
+    threads: int,
+    sizes: Sequence[int] = (1,),
+    streams: int = 1,
 ) -> StageFunction:
     """Compile a graph, whole or a stage, to a backend by its name; an empty stage hands on what it gets.
 
-    `sizes` are the batches that come most.
+    `sizes` are the batches that come most; `streams` twins may run at the same time.
     """
     if not graph.nodes:
         return hand_on
-    return backend_named(backend).compile(graph, weights, threads=threads, sizes=sizes)
+    return backend_named(backend).compile(graph, weights, threads=threads, sizes=sizes, streams=streams)
 
 
 def compile_stages(
-    graphs: tuple[Graph, ...], weights: dict[str, Tensor], *, backend: str, threads: int
+    graphs: tuple[Graph, ...], weights: dict[str, Tensor], *, backend: str, threads: int, streams: int = 1
 ) -> tuple[StageFunction, ...]:
     """Compile each graph of a chain."""
-    return tuple(compile_graph(graph, weights, backend=backend, threads=threads) for graph in graphs)
+    return tuple(compile_graph(graph, weights, backend=backend, threads=threads, streams=streams) for graph in graphs)
 
 
 def _try_once(directory: ModelDirectory, graphs: tuple[Graph, ...], stages: tuple[StageFunction, ...]) -> None:

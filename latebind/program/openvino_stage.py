@@ -64,7 +64,7 @@ def compile_with_openvino(
     import openvino  # noqa: PLC0415  (an optional dependency)
 
     shared = streams == 1 or sum(weight.nbytes for weight in module.buffers()) >= SHARED_FROM
-    options = _options(threads, precision, streams if shared else 1)
+    options = _options(threads, precision, streams if shared else 1, alone=streams == 1)
     sources = {spec.name: position for position, spec in enumerate(graph.inputs)}
     copied = {place: sources[value] for place, (_, value) in enumerate(graph.outputs) if value in sources}
     if len(copied) == len(graph.outputs):
@@ -87,15 +87,15 @@ def compile_with_openvino(
     return OpenVinoStage(fixed, several, copied)
 
 
-def _options(threads: int, precision: str, streams: int) -> dict[str, object]:
+def _options(threads: int, precision: str, streams: int, *, alone: bool) -> dict[str, object]:
     """Return the properties of a compiled model of which `streams` requests may run at the same time.
 
     A single stream runs on the thread that calls. More of them hand each call to a thread of OpenVINO, which takes 50
     to 130 microseconds where a core rests, whatever the properties. That is little beside a stage with many weights,
     but several times a lookup: what is small is compiled once for each twin instead.
 
-    Threads of several streams stay unbound. Each model binds its first stream to the first core, so that stages of two
-    models would wait for one core while the other rests.
+    Unless a worker is `alone`, threads stay unbound: each compiled model binds those of its first stream to the first
+    core, and two that run at the same time wait for it while the other core rests.
     """
     options = {
         "INFERENCE_NUM_THREADS": threads * streams,
@@ -103,7 +103,7 @@ def _options(threads: int, precision: str, streams: int) -> dict[str, object]:
         "NUM_STREAMS": streams,
         "PERFORMANCE_HINT": "LATENCY",
     }
-    return options if streams == 1 else {**options, "ENABLE_CPU_PINNING": False}
+    return options if alone else {**options, "ENABLE_CPU_PINNING": False}
 
 
 def _convert(graph: Graph, module: GraphModule) -> Foreign:

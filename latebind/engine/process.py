@@ -25,13 +25,14 @@ from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.awake import kept_awake
+from latebind.engine.crew import at_once, load_crew, usable_cores
 from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import Driver
 from latebind.engine.messages import EventReader
 from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.slots import SlotMemory, file_bytes
 from latebind.engine.staging import HostStaging, Staging
-from latebind.engine.worker import LoadedModel, Worker, load_model
+from latebind.engine.worker import LoadedModel, Worker
 from latebind.learned.head import Head
 from latebind.program.device import HOST, find_device
 
@@ -67,9 +68,15 @@ class Engine:
         self._selector = selectors.DefaultSelector()
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
-        workers = _load(order)
+        workers = load_crew(map(Path, order.directories), order.engine)
         served = tuple(ServedModel(model.spec, model.costs, order.engine.slots) for model in workers[0])
-        config = SchedulerConfig(served, order.engine.workers, order.policy)
+        config = SchedulerConfig(
+            served,
+            order.engine.crew,
+            order.policy,
+            order.engine.granularities,
+            at_once(order.engine) if order.engine.granularities else 0,
+        )
         self._specs = tuple(model.spec for model in served)
         os.ftruncate(slots, file_bytes(self._specs, order.engine.slots))
         memory = SlotMemory(slots, self._specs, order.engine.slots)
@@ -132,15 +139,24 @@ class Engine:
         return events
 
     def _warn_of_shared_cores(self, config: EngineConfig, models: Sequence[LoadedModel]) -> None:
-        cores = len(os.sched_getaffinity(0))
+        logger, cores = logging.getLogger(__name__), usable_cores(config)
+        running = at_once(config) if config.granularities else config.workers
+        if running * config.threads > cores:
+            logger.warning(
+                "%d workers of %d threads have %d cores and slow each other down: give more cores, or fewer workers or "
+                "threads",
+                running,
+                config.threads,
+                cores,
+            )
         for model in models:
-            if model.costs.aside and cores <= config.workers * config.threads:
-                logging.getLogger(__name__).warning(
+            if model.costs.aside and cores <= running * config.threads:
+                logger.warning(
                     "%s: lookups aside have no core of their own here (%d for %d workers of %d threads): give more, or "
                     "run `latebind calibrate --lookups in-line`",
                     model.spec.name,
                     cores,
-                    config.workers,
+                    running,
                     config.threads,
                 )
 
@@ -180,15 +196,6 @@ def _settle(config: EngineConfig) -> None:
     if config.cores:
         os.sched_setaffinity(0, config.cores)
     torch.set_num_threads(config.threads)
-
-
-def _load(order: EngineOrder) -> list[list[LoadedModel]]:
-    """Return the models of each worker: its own on the CPU, where stages may have buffers; the same on a device."""
-    paths = [Path(path) for path in order.directories]
-    first = [load_model(path, order.engine) for path in paths]
-    on_host = order.engine.device == HOST.type
-    others = range(1, order.engine.workers)
-    return [first, *([load_model(path, order.engine) for path in paths] if on_host else first for _ in others)]
 
 
 def _staging(config: EngineConfig, models: Sequence[str], memory: SlotMemory) -> Staging:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -26,14 +26,14 @@ from latebind.program.load import load_program
 from latebind.program.program import Program, profile_program
 from latebind.repository.directory import ModelDirectory
 from latebind.sequence.decoding import Decoding
-from latebind.sequence.measure import profile_sequence, warm_up
+from latebind.sequence.measure import profile_sequence
 from latebind.sequence.program import SequenceProgram
 from latebind.sequence.stored import is_stored_sequence, load_sequence
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """One model as one worker runs it."""
+    """One model as one worker runs it; other workers have twins of it."""
 
     spec: ModelSpec
     costs: ModelCosts
@@ -41,23 +41,28 @@ class LoadedModel:
     lookups: Mapping[int, Lookup]
     directory: ModelDirectory
 
+    def twin(self) -> "LoadedModel":
+        """Return the model for another worker, over the same weights."""
+        lookups = {stage: lookup.twin() for stage, lookup in self.lookups.items()}
+        return replace(self, program=self.program.twin(), lookups=lookups)
 
-def load_model(path: Path, config: EngineConfig) -> LoadedModel:
-    """Load a model directory; a profile that was taken elsewhere is taken anew.
 
-    Raises `RepositoryError`, and `ConfigError` for a device or backend that is not there or cannot run this model.
+def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedModel:
+    """Load a model directory, of which `streams` workers may run twins at the same time.
+
+    A profile that was taken elsewhere is taken anew. Raises `RepositoryError`, and `ConfigError` for a device or
+    backend that is not there or cannot run this model.
     """
     directory = ModelDirectory.open(path)
     if is_stored_sequence(directory):
         if config.device != HOST.type:
             raise ConfigError(f"{path} is a sequence model, not served on {config.device} yet: use --device cpu")
-        sequence = load_sequence(directory, threads=config.threads, backend=config.backend)
+        sequence = load_sequence(directory, threads=config.threads, backend=config.backend, streams=streams)
         if not sequence.costs_fit:
             sequence = profile_sequence(sequence)
-        warm_up(sequence)
         return LoadedModel(sequence.spec, sequence.costs, sequence, {}, directory)
-    device = find_device(config.device)
-    program = load_program(directory, threads=config.threads, backend=config.backend, device=device)
+    device, threads, backend = find_device(config.device), config.threads, config.backend
+    program = load_program(directory, threads=threads, backend=backend, device=device, streams=streams)
     if not config.exits:
         program = program.without_entry()
     if not program.costs_fit:
@@ -65,7 +70,7 @@ def load_model(path: Path, config: EngineConfig) -> LoadedModel:
     spec, costs = with_caches(program.spec, program.costs, read_caches(directory) if config.exits else None)
     if not config.exits:
         return LoadedModel(spec, costs, program, {}, directory)
-    lookups = load_lookups(directory, backend=program.backend, threads=config.threads, device=device)
+    lookups = load_lookups(directory, backend=program.backend, threads=threads, device=device, streams=streams)
     return LoadedModel(spec, costs, program, lookups, directory)
 
 

@@ -12,18 +12,26 @@ from latebind.domain.errors import ConfigError
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.inductor_stage import compile_with_inductor
-from latebind.program.openvino_stage import compile_with_openvino
+from latebind.program.openvino_stage import OpenVinoStage, compile_with_openvino
 from latebind.program.rebuild import apart, rebuild
 
 # `stage(*inputs) -> outputs`: the first stage takes all inputs of the model, the last gives all its outputs, between
 # them goes one activation. Any batch size. Outputs hold until the next call of the same stage, which may write over
-# them; copy what is to last. Not for two threads at a time.
+# them; copy what is to last. Not for two threads at a time: each has a `twin`.
 StageFunction = Callable[..., tuple[Tensor, ...]]
 
 
 def hand_on(*inputs: Tensor) -> tuple[Tensor, ...]:
     """The empty stage: its outputs are the inputs themselves and hold as long as those."""
     return inputs
+
+
+def twin(stage: StageFunction) -> StageFunction:
+    """Return the stage for another thread, which may run at the same time: the same weights, outputs of its own.
+
+    Only stages of OpenVINO keep something between calls; any other is for all threads as it is.
+    """
+    return stage.twin() if isinstance(stage, OpenVinoStage) else stage
 
 
 class Backend(Protocol):
@@ -46,10 +54,12 @@ class Backend(Protocol):
         threads: int,
         sizes: Sequence[int] = (1,),
         device: torch.device = HOST,
+        streams: int = 1,
     ) -> StageFunction:
         """Return a callable for the graph that uses `threads` threads; batches of these sizes come most.
 
-        The weights lie on `device`, where inputs will and outputs do; they are not copied there.
+        The weights lie on `device`, where inputs will and outputs do; they are not copied there. `streams` of its twins
+        may run at the same time; where more are asked to, they may wait for each other.
         """
 
 
@@ -72,9 +82,10 @@ class Eager:
         threads: int,
         sizes: Sequence[int] = (1,),
         device: torch.device = HOST,
+        streams: int = 1,
     ) -> StageFunction:
         """Rebuild the graph as a module; the number of threads is the process's."""
-        del sizes
+        del sizes, streams
         torch.set_num_threads(threads)
         module = rebuild(graph, weights, device=device)
 
@@ -108,9 +119,10 @@ class Inductor:
         threads: int,
         sizes: Sequence[int] = (1,),
         device: torch.device = HOST,
+        streams: int = 1,
     ) -> StageFunction:
         """Compile for a batch of one and for larger ones; takes seconds a stage unless torch's own cache has it."""
-        del sizes
+        del sizes, streams
         torch.set_num_threads(threads)
         return compile_with_inductor(graph, rebuild(graph, weights, device=device), device)
 
@@ -138,11 +150,14 @@ class OpenVino:
         threads: int,
         sizes: Sequence[int] = (1,),
         device: torch.device = HOST,
+        streams: int = 1,
     ) -> StageFunction:
         """Convert the graph in memory and compile it; weights are converted and copied."""
         del device
         module = rebuild(graph, weights)
-        return compile_with_openvino(graph, module, threads=threads, precision=self.precision, sizes=sizes)
+        return compile_with_openvino(
+            graph, module, threads=threads, precision=self.precision, sizes=sizes, streams=streams
+        )
 
 
 class OpenVinoBf16(OpenVino):

@@ -18,9 +18,16 @@ from latebind.repository.tensors import read_tensors
 
 
 def load_program(
-    directory: ModelDirectory, *, threads: int = 1, backend: str | None = None, device: torch.device = HOST
+    directory: ModelDirectory,
+    *,
+    threads: int = 1,
+    backend: str | None = None,
+    device: torch.device = HOST,
+    streams: int = 1,
 ) -> Program:
     """Return the model of `directory` as a chain of stages on `threads` threads, or on a CUDA device.
+
+    `streams` of its twins run at once.
 
     The backend is the one that `build` found best unless another is named. Raises `RepositoryError` for a directory
     whose files do not fit together or whose graph does not run, `ConfigError` for a backend that cannot be used here.
@@ -32,7 +39,7 @@ def load_program(
     profile = read_profile(directory)
     graphs = read_stages(directory, model)
     weights = read_tensors(directory, WEIGHTS)
-    stages = compile_stages(graphs, weights, backend=chosen, threads=threads, device=device)
+    stages = compile_stages(graphs, weights, backend=chosen, threads=threads, device=device, streams=streams)
     _try_once(directory, graphs, stages, device)
     here = device == HOST and profile.matches_this_machine(threads=threads, backend=chosen)  # profiles are of CPUs
     fits = here and len(profile.stages) == len(stages)
@@ -64,15 +71,19 @@ def compile_graph(
     threads: int,
     sizes: Sequence[int] = (1,),
     device: torch.device = HOST,
+    streams: int = 1,
 ) -> StageFunction:
     """Compile a graph, whole or a stage, to a backend by its name; an empty stage hands on what it gets.
 
-    `sizes` are the batches that come most. Weights that are not on `device` are copied there.
+    `sizes` are the batches that come most; `streams` twins may run at the same time. Weights that are not on `device`
+    are copied there.
     """
     if not graph.nodes:
         return hand_on
     there = _on(device, weights)
-    return backend_named(backend, device=device.type).compile(graph, there, threads=threads, sizes=sizes, device=device)
+    return backend_named(backend, device=device.type).compile(
+        graph, there, threads=threads, sizes=sizes, device=device, streams=streams
+    )
 
 
 def compile_stages(
@@ -82,10 +93,14 @@ def compile_stages(
     backend: str,
     threads: int,
     device: torch.device = HOST,
+    streams: int = 1,
 ) -> tuple[StageFunction, ...]:
     """Compile each graph of a chain; a weight that several stages read is on the device once."""
     there = _on(device, weights)
-    return tuple(compile_graph(graph, there, backend=backend, threads=threads, device=device) for graph in graphs)
+    return tuple(
+        compile_graph(graph, there, backend=backend, threads=threads, device=device, streams=streams)
+        for graph in graphs
+    )
 
 
 def _on(device: torch.device, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""A loaded model: its stages as callables, its tensors and its costs. One thread at a time; load one per worker."""
+"""A loaded model: its stages as callables, its tensors and its costs. One thread at a time: each worker has a twin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from latebind.domain.costs import EMPTY_STAGE, ModelCosts
 from latebind.domain.model import ModelSpec
-from latebind.program.backends import StageFunction, hand_on
+from latebind.program.backends import StageFunction, hand_on, twin
 from latebind.program.device import HOST
 from latebind.program.measure import made_up_inputs, profile_stages, profiled_batches, run_chain
 
@@ -35,6 +35,10 @@ class Program:
     costs_fit: bool
     entry: bool = False
     device: torch.device = HOST
+
+    def twin(self) -> "Program":
+        """Return the program for another thread, over the same weights."""
+        return replace(self, stages=tuple(map(twin, self.stages)))
 
     def with_entry(self) -> "Program":
         """Return the same network behind an empty stage, which costs nothing; it must take one tensor."""

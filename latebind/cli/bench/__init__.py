@@ -7,6 +7,7 @@ from latebind.cli.bench.batching import batching, live
 from latebind.cli.bench.caches import caches
 from latebind.cli.bench.exits import engine, exits
 from latebind.cli.bench.load import flood, load
+from latebind.cli.bench.memory import memory
 from latebind.cli.bench.overhead import boundary, scheduler, stages
 
 app = typer.Typer(
@@ -30,5 +31,6 @@ for command in (
     scheduler,
     stages,
     boundary,
+    memory,
 ):
     app.command()(command)

@@ -15,6 +15,7 @@ from latebind.adaptation.client import AdaptationClient
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
+from latebind.cli.numbers import numbers
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import EngineClient
@@ -44,10 +45,14 @@ def serve(
     max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0 is what a model was built for.")] = None,
     window_ms: Annotated[float | None, typer.Option(help="How long graph batching holds a batch back. 0.")] = None,
     workers: Annotated[int | None, typer.Option(help="Workers that run at once. 1.")] = None,
+    granularities: Annotated[
+        str | None, typer.Option(help="A worker for each of these largest batches, as 1,1,2,4,8,16; not --workers.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of each worker. 1.")] = None,
     cores: Annotated[str | None, typer.Option(help="Cores for the engine, as 1 or 2,3. Default: any.")] = None,
     slots: Annotated[int | None, typer.Option(help="Requests of a model that may be under way at once. 256.")] = None,
     backend: Annotated[str | None, typer.Option(help="Run stages on this backend, not on the one built for.")] = None,
+    device: Annotated[str | None, typer.Option(help="Compute on cpu, cuda or cuda:0. Default: cpu.")] = None,
     awake: Annotated[
         bool | None, typer.Option(help="Keep idle cores from sleeping: quicker at low load, more power. Needs root.")
     ] = None,
@@ -61,12 +66,14 @@ def serve(
 ) -> None:
     """Serve models over the Open Inference Protocol v2 (HTTP) until interrupted.
 
-    Workers times threads should not exceed the cores that are left beside the door.
+    Workers times threads should not exceed the cores that are left beside the door; of workers with granularities only
+    as many run at once.
 
     Examples:
 
     * `latebind serve models`
     * `latebind serve models --model resnet56 --port 0 --cores 1 --policy graph --max-batch 8`
+    * `latebind serve models --granularities 1,1,2,4,8,16`
     * `latebind serve models --config latebind.toml --no-exits`
     * `latebind serve models --adapt --sample 0.1`
     """
@@ -83,10 +90,12 @@ def serve(
             engine={
                 "exits": exits,
                 "workers": workers,
+                "granularities": None if granularities is None else numbers("--granularities", granularities),
                 "threads": threads,
-                "cores": None if cores is None else _cores(cores),
+                "cores": None if cores is None else numbers("--cores", cores),
                 "slots": slots,
                 "backend": backend,
+                "device": device,
                 "awake": awake,
             },
             adaptation={
@@ -162,15 +171,6 @@ def _settings(file: Path | None, **options: dict[str, Any]) -> ServeConfig:
         for part, given in options.items()
     }
     return replace(settings, **parts)
-
-
-def _cores(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"--cores {text!r}: give the numbers of cores with commas between, such as 1 or 2,3"
-        ) from None
 
 
 def _printable(host: str) -> str:

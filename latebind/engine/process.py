@@ -25,12 +25,16 @@ from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.awake import kept_awake
+from latebind.engine.crew import at_once, load_crew, usable_cores
+from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import Driver
 from latebind.engine.messages import EventReader
 from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.slots import SlotMemory, file_bytes
-from latebind.engine.worker import LoadedModel, Worker, load_model
+from latebind.engine.staging import HostStaging, Staging
+from latebind.engine.worker import LoadedModel, Worker
 from latebind.learned.head import Head
+from latebind.program.device import HOST, find_device
 
 READ_BYTES = 1 << 16
 
@@ -64,11 +68,15 @@ class Engine:
         self._selector = selectors.DefaultSelector()
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
-        workers = [
-            [load_model(Path(path), order.engine) for path in order.directories] for _ in range(order.engine.workers)
-        ]
+        workers = load_crew(map(Path, order.directories), order.engine)
         served = tuple(ServedModel(model.spec, model.costs, order.engine.slots) for model in workers[0])
-        config = SchedulerConfig(served, order.engine.workers, order.policy)
+        config = SchedulerConfig(
+            served,
+            order.engine.crew,
+            order.policy,
+            order.engine.granularities,
+            at_once(order.engine) if order.engine.granularities else 0,
+        )
         self._specs = tuple(model.spec for model in served)
         os.ftruncate(slots, file_bytes(self._specs, order.engine.slots))
         memory = SlotMemory(slots, self._specs, order.engine.slots)
@@ -81,7 +89,17 @@ class Engine:
             for model in workers[0]
             if model.lookups
         }
-        self._crew = [Worker({model.spec.name: model for model in models}, memory) for models in workers]
+        staging = _staging(order.engine, [spec.name for spec in self._specs], memory)
+        self._exit.callback(staging.close)
+        self._crew = [
+            Worker(
+                {model.spec.name: model for model in models},
+                memory,
+                stream=staging.stream(),
+                compact=order.policy.compact,
+            )
+            for models in workers
+        ]
         self._lines = b""
         self._take_up()
         self._reader = EventReader([spec.name for spec in self._specs])
@@ -91,6 +109,7 @@ class Engine:
             listen=self._listen,
             wake=self._wake,
             send=self._send,
+            staging=staging,
             log=log,
         )
         self._warn_of_shared_cores(order.engine, workers[0])
@@ -120,15 +139,24 @@ class Engine:
         return events
 
     def _warn_of_shared_cores(self, config: EngineConfig, models: Sequence[LoadedModel]) -> None:
-        cores = len(os.sched_getaffinity(0))
+        logger, cores = logging.getLogger(__name__), usable_cores(config)
+        running = at_once(config) if config.granularities else config.workers
+        if running * config.threads > cores:
+            logger.warning(
+                "%d workers of %d threads have %d cores and slow each other down: give more cores, or fewer workers or "
+                "threads",
+                running,
+                config.threads,
+                cores,
+            )
         for model in models:
-            if model.costs.aside and cores <= config.workers * config.threads:
-                logging.getLogger(__name__).warning(
+            if model.costs.aside and cores <= running * config.threads:
+                logger.warning(
                     "%s: lookups aside have no core of their own here (%d for %d workers of %d threads): give more, or "
                     "run `latebind calibrate --lookups in-line`",
                     model.spec.name,
                     cores,
-                    config.workers,
+                    running,
                     config.threads,
                 )
 
@@ -168,6 +196,12 @@ def _settle(config: EngineConfig) -> None:
     if config.cores:
         os.sched_setaffinity(0, config.cores)
     torch.set_num_threads(config.threads)
+
+
+def _staging(config: EngineConfig, models: Sequence[str], memory: SlotMemory) -> Staging:
+    """Return what brings inputs to where stages compute, and answers back."""
+    device = find_device(config.device)
+    return HostStaging(models, memory) if device == HOST else DeviceStaging(models, memory, device)
 
 
 def _tell(control: socket.socket, message: object) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 from latebind.domain.errors import RepositoryError
 from latebind.learned.head import Floats, Head, HeadFunction
 from latebind.learned.stored import LookupFiles, SpareLookup, StoredLookup, read_caches, read_lookup
-from latebind.program.backends import StageFunction
+from latebind.program.backends import StageFunction, twin
+from latebind.program.device import HOST
 from latebind.program.load import compile_graph
 from latebind.program.numpy_stage import compile_with_numpy
 from latebind.program.stored import read_model, read_stages
@@ -19,22 +20,29 @@ from latebind.repository.directory import ModelDirectory
 
 
 class LookupFunction:
-    """`lookup(activation) -> (answers (B, classes), scores (B,))`, float32. Not for two threads at a time."""
+    """`lookup(activation) -> (answers (B, classes), scores (B,))`, float32.
+
+    Not for two threads at a time: each has a twin.
+    """
 
     def __init__(self, features: StageFunction, head: Head) -> None:
         self.features = features
         self.head = head
         self._answer = HeadFunction(head)
 
+    def twin(self) -> "LookupFunction":
+        """Return the same function for another thread, over the same weights."""
+        return LookupFunction(twin(self.features), self.head)
+
     def __call__(self, activation: Tensor) -> tuple[Floats, Floats]:
         """Return what the base model would answer, and how sure that is."""
         (features,) = self.features(activation)
-        return self._answer(features.numpy())
+        return self._answer(features.cpu().numpy())  # heads are small and answer on the host
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The learned caches behind one stage, asked one after another. Not for two threads at a time.
+    """The learned caches behind one stage, asked one after another. Not for two threads at a time: each has a twin.
 
     `functions` are all that are there, by name, the quickest first; those with `thresholds` are in use.
     """
@@ -52,6 +60,10 @@ class Lookup:
             rest = activation if len(missed) == len(hits) else activation[torch.from_numpy(missed)]
             answers[missed], hits[missed] = self._ask(name, rest)
         return answers, hits
+
+    def twin(self) -> "Lookup":
+        """Return the same lookup for another thread, over the same weights."""
+        return Lookup({name: function.twin() for name, function in self.functions.items()}, self.thresholds)
 
     def with_heads(self, heads: Mapping[str, tuple[Head, float]]) -> "Lookup | None":
         """Return the same lookup with these heads and thresholds by name; None if none of them is here."""
@@ -86,15 +98,21 @@ def has_bfloat16() -> bool:
     return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
 
 
-def load_lookups(directory: ModelDirectory, *, backend: str, threads: int = 1) -> dict[int, Lookup]:
+def load_lookups(
+    directory: ModelDirectory, *, backend: str, threads: int = 1, device: torch.device = HOST, streams: int = 1
+) -> dict[int, Lookup]:
     """Return the learned caches of a model that are in use, and those beside them, by stage; empty if it has none.
+
+    `streams` of their twins may run at the same time.
 
     Raises `RepositoryError` if they do not fit the model, `ConfigError` for a backend that cannot be used here.
     """
     caches = read_caches(directory)
     if caches is None:
         return {}
-    functions = load_functions(directory, caches.at_hand, backend=backend, threads=threads)
+    functions = load_functions(
+        directory, caches.at_hand, backend=backend, threads=threads, device=device, streams=streams
+    )
     stages = sorted({one.stage for one in caches.lookups})
     return {
         stage: Lookup(
@@ -106,7 +124,13 @@ def load_lookups(directory: ModelDirectory, *, backend: str, threads: int = 1) -
 
 
 def load_functions(
-    directory: ModelDirectory, lookups: Sequence[StoredLookup | SpareLookup], *, backend: str, threads: int
+    directory: ModelDirectory,
+    lookups: Sequence[StoredLookup | SpareLookup],
+    *,
+    backend: str,
+    threads: int,
+    device: torch.device = HOST,
+    streams: int = 1,
 ) -> dict[str, LookupFunction]:
     """Return the compiled networks of learned caches by name, in the order given; errors as `load_lookups`."""
     model = read_model(directory)
@@ -124,13 +148,22 @@ def load_functions(
                 f"{directory.path}: the learned cache {one.name} answers in another shape than the model: build the "
                 "caches again"
             )
-        found[one.name] = compile_lookup_files(files, backend=backend, threads=threads)
+        found[one.name] = compile_lookup_files(files, backend=backend, threads=threads, device=device, streams=streams)
     return found
 
 
-def compile_lookup_files(files: LookupFiles, *, backend: str, threads: int) -> LookupFunction:
-    """Return a lookup ready to run beside a model on `backend`."""
-    features = compile_with_numpy(files.graph)
+def compile_lookup_files(
+    files: LookupFiles, *, backend: str, threads: int, device: torch.device = HOST, streams: int = 1
+) -> LookupFunction:
+    """Return a lookup ready to run beside a model on `backend` and `device`: its features there, its head here."""
+    features = compile_with_numpy(files.graph) if device == HOST else None
     if features is None:
-        features = compile_graph(files.graph, dict(files.weights), backend=lookup_backend(backend), threads=threads)
+        features = compile_graph(
+            files.graph,
+            dict(files.weights),
+            backend=lookup_backend(backend),
+            threads=threads,
+            device=device,
+            streams=streams,
+        )
     return LookupFunction(features, files.head)

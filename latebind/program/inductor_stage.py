@@ -1,6 +1,8 @@
 """The `compile` backend's machinery: torch.compile with frozen weights, once for batch 1 and once for larger ones."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from threading import Lock
 from typing import Any
 
 import torch
@@ -14,28 +16,39 @@ from latebind.program.rebuild import apart
 WARM_BATCHES = (1, 4)  # torch.compile treats a size of 1 as another program
 
 
-def compile_with_inductor(graph: Graph, module: GraphModule) -> "InductorStage":
+def compile_with_inductor(graph: Graph, module: GraphModule, device: torch.device) -> "InductorStage":
     """Return the compiled stage; both programs are made now, so that no request waits for a compiler."""
     stage = InductorStage(module)
     for batch in WARM_BATCHES:
-        stage(*(_zeros(spec, batch) for spec in graph.inputs))
+        stage(*(_zeros(spec, batch, device) for spec in graph.inputs))
     return stage
 
 
 class InductorStage:
-    """A stage in two compiled programs: one for a single row, one for any larger batch."""
+    """A stage in two compiled programs: one for a single row, one for any larger batch. For any number of threads.
+
+    Torch compiles again for a tensor of another kind (made in inference mode, or beginning behind the start of its
+    memory), in another mode, and for some sizes. Of several threads that meet one such each compiles, until torch
+    refuses to go on (`recompile_limit`). So all calls look alike but for their size, and a size is met by one thread.
+    """
 
     def __init__(self, module: GraphModule) -> None:
         options: dict[str, str | int | bool | Callable[..., Any]] = {"freezing": True}
         self._one = torch.compile(module, fullgraph=True, dynamic=False, options=options)
         self._many = torch.compile(module, fullgraph=True, dynamic=True, options=options)
+        self._met: set[int] = set()
+        self._meeting = Lock()  # held by the one thread that runs a size for the first time
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the program for this batch size."""
-        with torch.no_grad():
-            found: tuple[Tensor, ...] = (self._one if inputs[0].shape[0] == 1 else self._many)(*inputs)
+        batch = inputs[0].shape[0]
+        with nullcontext() if batch in self._met else self._meeting:
+            with torch.inference_mode(False), torch.no_grad():
+                plain = tuple([torch.from_numpy(tensor.contiguous().numpy()) for tensor in inputs])
+                found: tuple[Tensor, ...] = (self._one if batch == 1 else self._many)(*plain)
+            self._met.add(batch)
         return apart(found, inputs)
 
 
-def _zeros(spec: TensorSpec, batch: int) -> Tensor:
-    return torch.zeros((batch, *spec.shape), dtype=getattr(torch, spec.dtype))
+def _zeros(spec: TensorSpec, batch: int, device: torch.device) -> Tensor:
+    return torch.zeros((batch, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)

@@ -1,6 +1,6 @@
 """The OpenVINO backends' machinery: conversion in memory and a call with as little Python as possible."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,6 +17,7 @@ from latebind.program.openvino_recurrent import conversions, with_single_results
 Foreign = Any  # an object of OpenVINO, which comes without types
 
 PAGE = 4096
+SHARED_FROM = 1 << 20  # bytes of weights from which on twins that run at the same time share them: see `_options`
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +48,23 @@ def port_of(spec: TensorSpec) -> Port:
 
 
 def compile_with_openvino(
-    graph: Graph, module: GraphModule, *, threads: int, precision: str, sizes: Sequence[int] = (1,)
+    graph: Graph,
+    module: GraphModule,
+    *,
+    threads: int,
+    precision: str,
+    sizes: Sequence[int] = (1,),
+    streams: int = 1,
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return the graph compiled for the CPU, for batches of these sizes and for any other.
 
-    `precision` is "f32" or "bf16". Raises `ExportError` if OpenVINO has no conversion for an operator of the graph.
+    `precision` is "f32" or "bf16"; `streams` of its twins may run at the same time. Raises `ExportError` if OpenVINO
+    has no conversion for an operator of the graph.
     """
     import openvino  # noqa: PLC0415  (an optional dependency)
 
-    options = {
-        "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": precision,
-        "NUM_STREAMS": 1,
-        "PERFORMANCE_HINT": "LATENCY",
-    }
+    shared = streams == 1 or sum(weight.nbytes for weight in module.buffers()) >= SHARED_FROM
+    options = _options(threads, precision, streams if shared else 1, alone=streams == 1)
     sources = {spec.name: position for position, spec in enumerate(graph.inputs)}
     copied = {place: sources[value] for place, (_, value) in enumerate(graph.outputs) if value in sources}
     if len(copied) == len(graph.outputs):
@@ -71,13 +75,35 @@ def compile_with_openvino(
     core = openvino.Core()
 
     def bound() -> BoundRequest:
-        return BoundRequest(core.compile_model(model, "CPU", options).create_infer_request(), inputs, outputs)
+        if shared:
+            return BoundRequest(core.compile_model(model, "CPU", options).create_infer_request, inputs, outputs)
+        own = model.clone()  # of this size
+        return BoundRequest(lambda: core.compile_model(own, "CPU", options).create_infer_request(), inputs, outputs)
 
     several, fixed = bound(), {}
     for size in sizes:
         model.reshape({position: [size, *port.flat_shape] for position, port in enumerate(inputs)})
         fixed[size] = bound()
     return OpenVinoStage(fixed, several, copied)
+
+
+def _options(threads: int, precision: str, streams: int, *, alone: bool) -> dict[str, object]:
+    """Return the properties of a compiled model of which `streams` requests may run at the same time.
+
+    A single stream runs on the thread that calls. More of them hand each call to a thread of OpenVINO, which takes 50
+    to 130 microseconds where a core rests, whatever the properties. That is little beside a stage with many weights,
+    but several times a lookup: what is small is compiled once for each twin instead.
+
+    Unless a worker is `alone`, threads stay unbound: each compiled model binds those of its first stream to the first
+    core, and two that run at the same time wait for it while the other core rests.
+    """
+    options = {
+        "INFERENCE_NUM_THREADS": threads * streams,
+        "INFERENCE_PRECISION_HINT": precision,
+        "NUM_STREAMS": streams,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    return options if alone else {**options, "ENABLE_CPU_PINNING": False}
 
 
 def _convert(graph: Graph, module: GraphModule) -> Foreign:
@@ -140,10 +166,15 @@ class OpenVinoStage:
     ResNet-56 and half of a lookup at batch 1, a third of a decoder's step. The price is a copy of the weights for each.
     """
 
-    def __init__(self, fixed: dict[int, "BoundRequest"], several: "BoundRequest", copied: dict[int, int]) -> None:
+    def __init__(self, fixed: Mapping[int, "BoundRequest"], several: "BoundRequest", copied: Mapping[int, int]) -> None:
         self._fixed = fixed
         self._several = several
         self._copied = copied
+
+    def twin(self) -> "OpenVinoStage":
+        """Return the same stage for another thread, with requests of its own."""
+        fixed = {size: request.twin() for size, request in self._fixed.items()}
+        return OpenVinoStage(fixed, self._several.twin(), self._copied)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run; the outputs hold until the next call. `copied` says which of them are inputs as they came."""
@@ -164,10 +195,11 @@ class BoundRequest:
     model, 5 % with the memory kept).
     """
 
-    def __init__(self, request: Foreign, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:
+    def __init__(self, create: Callable[[], Foreign], inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:
         from openvino import Tensor as OvTensor  # noqa: PLC0415
 
-        self._request = request
+        self._create = create
+        self._request = create()
         self._wrap = OvTensor
         self._inputs = inputs
         self._outputs = outputs
@@ -175,6 +207,10 @@ class BoundRequest:
         self._bound: list[Tensor | None] = [None] * len(inputs)
         self._buffers = [torch.empty(0, *port.flat_shape, dtype=port.dtype) for port in outputs]
         self._found: list[Tensor] = []
+
+    def twin(self) -> "BoundRequest":
+        """Return another request, with buffers of its own."""
+        return BoundRequest(self._create, self._inputs, self._outputs)
 
     def run(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
         """Run; the outputs are views of the buffers."""

@@ -46,13 +46,13 @@ def profile_sequence(program: SequenceProgram, batches: Sequence[int] = ()) -> S
 
 
 @torch.inference_mode()
-def warm_up(program: SequenceProgram) -> None:
-    """Run each size once: a backend may prepare, for tens of milliseconds, for every one that it has not met.
+def warm_up(program: SequenceProgram, largest: int) -> None:
+    """Run each size up to `largest` once: a backend may prepare, for tens of milliseconds, for every new one.
 
     All steps, and reading for the sizes of groups that catch up with others.
     """
     rows = np.full((1, program.spec.inputs[0].shape[0]), program.marks.start)
-    for batch in range(1, program.spec.max_batch + 1):
+    for batch in range(1, min(largest, program.spec.max_batch) + 1):
         for length in program.encoders if batch <= FEW else [min(program.encoders)]:
             decoding = _decoding(program, rows, batch, length)
             decoding.read(range(batch))

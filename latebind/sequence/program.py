@@ -1,13 +1,13 @@
-"""A loaded sequence model: encoders and a step as callables. One thread at a time; load one per worker."""
+"""A loaded sequence model: encoders and a step as callables. One thread at a time: each worker has a twin."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from latebind.domain.costs import ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
-from latebind.program.backends import StageFunction, backend_named
+from latebind.program.backends import StageFunction, backend_named, twin
 from latebind.program.graph import Graph
 from latebind.program.measure import profiled_batches
 from latebind.sequence.state import Part
@@ -36,6 +36,10 @@ class Named:
         """Return the call with the names that the graph gives to what comes out."""
         return cls(call, tuple(name for name, _ in graph.outputs))
 
+    def twin(self) -> "Named":
+        """Return the same call for another thread, over the same weights."""
+        return Named(twin(self.call), self.outputs)
+
     def __call__(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Return the outputs by name; they hold until the next call."""
         return dict(zip(self.outputs, self.call(*inputs), strict=True))
@@ -59,6 +63,11 @@ class SequenceProgram:
     step: Named
     sizes: tuple[int, ...]
     costs_fit: bool
+
+    def twin(self) -> "SequenceProgram":
+        """Return the program for another thread, over the same weights."""
+        encoders = {length: encoder.twin() for length, encoder in self.encoders.items()}
+        return replace(self, encoders=encoders, step=self.step.twin())
 
     @property
     def longest_output(self) -> int:

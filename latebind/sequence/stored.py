@@ -1,5 +1,6 @@
 """How a sequence model lies in its directory: encoders and step beside `sequence.json`, else as any model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +50,12 @@ def write_sequence(
     return ModelDirectory.create(path, files)
 
 
-def load_sequence(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> SequenceProgram:
+def load_sequence(
+    directory: ModelDirectory, *, threads: int = 1, backend: str | None = None, streams: int = 1
+) -> SequenceProgram:
     """Return the sequence model of `directory`, on the backend that `build` found best unless another is named.
+
+    `streams` of its twins may run at the same time.
 
     Raises `RepositoryError` for a directory whose files do not fit together, `ConfigError` for a backend that cannot be
     used here.
@@ -62,11 +67,12 @@ def load_sequence(directory: ModelDirectory, *, threads: int = 1, backend: str |
     _check(directory, model, stored, encoders, step)
     weights = read_tensors(directory, WEIGHTS)
     chosen = backend if backend is not None else model.backend
-    compiled = {
-        length: Named.of(graph, compile_graph(graph, weights, backend=chosen, threads=threads))
-        for length, graph in encoders.items()
-    }
     sizes = step_sizes(chosen, model.max_batch)
+
+    def compiled(graph: Graph, sizes: Sequence[int]) -> Named:
+        call = compile_graph(graph, weights, backend=chosen, threads=threads, sizes=sizes, streams=streams)
+        return Named.of(graph, call)
+
     return SequenceProgram(
         spec=model.spec(),
         costs=profile.costs(),
@@ -74,8 +80,8 @@ def load_sequence(directory: ModelDirectory, *, threads: int = 1, backend: str |
         threads=threads,
         marks=stored.marks,
         parts=stored.parts,
-        encoders=compiled,
-        step=Named.of(step, compile_graph(step, weights, backend=chosen, threads=threads, sizes=sizes or (1,))),
+        encoders={length: compiled(graph, (1,)) for length, graph in encoders.items()},
+        step=compiled(step, sizes or (1,)),
         sizes=sizes,
         costs_fit=len(profile.stages) == len(KINDS) and profile.matches_this_machine(threads=threads, backend=chosen),
     )

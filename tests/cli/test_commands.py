@@ -30,6 +30,7 @@ COMMANDS = [
     "bench joint",
     "bench elastic-live",
     "bench boundary",
+    "bench memory",
     "bench engine",
     "bench locality",
     "bench drift",
@@ -125,6 +126,7 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
         ("build tests.networks:Chain --input image=float32:3x8x8 --weights none.safetensors", "cannot be read"),
         ("models nowhere", "is not a directory"),
         ("serve nowhere", "is not a directory"),
+        ("serve nowhere --granularities 1,two", "--granularities '1,two': give whole numbers"),
         ("simulate nowhere", "is not a directory"),
         ("replay nowhere.jsonl", "is not a file"),
     ],
@@ -145,6 +147,7 @@ def test_a_mistake_gets_one_clear_line_and_exit_code_2(
     [
         ("[engine]\nworkers = 0\n", "engine.workers is 0"),
         ("[engine]\nworkers = 'two'\n", "$.engine.workers"),
+        ("[engine]\ngranularities = [1, 0]\n", "engine.granularities are (1, 0)"),
         ("[policy]\nname = 'best'\n", "policy.name is 'best'"),
         ("[policy]\nwindow = -1.0\n", "policy.window is -1"),
         ("[server]\nport = 99999\n", "server.port is 99999"),
@@ -164,7 +167,7 @@ def test_settings_that_make_no_sense_name_their_key(
 
 
 def test_serve_answers_tells_metrics_and_ends_cleanly_on_sigterm(models: Path) -> None:
-    with serving(models, "--model", "chain", "--workers", "2") as url:
+    with serving(models, "--model", "chain", "--granularities", "1,1,4") as url:
         caller = Caller(url, "chain")
         body = encode({"image": np.zeros((1, 3, 8, 8), np.float32)})
         assert [caller(body).status for _ in range(5)] == [200] * 5

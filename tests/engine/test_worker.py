@@ -1,6 +1,7 @@
 """A worker by itself: batches that are let past others, catch up and become one, with real stages."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.events import Arrived
-from latebind.engine.activations import Activations
+from latebind.engine.activations import Activations, Batch
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.repository.listing import find_models
@@ -57,12 +58,13 @@ def test_a_batch_that_was_let_past_another_joins_it(model: LoadedModel) -> None:
 
 
 @settings(max_examples=50)
-@given(data=st.data(), policy=st.sampled_from(("lazy", "oracle", "lazy+", "queues", "graph")))
+@given(data=st.data(), policy=st.sampled_from(("lazy", "oracle", "lazy+", "queues", "graph", "late")))
 def test_whatever_the_schedule_answers_are_those_of_requests_alone(
     model: LoadedModel, data: st.DataObject, policy: str
 ) -> None:
     worker, rows = with_worker(model)
-    served = ServedModel(model.spec, model.costs, SLOTS)
+    hopes = dict.fromkeys(range(model.spec.stages - 1), 0.2)  # in vain, but who goes on with whom hangs on them
+    served = ServedModel(model.spec, replace(model.costs, hit_rates=hopes), SLOTS)
     scheduler = Scheduler(SchedulerConfig((served,), 1, PolicyConfig(policy, max_batch=4, shed=False)))
     coming = [Arrived("chain", 1e9, (slot,), (slot,)) for slot in range(SLOTS)]
     replies = list(play(worker, scheduler, coming, lambda: data.draw(st.booleans())))
@@ -74,7 +76,21 @@ def test_whatever_the_schedule_answers_are_those_of_requests_alone(
 def test_what_is_put_aside_is_kept_when_the_stage_writes_to_its_memory_again() -> None:
     kept = Activations()
     output = torch.tensor([[1.0], [2.0]])
-    kept.keep(Run(0, "chain", 0, (1, 2), (5, 6)), output)
+    kept.keep(Run(0, "chain", 0, (1, 2), (5, 6)), Batch((1, 2), (output,)))
     kept.put_aside()
     output.fill_(9.0)
-    assert kept.take(Run(0, "chain", 1, (2, 1), (6, 5))).tolist() == [[2.0], [1.0]]
+    (taken,) = kept.take(Run(0, "chain", 1, (2, 1), (6, 5))).tensors
+    assert taken.tolist() == [[2.0], [1.0]]
+
+
+def test_of_a_batch_some_may_go_on_before_others() -> None:
+    kept = Activations()
+    output = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+    kept.keep(Run(0, "chain", 0, (1, 2, 3, 4), (5, 6, 7, 8)), Batch((1, 2, 3, 4), (output,)))
+    kept.leave([2])
+    (some,) = kept.take(Run(0, "chain", 1, (3,), (7,))).tensors
+    kept.keep(Run(0, "chain", 1, (3,), (7,)), Batch((3,), (some * 10,)))
+    output.fill_(9.0)
+    (others,) = kept.take(Run(0, "chain", 1, (4, 1), (8, 5))).tensors
+    assert others.tolist() == [[4.0], [1.0]]
+    assert kept.take(Run(0, "chain", 2, (3,), (7,))).tensors[0].tolist() == [[30.0]]

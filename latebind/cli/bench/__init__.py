@@ -9,6 +9,7 @@ from latebind.cli.bench.elastic_live import elastic_live
 from latebind.cli.bench.exits import engine, exits
 from latebind.cli.bench.joint import joint
 from latebind.cli.bench.load import flood, load
+from latebind.cli.bench.memory import memory
 from latebind.cli.bench.overhead import boundary, scheduler, stages
 
 app = typer.Typer(
@@ -34,5 +35,6 @@ for command in (
     scheduler,
     stages,
     boundary,
+    memory,
 ):
     app.command()(command)

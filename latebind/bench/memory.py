@@ -1,0 +1,178 @@
+"""What workers take in memory: with one copy of the weights for all, and with one for each (Ebird, section VIII-E).
+
+Each side is a process of its own that loads a model for its workers as the engine does, or once for each worker as
+Ebird does; every worker then runs its largest batch. Beside it the engine itself, started and asked. Linux.
+"""
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+from latebind.domain.actions import Run
+from latebind.domain.config import EngineConfig, PolicyConfig
+from latebind.domain.errors import ConfigError
+from latebind.domain.model import ModelSpec
+from latebind.engine.client import EngineClient
+from latebind.engine.crew import at_once, load_crew
+from latebind.engine.order import EngineOrder
+from latebind.engine.slots import Rows, SlotMemory, create_file, file_bytes
+from latebind.engine.worker import LoadedModel, Worker
+from latebind.program.measure import made_up_inputs
+from latebind.program.stored import read_model
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import find_models
+
+GRANULARITIES = (1, 1, 2, 4, 8, 16)  # as Ebird's are: each twice the one before, and one more for single requests
+PAPER = 0.152  # more global memory than TensorFlow Serving, weights of every worker included (Ebird, section VIII-E)
+KIB = 1 << 10
+STEPS = 3  # of decoding, for a sequence model
+ROUNDS = 5  # of calls to the engine
+PATIENCE = 60.0  # seconds that any call may take
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Bytes in memory: what only this process has, and that with its part of what it shares (PSS)."""
+
+    private: int
+    whole: int
+
+
+def resident(process: int | None = None) -> Resident:
+    """Return what a process takes, or this one."""
+    lines = Path(f"/proc/{process or 'self'}/smaps_rollup").read_text().splitlines()[1:]
+    found = {name: int(rest.split()[0]) * KIB for name, rest in (line.split(":") for line in lines)}
+    return Resident(found["Private_Clean"] + found["Private_Dirty"], found["Pss"])
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one process is to load; `copies` makes it load the weights once for each worker."""
+
+    directory: str
+    engine: EngineConfig
+    copies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a side takes when its workers are loaded, and when each has run its largest batch."""
+
+    side: Side
+    process: str
+    idle: Resident
+    used: Resident
+
+
+def run(
+    repository: Path, model: str, *, granularities: Sequence[int] = (), backend: str | None = None
+) -> tuple[Taken, ...]:
+    """Measure one worker, a worker for each granularity, and those with a copy each; the engine with the first two.
+
+    Without granularities they are `GRANULARITIES` up to the largest batch of the model. Raises `ConfigError`.
+    """
+    (path,) = find_models(repository, [model])
+    largest = read_model(ModelDirectory.open(path)).max_batch
+    wanted = tuple(granularities) or tuple(batch for batch in GRANULARITIES if batch <= largest)
+    if max(wanted) > largest:
+        raise ConfigError(f"{model} was built for batches up to {largest}: give no granularity above")
+    one, several = EngineConfig(backend=backend), EngineConfig(backend=backend, granularities=wanted)
+    sides = (Side(str(path), one), Side(str(path), several), Side(str(path), several, copies=True))
+    engines = [asyncio.run(_ask_engine(side)) for side in sides[:2]]
+    return (*(_measure_apart(side) for side in sides), *engines)
+
+
+def over_one(taken: Taken, every: Sequence[Taken]) -> float:
+    """Return how much more memory a side takes than one worker does, in the same kind of process, as a share of 1."""
+    one = next(other for other in every if other.process == taken.process)
+    return taken.used.whole / one.used.whole - 1.0
+
+
+def _measure_apart(side: Side) -> Taken:
+    command = [sys.executable, "-m", "latebind.bench.memory", msgspec.json.encode(side).decode()]
+    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()
+    idle, used = (msgspec.json.decode(line, type=Resident) for line in lines)
+    return Taken(side, "workers", idle, used)
+
+
+async def _ask_engine(side: Side) -> Taken:
+    """Start the engine and send calls as large as the workers' batches, all at the same time."""
+    client = await EngineClient.start(EngineOrder((side.directory,), side.engine, PolicyConfig(shed=False)))
+    try:
+        idle = resident(client.process_id)
+        (spec,) = client.models.values()
+        for _ in range(ROUNDS):
+            deadline = time.monotonic() + PATIENCE
+            calls = [client.infer(spec.name, _rows(spec, size), deadline=deadline) for size in _sizes(side, spec)]
+            await asyncio.gather(*calls)
+        return Taken(side, "engine", idle, resident(client.process_id))
+    finally:
+        await client.close()
+
+
+def _sizes(side: Side, spec: ModelSpec) -> tuple[int, ...]:
+    return side.engine.granularities or (spec.max_batch,)
+
+
+def _rows(spec: ModelSpec, size: int) -> dict[str, Rows]:
+    """Return made-up rows of each input; of tokens ones, which every model has."""
+    rows = {one.name: rows.numpy() for one, rows in zip(spec.inputs, made_up_inputs(spec.inputs, size), strict=True)}
+    return {name: np.ones_like(array) if spec.kinds else array for name, array in rows.items()}
+
+
+def measure(side: Side) -> Iterator[Resident]:
+    """Yield what this process takes once the workers are loaded, and once each has run its largest batch."""
+    torch.set_num_threads(side.engine.threads)
+    crew = _crew(side)
+    spec, sizes = crew[0].spec, _sizes(side, crew[0].spec)
+    file = create_file()
+    os.ftruncate(file, file_bytes([spec], max(sizes)))
+    memory = SlotMemory(file, [spec], max(sizes))
+    for rows, made in zip(memory.models[0].inputs, _rows(spec, max(sizes)).values(), strict=True):
+        rows[:] = made
+    workers = [Worker({spec.name: model}, memory) for model in crew]
+    gc.collect()
+    yield resident()
+    with ThreadPoolExecutor(at_once(side.engine)) as threads:
+        list(threads.map(partial(_run_stages, spec), workers, sizes))
+    yield resident()
+
+
+def _crew(side: Side) -> list[LoadedModel]:
+    """Return the model of each worker."""
+    paths = [Path(side.directory)]
+    if not side.copies:
+        return [model for (model,) in load_crew(paths, side.engine)]
+    alone = [msgspec.structs.replace(side.engine, granularities=(size,)) for size in side.engine.granularities]
+    return [load_crew(paths, config)[0][0] for config in alone]
+
+
+@torch.inference_mode()
+def _run_stages(spec: ModelSpec, worker: Worker, size: int) -> None:
+    """Run every stage on a whole batch, nobody leaving early; of a sequence model some steps."""
+    worker.adopt(spec.name, {})
+    everyone = tuple(range(size))
+    for stage in (0, *([1] * STEPS)) if spec.kinds else range(spec.stages):
+        worker.run(Run(0, spec.name, stage, everyone, everyone))
+
+
+def main(order: str) -> None:
+    """Measure one side in this process and print a line of JSON for each figure."""
+    for found in measure(msgspec.json.decode(order, type=Side)):
+        print(msgspec.json.encode(found).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

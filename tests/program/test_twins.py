@@ -1,0 +1,115 @@
+"""Twins of a stage: several threads at a time, each with outputs of its own, over one copy of the weights."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from latebind.bench.memory import resident
+from latebind.domain.config import EngineConfig
+from latebind.engine.crew import load_crew
+from latebind.engine.worker import LoadedModel
+from latebind.program import openvino_stage
+from latebind.program.backends import StageFunction, twin
+from latebind.program.export import export
+from latebind.program.load import compile_graph
+from tests.building import build_stages
+from tests.networks import Chain
+from tests.program.test_backends import usable
+
+WORKERS = 4
+SIZES = (1, 2, 3, 5, 8, 33)
+TIMES = 25  # that each thread runs each size
+MIB = 1 << 20
+
+
+class Wide(nn.Module):
+    """Few operators over many weights: two square matrices."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+        self.eval()
+
+    def forward(self, row: Tensor) -> Tensor:
+        """Map `(B, width) float32` to the same."""
+        found: Tensor = self.layers(row)
+        return found
+
+
+def check_together(stages: Sequence[StageFunction], batches: Sequence[Tensor]) -> None:
+    """Run every batch on every stage, each stage in a thread of its own; all must give what the first gives alone."""
+    with torch.inference_mode():
+        expected = [stages[0](batch)[0].clone() for batch in batches]
+    together = Barrier(len(stages))
+
+    def run(number: int) -> list[int]:
+        wrong = []
+        with torch.inference_mode():
+            together.wait()
+            for time in range(TIMES * len(batches)):
+                place = (time + number) % len(batches)
+                (found,) = stages[number](batches[place])
+                for _ in range(10):  # while others run, nobody writes over what was found
+                    if not torch.equal(found, expected[place]):
+                        wrong.append(time)
+                        break
+        return wrong
+
+    with ThreadPoolExecutor(len(stages)) as threads:
+        assert list(threads.map(run, range(len(stages)))) == [[]] * len(stages)
+
+
+def check_twins(module: nn.Module, example: Tensor, backend: str, streams: int) -> None:
+    torch.set_num_threads(1)
+    exported = export(module, (example,))
+    stage = compile_graph(
+        exported.graph, exported.weights, backend=usable(backend), threads=1, sizes=(1, 2, 8), streams=streams
+    )
+    stages = [stage, *(twin(stage) for _ in range(1, WORKERS))]
+    check_together(stages, [torch.randn(size, *example.shape[1:]) for size in SIZES])
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("backend", ["eager", "openvino", "openvino-bf16"])
+def test_twins_that_run_at_the_same_time_give_what_each_gives_alone(backend: str, streams: int) -> None:
+    check_twins(Chain(), torch.randn(2, 3, 8, 8), backend, streams)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_so_do_twins_that_share_weights_and_streams(streams: int) -> None:
+    width = 640
+    assert width * width * 4 * 2 > openvino_stage.SHARED_FROM
+    check_twins(Wide(width), torch.randn(2, width), "openvino", streams)
+
+
+@pytest.mark.slow
+def test_so_do_threads_that_share_a_stage_of_torch_compile() -> None:
+    check_twins(Chain(), torch.randn(2, 3, 8, 8), "compile", 2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "openvino"])
+def test_six_workers_have_the_weights_of_one(backend: str, tmp_path: Path) -> None:
+    usable(backend)
+    width = 2048
+    weights = 2 * width * width * 4
+    examples = {"row": torch.randn(2, width)}
+    directory = build_stages(Wide(width), examples, tmp_path / "1", name="wide", max_batch=16).directory
+    kept: list[list[LoadedModel]] = []
+
+    def grown(config: EngineConfig) -> int:
+        before = resident().private
+        for number, (model,) in enumerate(crew := load_crew([directory.path], config)):
+            model.program.run(torch.randn((config.granularities or (16,))[number], width))  # type: ignore[union-attr]
+        kept.extend(crew)
+        return resident().private - before
+
+    one = grown(EngineConfig(backend=backend))
+    six = grown(EngineConfig(backend=backend, granularities=(1, 1, 2, 4, 8, 16)))
+    assert weights < one + 4 * MIB
+    assert six < one + weights

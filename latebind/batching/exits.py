@@ -156,15 +156,3 @@ def alive(spec: ModelSpec, costs: ModelCosts) -> list[float]:
     for stage in range(spec.stages - 1):
         shares.append(max(1e-6, shares[-1] - costs.hit_rates.get(stage, 0.0)))
     return [*shares, 0.0]
-
-
-def refilling_gains(spec: ModelSpec, costs: ModelCosts, batch: int) -> float:
-    """Return how many times more requests a second are answered at most where all stages run full batches.
-
-    Against batches that begin with so many requests and only shrink: sum_s c_s(B S_s) / sum_s S_s c_s(B), S_s being the
-    share of requests that run stage s and c_s(n) the seconds of n requests.
-    """
-    shares = alive(spec, costs)[:-1]
-    shrinking = sum(costs.step(i, max(1, round(batch * share))) for i, share in enumerate(shares))
-    full = sum(share * costs.step(i, batch) for i, share in enumerate(shares))
-    return shrinking / full

@@ -91,7 +91,7 @@ def run(
     one, several = EngineConfig(backend=backend), EngineConfig(backend=backend, granularities=wanted)
     sides = (Side(str(path), one), Side(str(path), several), Side(str(path), several, copies=True))
     engines = [asyncio.run(_ask_engine(side)) for side in sides[:2]]
-    return (*(_measure_apart(side) for side in sides), *engines)
+    return (*(measure_apart(side) for side in sides), *engines)
 
 
 def over_one(taken: Taken, every: Sequence[Taken]) -> float:
@@ -100,7 +100,8 @@ def over_one(taken: Taken, every: Sequence[Taken]) -> float:
     return taken.used.whole / one.used.whole - 1.0
 
 
-def _measure_apart(side: Side) -> Taken:
+def measure_apart(side: Side) -> Taken:
+    """Return what a side takes in a process of its own."""
     command = [sys.executable, "-m", "latebind.bench.memory", msgspec.json.encode(side).decode()]
     lines = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.splitlines()
     idle, used = (msgspec.json.decode(line, type=Resident) for line in lines)

@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from latebind.batching.exits import alive, refilling_gains
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
@@ -107,11 +106,3 @@ def test_who_rests_and_cannot_be_in_time_any_more_is_told() -> None:
 def test_somebody_with_time_for_the_first_exit_alone_is_not_refused() -> None:
     model = chain(STATIC, STATIC, STATIC, hit_rates=EARLY)
     assert played(model, [call(0.0, 0, allowed=1.5)], shed=True)[1] == {1: (1.0, Outcome.ANSWERED)}
-
-
-def test_refilling_gains_nothing_on_a_linear_curve_and_the_saved_work_on_a_flat_one() -> None:
-    rates = {0: 0.5, 1: 0.25}
-    flat, linear = (chain(STATIC, STATIC, STATIC, curve=curve, hit_rates=rates) for curve in (FLAT, LINEAR))
-    assert alive(flat.spec, flat.costs) == [1.0, 0.5, 0.25, 0.0]
-    assert refilling_gains(linear.spec, linear.costs, 16) == pytest.approx(1.0)
-    assert refilling_gains(flat.spec, flat.costs, 16) == pytest.approx(3 / 1.75)

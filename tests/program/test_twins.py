@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.bench.memory import resident
+from latebind.bench.memory import Side, measure_apart
 from latebind.domain.config import EngineConfig
-from latebind.engine.crew import load_crew
-from latebind.engine.worker import LoadedModel
 from latebind.program import openvino_stage
 from latebind.program.backends import StageFunction, twin
 from latebind.program.export import export
@@ -100,16 +98,10 @@ def test_six_workers_have_the_weights_of_one(backend: str, tmp_path: Path) -> No
     weights = 2 * width * width * 4
     examples = {"row": torch.randn(2, width)}
     directory = build_stages(Wide(width), examples, tmp_path / "1", name="wide", max_batch=16).directory
-    kept: list[list[LoadedModel]] = []
-
-    def grown(config: EngineConfig) -> int:
-        before = resident().private
-        for number, (model,) in enumerate(crew := load_crew([directory.path], config)):
-            model.program.run(torch.randn((config.granularities or (16,))[number], width))  # type: ignore[union-attr]
-        kept.extend(crew)
-        return resident().private - before
-
-    one = grown(EngineConfig(backend=backend))
-    six = grown(EngineConfig(backend=backend, granularities=(1, 1, 2, 4, 8, 16)))
-    assert weights < one + 4 * MIB
+    granularities = (1, 1, 2, 4, 8, 16)
+    one, six, copies = (
+        measure_apart(Side(str(directory.path), EngineConfig(backend=backend, granularities=crew), copies)).used.private
+        for crew, copies in (((16,), False), (granularities, False), (granularities, True))
+    )
     assert six < one + weights
+    assert copies > one + 3 * weights

@@ -3,7 +3,7 @@
 Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simulator drive the very same code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import inf, nextafter
 
@@ -12,7 +12,7 @@ from latebind.batching.estimate import Estimate
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request, State
 from latebind.batching.table import BatchTable, SubBatch
-from latebind.batching.view import GoOn, Launch, ModelView, Shed, WorkView
+from latebind.batching.view import ANY_SIZE, GoOn, Launch, ModelView, Shed, WorkView
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.errors import IllegalEvent
@@ -54,11 +54,18 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         self._policy = make_policy(config.policy)
         self._leave = config.policy.leave
+        self._compact = config.policy.compact
         self._sheds = config.policy.shed
         self._lanes = {served.spec.name: Lane(served, coverage=config.policy.coverage) for served in config.models}
         views = tuple(lane.view for lane in self._lanes.values())
-        tables = [self._policy.table() for _ in range(config.workers)]
-        self._workers = [Worker(WorkView(views, table.entries), table) for table in tables]
+        crew: list[WorkView] = []
+        self._workers = []
+        for granularity in config.granularities or (ANY_SIZE,) * config.workers:
+            table = self._policy.table(granularity)
+            crew.append(WorkView(views, table.entries, granularity, crew))
+            self._workers.append(Worker(crew[-1], table))
+        self._at_once = min(config.at_once or config.workers, config.workers)
+        self._largest_first = sorted(range(config.workers), key=lambda number: -crew[number].granularity)
         self._live: dict[int, Request] = {}
         self._queued = 0
         self._backlog = 0.0  # seconds of work in all queues, over all workers, at full depth
@@ -113,14 +120,15 @@ class Scheduler:
         assert all(self._live[i].state is not State.QUEUED for i in members), "a running request counts as queued"
         slots = [(request.model, request.slot) for request in self._live.values()]
         assert len(set(slots)) == len(slots), "a slot has two owners"
-        assert all(entry.complete <= set(entry.members) for entry in begun), "who has left is held back"
+        assert all(entry.complete.keys() <= entry.members.keys() for entry in begun), "who has left is held back"
         for worker in self._workers:
             entries = worker.table.entries
             assert worker.running is None or worker.running in entries, "a worker runs what it has not begun"
             assert worker.running is not None or not entries, "a worker has begun something and rests"
             assert all(entry.members or entry is worker.running for entry in entries), "an empty batch waits"
-        idle = any(worker.running is None for worker in self._workers)
-        assert not (queued and self._wake == inf and idle), "a free worker forgets who waits"
+        idle = all(worker.running is None for worker in self._workers)
+        assert sum(worker.running is not None for worker in self._workers) <= self._at_once, "too many run at once"
+        assert not (queued and self._wake == inf and idle), "nobody works and who waits is forgotten"
         work = sum(len(lane.queue) * lane.seconds_per_request for lane in self._lanes.values())
         assert abs(self._backlog - work) <= 1e-6 * max(1.0, work), "the backlog does not fit the queues"
 
@@ -154,14 +162,14 @@ class Scheduler:
         count = len(event.requests)
         if len(lane.queue) + count > lane.max_queued:
             return Outcome.REFUSED_FULL
-        ahead = (self._backlog + (count - 1) * lane.seconds_per_request) / len(self._workers)
+        ahead = (self._backlog + (count - 1) * lane.seconds_per_request) / self._at_once
         if self._sheds and now + ahead + lane.least(max(event.inputs, default=1)) > event.deadline:
             return Outcome.REFUSED_LATE
         return None
 
     def _renew(self, lane: Lane) -> None:
         """Count the work of a lane as launches are known to take by now."""
-        limit = self._policy.batch_limit(lane.view)
+        limit = min(self._policy.batch_limit(lane.view), self._workers[self._largest_first[0]].view.granularity)
         seconds = lane.estimate.whole(limit) / limit
         self._backlog += len(lane.queue) * (seconds - lane.seconds_per_request)
         lane.seconds_per_request = seconds
@@ -185,11 +193,11 @@ class Scheduler:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
         stage, decoding = batch.stage, batch.kind is StageKind.DECODER
         size, begun = worker.launched
-        if size == len(batch.members):  # who left aside may have had the longest input
+        if size == len(batch.members) or not self._compact:  # who left aside may have had the longest input
             inputs = batch.inputs if batch.spec.kinds else 1
             self._lanes[batch.spec.name].estimate.observe(now - begun, size, stage, inputs)
-        if decoding and not self._leave:
-            batch.complete |= set(event.exited)
+        if not self._leave:
+            self._complete(batch, event.exited, stage)
             if len(batch.complete) == len(batch.members):
                 self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
@@ -209,10 +217,13 @@ class Scheduler:
             raise IllegalEvent(f"there is no worker {event.worker} whose lookups could answer")
         worker = self._workers[event.worker]
         for entry in list(worker.table.entries):
+            if not self._leave:
+                self._complete(entry, event.requests, event.stage)
+                continue
             for i in event.requests:
                 request = entry.members.pop(i, None)
                 if request is not None:
-                    entry.complete.discard(i)
+                    entry.complete.pop(i, None)
                     self._end(request, Outcome.ANSWERED, now, actions, event.stage)
             if not entry.members and entry is not worker.running:
                 worker.table.entries.remove(entry)
@@ -248,8 +259,10 @@ class Scheduler:
 
     def _launch(self, now: float, actions: list[Action]) -> None:
         """Ask the policy for every free worker, until it wants to wait or nothing waits."""
-        for number, worker in enumerate(self._workers):
-            while worker.running is None:
+        until = None
+        for number in self._in_order():
+            worker = self._workers[number]
+            while worker.running is None and (len(self._workers) == 1 or self._may_run()):
                 if not self._queued:
                     if worker.table.entries:
                         self._run(number, -1, now, actions)
@@ -266,8 +279,19 @@ class Scheduler:
                         self._dequeue(request)
                         self._end(request, Outcome.EXPIRED, now, actions)
                 else:
-                    self._ask_to_wake(decision.until, now, actions)
+                    until = min(decision.until, inf if until is None else until)
                     break
+        if until is not None and self._queued:
+            self._ask_to_wake(until, now, actions)
+
+    def _in_order(self) -> Sequence[int]:
+        """Return the workers that have begun something, then the others, those with the largest batches first."""
+        if len(self._workers) == 1:
+            return self._largest_first
+        return sorted(self._largest_first, key=lambda number: not self._workers[number].table.entries)
+
+    def _may_run(self) -> bool:
+        return sum([worker.running is not None for worker in self._workers]) < self._at_once
 
     def _start(self, worker: Worker, launch: Launch, now: float) -> None:
         lane = self._lanes[launch.model]
@@ -284,9 +308,16 @@ class Scheduler:
         gone = [r for r in batch.members.values() if r.deadline < earliest or r.state is State.LEAVING]
         for request in gone:
             del batch.members[request.id]
-            batch.complete.discard(request.id)
+            batch.complete.pop(request.id, None)
             outcome = Outcome.CANCELLED if request.state is State.LEAVING else Outcome.EXPIRED
             self._end(request, outcome, now, actions, batch.stage)
+
+    @staticmethod
+    def _complete(batch: SubBatch, exited: Sequence[int], stage: int) -> None:
+        """Note whose answer is known, where they wait for the others; the first time counts."""
+        for i in exited:
+            if i in batch.members:
+                batch.complete.setdefault(i, stage)
 
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
         """Have the driver wake us when the policy wants to be asked again or the first queued request gets late."""
@@ -311,8 +342,9 @@ class Scheduler:
         worker = self._workers[number]
         batch = worker.running = worker.table.pick(place)
         requests, slots = batch.told()
-        worker.launched = len(requests), now
-        actions.append(Run(number, batch.spec.name, batch.stage, requests, slots))
+        rows = 0 if self._compact else batch.rows
+        worker.launched = rows or len(requests), now
+        actions.append(Run(number, batch.spec.name, batch.stage, requests, slots, rows))
 
     def _dequeue(self, request: Request) -> None:
         lane = self._lanes[request.model]
@@ -323,7 +355,8 @@ class Scheduler:
     def _end_all(self, batch: SubBatch, outcome: Outcome, now: float, actions: list[Action], stage: int) -> None:
         for request in batch.members.values():
             gone = request.state is State.LEAVING
-            self._end(request, Outcome.CANCELLED if gone else outcome, now, actions, stage)
+            left_at = batch.complete.get(request.id, stage)
+            self._end(request, Outcome.CANCELLED if gone else outcome, now, actions, left_at)
         batch.members.clear()
         batch.complete.clear()
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from latebind.batching.continuous import Cellular, Continuous
+from latebind.batching.elastic import Elastic
 from latebind.batching.graph import GraphBatching
 from latebind.batching.lazy import Lazy, Oracle
 from latebind.batching.lazy_plus import LazyPlus
@@ -21,6 +22,7 @@ POLICIES: dict[str, Callable[[PolicyConfig], BatchPolicy]] = {
     "oracle": Oracle,
     "lazy+": LazyPlus,
     "queues": DeepestFirst,
+    "elastic": Elastic,
 }
 
 

@@ -16,8 +16,13 @@ class Stacked:
         most = model.spec.max_batch
         return min(self._config.max_batch or most, most)
 
-    def table(self) -> BatchTable:
+    def room(self, view: WorkView, model: ModelView) -> int:
+        """Return how many more requests of `model` the worker may begin: they will be one batch with those it has."""
+        return min(self.batch_limit(model), view.granularity) - view.begun(model)
+
+    def table(self, granularity: int) -> BatchTable:
         """Return an empty stack."""
+        del granularity
         return BatchTable()
 
 

@@ -17,7 +17,7 @@ class Continuous(GraphBatching):
             return super().decide(view, now)
         top = view.entries[-1]
         model = view.model_of(top)
-        room = self.batch_limit(model) - view.begun(model)
+        room = self.room(view, model)
         if len(view.entries) > 1 or top.kind is not StageKind.DECODER or room <= 0 or not model.queue:
             return GoOn()
         return launch(model, model.queue.first(room))

@@ -21,11 +21,11 @@ class GraphBatching(Stacked):
             if not model.queue:
                 continue
             arrived = model.queue.oldest.arrived
-            due = arrived if len(model.queue) >= self.batch_limit(model) else arrived + self._config.window
+            due = arrived if len(model.queue) >= self.room(view, model) else arrived + self._config.window
             if due > now:
                 wake = min(wake, due)
             elif arrived < first:
                 ripe, first = model, arrived
         if ripe is None:
             return Wait(wake)
-        return launch(ripe, ripe.queue.first(self.batch_limit(ripe)))
+        return launch(ripe, ripe.queue.first(self.room(view, ripe)))

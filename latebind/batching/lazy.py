@@ -16,7 +16,7 @@ class Lazy(Stacked):
     def decide(self, view: WorkView, now: float) -> Decision:
         """Launch those who may run, of the model whose oldest request has waited longest."""
         for model in by_age(view):
-            waiting = model.queue.first(self.batch_limit(model) - view.begun(model))
+            waiting = model.queue.first(self.room(view, model))
             count = self._slack.most(view, model, waiting, now) if waiting else 0
             if not view.entries:
                 count = count or len(waiting)

@@ -43,7 +43,7 @@ class LazyPlus(Stacked):
             return self._at_a_boundary(view, now)
         some = [model for model in view.models if model.queue]
         model = min(some, key=lambda model: model.queue.urgent(1)[0].deadline)
-        most = min(super().batch_limit(model), len(model.queue))
+        most = min(super().batch_limit(model), view.granularity, len(model.queue))
         batch = pick(model, quickest(model, most, now))
         return self._shed(model, batch, len(batch), now) or launch(model, batch)
 
@@ -70,7 +70,7 @@ class LazyPlus(Stacked):
         own = view.model_of(top)
         closed = self._closed(view, own, top, now)
         for model in sorted([model for model in view.models if model.queue], key=alone):
-            room = self.batch_limit(model) - view.begun(model)
+            room = self.room(view, model)
             if room <= 0 or (model is own and (closed or not gathered(own, top, min(room, len(own.queue)), now))):
                 continue
             newcomers = pick(model, room)

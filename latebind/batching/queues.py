@@ -10,9 +10,9 @@ ENOUGH = 0.5  # of the largest batch
 class DeepestFirst(Stacked):
     """Runs the deepest stage at which enough wait, those who must hurry first; else whatever brings more together."""
 
-    def table(self) -> BatchTable:
+    def table(self, granularity: int) -> BatchTable:
         """Return empty queues."""
-        return StageQueues()
+        return StageQueues(min(granularity, self._config.max_batch or granularity))
 
     def decide(self, view: WorkView, now: float) -> Decision:
         """Run who is short of time, then the deepest full queue, then newcomers, then the deepest queue."""
@@ -25,7 +25,7 @@ class DeepestFirst(Stacked):
             if len(entry.members) >= ENOUGH * self.batch_limit(view.model_of(entry)):
                 return GoOn(place)
         for model in by_age(view):
-            return launch(model, model.queue.first(self.batch_limit(model)))
+            return launch(model, model.queue.first(min(self.batch_limit(model), view.granularity)))
         return GoOn(places[0])
 
     def _hurries(self, view: WorkView, entry: SubBatch, now: float) -> bool:

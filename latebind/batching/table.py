@@ -14,6 +14,8 @@ from latebind.domain.model import ModelSpec, StageKind
 class SubBatch:
     """Requests of one model that run together, before step `step` of `stage`; those `complete` wait for the others.
 
+    With those stands the stage that has answered them.
+
     Steps of a decoder are each request's own. Those answered aside leave at once; where all have, the stage runs to its
     end for nobody.
     """
@@ -22,8 +24,9 @@ class SubBatch:
     members: dict[int, Request]
     stage: int = 0
     step: int = 0
-    complete: set[int] = field(default_factory=set)
+    complete: dict[int, int] = field(default_factory=dict)
     preempted: float | None = None  # when another was let past
+    rows: int = 0  # that a worker computes where it does not get rid of those who have left
     _told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     @property
@@ -35,6 +38,9 @@ class SubBatch:
     def inputs(self) -> int:
         """The steps of the longest input."""
         return max(request.inputs for request in self.members.values())
+
+    def __post_init__(self) -> None:
+        self.rows = len(self.members)
 
     def told(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the numbers of the members and their slots, made anew only when somebody has come or gone."""
@@ -69,6 +75,7 @@ class SubBatch:
         self.members |= other.members
         self._told = (), ()
         self.complete |= other.complete
+        self.rows += other.rows
 
 
 class BatchTable:
@@ -117,6 +124,10 @@ class BatchTable:
 class StageQueues(BatchTable):
     """Sub-batches that wait for each other at their stages; any may run next, and each may be as large as a batch."""
 
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
     def push(self, batch: SubBatch, now: float) -> None:
         """Begin another."""
         self.entries.append(batch)
@@ -132,7 +143,7 @@ class StageQueues(BatchTable):
         if not moved.members:
             self.entries.remove(moved)
             return
-        limit = moved.spec.max_batch
+        limit = min(self._most, moved.spec.max_batch)
         for other in self.entries:
             if other is not moved and moved.meets(other) and len(other.members) + len(moved.members) <= limit:
                 other.absorb(moved)

@@ -1,5 +1,6 @@
 """What a batching policy sees and what it may answer. Read-only: the scheduler alone changes anything."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -26,12 +27,25 @@ class ModelView:
         return self.spec.name
 
 
+ANY_SIZE = sys.maxsize  # the granularity of a worker that takes all that policy and model allow
+
+
 @dataclass(frozen=True, slots=True)
 class WorkView:
-    """What one worker may do next: those who wait, by model, and the sub-batches that it has begun, the newest last."""
+    """What one worker may do next: those who wait, by model, and the sub-batches that it has begun, the newest last.
+
+    Its batches are no larger than its `granularity` (Ebird, section VI). `crew` are the views of all workers.
+    """
 
     models: Sequence[ModelView]
     entries: Sequence[SubBatch] = ()
+    granularity: int = ANY_SIZE
+    crew: Sequence["WorkView"] = ()
+
+    @property
+    def alive(self) -> int:
+        """The requests that all workers have begun: Ebird's CurInf (table II)."""
+        return sum([len(entry.members) for view in self.crew for entry in view.entries])
 
     def begun(self, model: ModelView) -> int:
         """Return how many requests of a model the worker has begun: they will be one batch, within its limit."""
@@ -86,8 +100,8 @@ class BatchPolicy(Protocol):
     def batch_limit(self, model: ModelView) -> int:
         """Return the largest batch that this policy ever forms for `model`."""
 
-    def table(self) -> BatchTable:
-        """Return an empty table for one worker."""
+    def table(self, granularity: int) -> BatchTable:
+        """Return an empty table for one worker, whose batches are no larger than that."""
 
     def decide(self, view: WorkView, now: float) -> Decision:
         """Say what a worker does that is free at `now`, or at a stage boundary; at least one request waits."""

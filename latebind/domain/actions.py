@@ -20,7 +20,8 @@ class Run:
     """Run `stage` of `model` on `worker` for these requests; their inputs lie in `slots`, in the same order.
 
     At stage 0 the worker gathers the inputs from the slots; at a later stage it goes on with the activations it
-    holds, of which only those of `requests` are still wanted.
+    holds, of which only those of `requests` are still wanted. Where batches are not rid of those who have left, it
+    computes so many `rows`; 0: one for each request.
     """
 
     worker: int
@@ -28,6 +29,7 @@ class Run:
     stage: int
     requests: tuple[int, ...]
     slots: tuple[int, ...]
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,17 +85,25 @@ def run(settings: SchedulerConfig, calls: list[Arrival]) -> tuple[Checked, list[
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@given(data=st.data(), leave=st.booleans(), shed=st.booleans(), workers=st.integers(1, 2), window=SECONDS)
+@given(
+    data=st.data(),
+    leave=st.booleans(),
+    shed=st.booleans(),
+    crew=st.sampled_from(((), (4,), (1, 2), (1, 1, 2, 4))),
+    at_once=st.integers(0, 2),
+    window=SECONDS,
+)
 def test_every_request_runs_its_work_and_ends_once(
-    name: str, data: st.DataObject, leave: bool, shed: bool, workers: int, window: float
+    name: str, data: st.DataObject, leave: bool, shed: bool, crew: tuple[int, ...], at_once: int, window: float
 ) -> None:
     served = (data.draw(models("a")), data.draw(models("b")))
     calls = data.draw(loads(served))
     policy = PolicyConfig(name, window=window, leave=leave, shed=shed)
-    simulator, records = run(SchedulerConfig(served, workers, policy), calls)
+    workers = len(crew) or data.draw(st.integers(1, 2))
+    simulator, records = run(SchedulerConfig(served, workers, policy, crew, at_once), calls)
     arrivals = [call for call in calls for _ in range(call.rows)]
     assert sorted(record.request for record in records) == list(range(len(arrivals)))
-    assert simulator.largest <= LIMIT
+    assert simulator.largest <= max(crew, default=LIMIT)
     specs = {model.spec.name: model.spec for model in served}
     for record in records:
         if record.outcome is not Outcome.ANSWERED:
@@ -107,7 +115,7 @@ def test_every_request_runs_its_work_and_ends_once(
             least = {STATIC: 1, ENCODER: arrival.inputs, DECODER: arrival.outputs}[kind]
             exact = kind is STATIC or (kind is DECODER and leave)
             assert work[stage] == least if exact else work[stage] >= least
-        assert set(work) == set(range(record.stage + 1))
+        assert set(work) == set(range(record.stage + 1 if leave else max(work) + 1))
         assert record.stage == arrival.leaves_at
 
 

@@ -1,0 +1,27 @@
+"""Elastic batching: batches as large as the workers that are free, at once (Ebird, section VII, algorithm 1)."""
+
+from latebind.batching.base import Stacked, by_age
+from latebind.batching.view import Decision, GoOn, Wait, WorkView, launch
+
+
+class Elastic(Stacked):
+    """A worker takes exactly as many of the oldest as its granularity says, where so many are ready.
+
+    Workers are asked in the order of their granularity, the largest first: that is the walk through the idle queue of
+    algorithm 1. The paper's smallest worker takes one; where the smallest takes more, it takes what there is.
+    """
+
+    def decide(self, view: WorkView, now: float) -> Decision:
+        """Fill the worker, or leave the requests to smaller ones."""
+        del now
+        if view.entries:
+            return GoOn()
+        smallest = min([one.granularity for one in view.crew], default=view.granularity)
+        for model in by_age(view):
+            most = min(self.batch_limit(model), view.granularity)
+            ready = len(model.queue)
+            if self._config.max_alive:
+                ready = min(ready, self._config.max_alive - view.alive)
+            if ready >= most or (ready > 0 and view.granularity == smallest):
+                return launch(model, model.queue.first(min(ready, most)))
+        return Wait()

@@ -96,7 +96,7 @@ class Simulator:
         self._records.append(Record(reply.request, reply.model, arrived, now, reply.outcome, reply.stage))
 
     def _run(self, action: Run, now: float) -> None:
-        costs, batch = self._costs[action.model], len(action.requests)
+        costs, batch = self._costs[action.model], action.rows or len(action.requests)
         inputs = max([self._arrivals[i].inputs for i in action.requests]) if costs.slopes else 1
         work = Work(action.worker, action.model, action.stage, batch, costs.step(action.stage, batch, inputs))
         exited = self._exited(action)

@@ -5,6 +5,7 @@ import typer
 from latebind.cli.bench.adaptation import calibration, drift, locality
 from latebind.cli.bench.batching import batching, live
 from latebind.cli.bench.caches import caches
+from latebind.cli.bench.elastic import elastic
 from latebind.cli.bench.exits import engine, exits
 from latebind.cli.bench.load import flood, load
 from latebind.cli.bench.overhead import boundary, scheduler, stages
@@ -19,6 +20,7 @@ app = typer.Typer(
 for command in (
     batching,
     live,
+    elastic,
     exits,
     engine,
     caches,

@@ -8,7 +8,9 @@ assumed, and said to be:
   images a second in FP32): a forward pass is about a third of a step.
 * No layer takes less than `least`, the time to launch its operators one by one: 5 ms for ResNet-50, 16 for ResNet-152.
 * A batch uses, on average over its run, the share of the card that its arithmetic and its weights need. It has no
-  phases that use more or less.
+  phases that use more or less. How several share it is one of two rules, between which the paper's text does not say:
+  it has kernels of one worker wait for those of another that fill the card (section VIII-D), which is nearer to the
+  second, and small batches end before large ones, which is nearer to the first.
 * Copies run at `pcie` in either direction, also where a server does not lock its pages.
 * A server that batches on the host copies inputs into one tensor (figure 1) at `host`, and needs `launch` for all
   else between two batches (figure 3, whose axes are not in the text).
@@ -16,6 +18,7 @@ assumed, and said to be:
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -26,6 +29,13 @@ from latebind.simulation.vision import Block, inception_v4, plain, residual
 FLOAT = 4  # bytes
 CLASSES = 1000
 LARGEST = 32  # Ebird, section III-A
+
+
+class Sharing(StrEnum):
+    """How runs share the card when they want more than all of it."""
+
+    IN_PROPORTION = "in proportion"  # to what each could use
+    LAYER_BY_LAYER = "layer by layer"  # each gets on by as much of its network
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,7 @@ class Chip:
     copy: float = 3.9e-6  # of each copy: less than a millisecond more in 256 pieces (Ebird, section V-C)
     host: float = 6e9  # bytes a second of one thread that copies in the host's memory, assumed
     launch: float = 1e-3  # assumed
+    sharing: Sharing = Sharing.IN_PROPORTION
 
     def busy(self, layer: Product, batch: int) -> float:
         """Return the seconds for which the whole card is busy with a layer."""

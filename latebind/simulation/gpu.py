@@ -5,12 +5,12 @@ a worker. `HostBatched` is what the paper found TensorFlow Serving to do (sectio
 together and crosses when it is launched, and its worker is free when the answers are back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from latebind.simulation.agenda import Agenda, Call
-from latebind.simulation.chip import Chip, Footprint
+from latebind.simulation.chip import Chip, Footprint, Sharing
 from latebind.simulation.hardware import After, Work
 
 
@@ -28,53 +28,82 @@ class CopyEngine:
         self._agenda.at(self._free, copied)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Running:
-    """What is on the multiprocessors: seconds of the whole card that are `left`, and the share that it can use."""
+    """What is on the multiprocessors: it needs the whole card for `busy` seconds, of which some are `left`.
 
+    Alone it takes `alone` seconds, so it cannot use more than the share `busy / alone` of the card.
+    """
+
+    busy: float
+    alone: float
     left: float
-    share: float
     ended: Call
 
 
+def in_proportion(running: Sequence[Running]) -> list[float]:
+    """Return the share of the card that each has: what it can use, less in proportion where that is more than all."""
+    wanted = sum([one.busy / one.alone for one in running])
+    return [one.busy / one.alone / max(1.0, wanted) for one in running]
+
+
+def layer_by_layer(running: Sequence[Running]) -> list[float]:
+    """Return the share of the card that each has where all get on by the same part of their networks, if they can.
+
+    So it is where their layers take turns, since a layer that fills the card keeps others off it (section VIII-D).
+    """
+    slowest = sorted(running, key=lambda one: -one.alone)
+    left, busy = 1.0, sum([one.busy for one in running])
+    shares: dict[int, float] = {}
+    for one in slowest:  # who cannot go as fast as the others leaves them more
+        shares[id(one)] = one.busy * min(1.0 / one.alone, left / busy)
+        left, busy = left - shares[id(one)], busy - one.busy
+    return [shares[id(one)] for one in running]
+
+
+RULES: dict[Sharing, Callable[[Sequence[Running]], list[float]]] = {
+    Sharing.IN_PROPORTION: in_proportion,
+    Sharing.LAYER_BY_LAYER: layer_by_layer,
+}
+
+
 class Multiprocessors:
-    """Shared by all that run: each uses the share that it can, less in proportion where that is more than all.
+    """Shared by all that run, by one rule or the other; neither leaves them idle while a run could use them.
 
     So many workers with small batches take as long together as one with all of it (Ebird, figure 6). Of more runs than
     there are multiprocessors the figure says that they take longer and its text not by how much: here by as many times
     as there are more.
     """
 
-    def __init__(self, agenda: Agenda, count: int) -> None:
+    def __init__(self, agenda: Agenda, chip: Chip) -> None:
         self._agenda = agenda
-        self._count = count
+        self._count = chip.multiprocessors
+        self._rule = RULES[chip.sharing]
         self._running: list[Running] = []
+        self._shares: list[float] = []
         self._since = 0.0
         self._next = -1
 
     def begin(self, busy: float, alone: float, now: float, ended: Call) -> None:
         """Run what needs the whole card for `busy` seconds and, alone, takes the `alone` seconds, which are no less."""
         self._progress(now)
-        self._running.append(Running(busy, busy / alone, ended))
+        self._running.append(Running(busy, alone, busy, ended))
         self._plan(now)
 
-    def _speed(self) -> float:
-        wanted = sum([one.share for one in self._running])
-        return min(1.0, 1.0 / wanted) * min(1.0, self._count / len(self._running))
-
     def _progress(self, now: float) -> None:
-        if self._running:
-            done = self._speed() * (now - self._since)
-            for one in self._running:
-                one.left = max(0.0, one.left - one.share * done)
+        for one, share in zip(self._running, self._shares, strict=True):
+            one.left = max(0.0, one.left - share * (now - self._since))
         self._since = now
 
     def _plan(self, now: float) -> None:
         """Expect the next end, where those that run now stay as they are."""
         self._agenda.call_off(self._next)
+        count = max(1, len(self._running))
+        self._shares = [share * min(1.0, self._count / count) for share in self._rule(self._running)]
         if self._running:
-            first = min(self._running, key=lambda one: one.left / one.share)
-            self._next = self._agenda.at(now + first.left / (first.share * self._speed()), partial(self._end, first))
+            pairs = zip(self._running, self._shares, strict=True)
+            seconds, first = min(((one.left / share, one) for one, share in pairs), key=lambda pair: pair[0])
+            self._next = self._agenda.at(now + seconds, partial(self._end, first))
 
     def _end(self, one: Running, now: float) -> None:
         self._progress(now)
@@ -91,7 +120,7 @@ class Card:
         self._footprints = footprints
         self._agenda = agenda
         self._to, self._back = CopyEngine(agenda, chip), CopyEngine(agenda, chip)
-        self._multiprocessors = Multiprocessors(agenda, chip.multiprocessors)
+        self._multiprocessors = Multiprocessors(agenda, chip)
 
     def _compute(self, work: Work, ended: Call, now: float) -> None:
         busy = self._footprints[work.model].busy.step(work.stage, work.rows)

@@ -9,7 +9,7 @@ import pytest
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.simulation.agenda import Agenda
-from latebind.simulation.chip import SIX, TITAN_RTX, Chip, Footprint
+from latebind.simulation.chip import SIX, TITAN_RTX, Chip, Footprint, Sharing
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.gpu import CopyEngine, HostBatched, Multiprocessors, Pooled
 from latebind.simulation.hardware import Hardware, Installed
@@ -23,10 +23,12 @@ POOLED: Installed = partial(Pooled, SLOW, {"net": FOOTPRINT})
 HOST_BATCHED: Installed = partial(HostBatched, SLOW, {"net": FOOTPRINT})
 
 
-def runs(begun: list[tuple[float, float, float]], *, count: int = 72) -> list[float]:
+def runs(
+    begun: list[tuple[float, float, float]], *, count: int = 72, sharing: Sharing = Sharing.IN_PROPORTION
+) -> list[float]:
     """Return when runs end, of which each is (begins, seconds of the whole card, seconds alone)."""
     agenda = Agenda()
-    shared, ended = Multiprocessors(agenda, count), [0.0] * len(begun)
+    shared, ended = Multiprocessors(agenda, Chip(multiprocessors=count, sharing=sharing)), [0.0] * len(begun)
     for number, (time, busy, alone) in enumerate(begun):
         agenda.go_on(time)
         shared.begin(busy, alone, time, partial(ended.__setitem__, number))
@@ -52,24 +54,34 @@ def test_where_more_is_wanted_than_there_is_all_are_slowed_down_in_proportion() 
     assert runs([(0.0, 6.0, 6.0), (0.0, 2.0, 4.0)]) == pytest.approx([8.0, 6.0])
 
 
+def test_layer_by_layer_small_and_large_end_together_and_a_small_one_alone_is_bounded_by_itself() -> None:
+    # 9 s and 1 s of the whole card, both able to fill it, get on by a tenth of themselves a second: both end at 10.
+    by_layer = Sharing.LAYER_BY_LAYER
+    assert runs([(0.0, 9.0, 9.0), (0.0, 1.0, 1.0)], sharing=by_layer) == pytest.approx([10.0, 10.0])
+    # One takes 10 s whatever it gets, so its tenth is all it has; the other has nine tenths for 9 s.
+    assert runs([(0.0, 1.0, 10.0), (0.0, 8.1, 8.1)], sharing=by_layer) == pytest.approx([10.0, 9.0])
+
+
 def test_more_runs_than_multiprocessors_take_as_many_times_longer() -> None:
     assert runs([(0.0, 1.0, 1.0)] * 2, count=1) == [4.0, 4.0]
 
 
+@pytest.mark.parametrize("sharing", Sharing)
 @pytest.mark.parametrize("seed", range(5))
-def test_the_card_is_never_idle_while_runs_could_use_all_of_it(seed: int) -> None:
+def test_the_card_is_never_idle_while_runs_could_use_all_of_it(seed: int, sharing: Sharing) -> None:
     random = Random(seed)
     begun = sorted((random.random() * 5, 0.1 + random.random(), 0.0) for _ in range(40))
     begun = [(0.0, 5.0, 5.0), *((time, busy, busy) for time, busy, _ in begun)]
-    assert max(runs(begun)) == pytest.approx(sum(busy for _, busy, _ in begun))
+    assert max(runs(begun, sharing=sharing)) == pytest.approx(sum(busy for _, busy, _ in begun))
 
 
-def test_figure_6_so_many_workers_with_small_batches_take_as_long_as_one_up_to_64() -> None:
+@pytest.mark.parametrize("sharing", Sharing)
+def test_figure_6_so_many_workers_with_small_batches_take_as_long_as_one_up_to_64(sharing: Sharing) -> None:
     """256 inferences of a network of one convolution, 50 times, by N workers of 256 / N."""
 
     def seconds(workers: int) -> float:
         batch = 256 // workers
-        return max(runs([(0.0, 1.4e-3 * batch, max(5e-3, 1.4e-3 * batch))] * workers))
+        return max(runs([(0.0, 1.4e-3 * batch, max(5e-3, 1.4e-3 * batch))] * workers, sharing=sharing))
 
     one, *few, many, most = (seconds(2**power) for power in range(9))
     assert few == pytest.approx([one] * 6)

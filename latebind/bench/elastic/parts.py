@@ -167,7 +167,7 @@ def splits(chip: Chip) -> list[Split]:
 def _split(chip: Chip, pieces: int) -> Split:
     agenda = Agenda()
     computed, copied = list[float](), list[float]()
-    shared = Multiprocessors(agenda, chip.multiprocessors)
+    shared = Multiprocessors(agenda, chip)
     batch = SPLIT // pieces
     busy, alone = (sum(of(layer, batch) for layer in FAKE) for of in (chip.busy, chip.seconds))
     for _ in range(pieces):

@@ -15,7 +15,7 @@ from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.domain.errors import ConfigError
-from latebind.simulation.chip import SIX, TITAN_RTX, Chip
+from latebind.simulation.chip import SIX, TITAN_RTX, Chip, Sharing
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -49,6 +49,9 @@ def elastic(
     launch_ms: Annotated[
         float, typer.Option(help="What a server that batches on the host needs between two batches.")
     ] = TITAN_RTX.launch * 1e3,
+    sharing: Annotated[
+        Sharing, typer.Option(help="How concurrent runs share the card when they want more than all of it.")
+    ] = TITAN_RTX.sharing,
     calibrated: Annotated[
         bool, typer.Option("--calibrated", help="Measure the CUDA device here instead of taking a Titan RTX's figures.")
     ] = False,
@@ -70,11 +73,11 @@ def elastic(
         unknown = [name for name in network or () if name not in SIX]
         if unknown:
             raise ConfigError(f"there is no network {unknown[0]!r}: take some of {', '.join(SIX)}")
-        plan = parts.Plan(tuple(network or SIX), seeds, seconds, low, _chip(calibrated, launch_ms), processes)
+        plan = parts.Plan(tuple(network or SIX), seeds, seconds, low, _chip(calibrated, launch_ms, sharing), processes)
         asked = Asked(plan)
         console.print(
             f"{seeds} seeds, searches and days of {seconds:g} s, low load {low:g} of the high one, "
-            f"{launch_ms:g} ms between batches made on the host, target {QOS * 1e3:g} ms"
+            f"{launch_ms:g} ms between batches made on the host, shared {sharing}, target {QOS * 1e3:g} ms"
         )
         found: dict[str, Told] = {}
         for one in part or Part:
@@ -87,13 +90,13 @@ def elastic(
     save(json_file, {one: told.tables for one, told in found.items()})
 
 
-def _chip(calibrated: bool, launch_ms: float) -> Chip:
+def _chip(calibrated: bool, launch_ms: float, sharing: Sharing) -> Chip:
     chip = TITAN_RTX
     if calibrated:
         from latebind.bench.elastic.calibrate import calibrated as measured  # noqa: PLC0415  (torch is slow to import)
 
         chip = measured()
-    return replace(chip, launch=launch_ms / 1e3)
+    return replace(chip, launch=launch_ms / 1e3, sharing=sharing)
 
 
 def _nothing() -> "Sequence[go.Figure]":

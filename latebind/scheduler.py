@@ -25,17 +25,29 @@ NOT_RUN = -1  # the stage of a request that has run none
 class Lane:
     """The queue of one model and the figures that decide whether a newcomer can be in time."""
 
-    def __init__(self, served: ServedModel, *, coverage: float) -> None:
+    def __init__(self, served: ServedModel, *, coverage: float, hopes: bool) -> None:
         self.spec = served.spec
         self.max_queued = served.max_queued
         self.queue = Queue()
         self.estimate = Estimate(served.spec, served.costs, coverage=coverage)
         self.view = ModelView(served.spec, self.estimate, self.queue)
         self.seconds_per_request = 0.0  # of a worker, at the largest batch that the policy forms
+        self._hopes = hopes and self.estimate.exits.some
 
     def least(self, inputs: int) -> float:
-        """Return the seconds that a request takes at least: at full depth, alone, with as short an answer as any."""
+        """Return the seconds that a request takes at least, alone, with as short an answer as any.
+
+        That is to the end of the network, or to its first exit where exits are hoped for.
+        """
+        if self._hopes:
+            return self.estimate.exits.next(0, 1).seconds
         return self.estimate.whole(1, inputs, self.estimate.fewest_outputs)
+
+    def whole(self, batch: int) -> float:
+        """Return the seconds of a batch, to the end or until all are expected to have left."""
+        if self._hopes:
+            return self.estimate.exits.all(0, batch).seconds
+        return self.estimate.whole(batch)
 
 
 class Worker:
@@ -56,7 +68,10 @@ class Scheduler:
         self._leave = config.policy.leave
         self._compact = config.policy.compact
         self._sheds = config.policy.shed
-        self._lanes = {served.spec.name: Lane(served, coverage=config.policy.coverage) for served in config.models}
+        self._lanes = {
+            served.spec.name: Lane(served, coverage=config.policy.coverage, hopes=self._policy.counts_exits)
+            for served in config.models
+        }
         views = tuple(lane.view for lane in self._lanes.values())
         crew: list[WorkView] = []
         self._workers = []
@@ -73,6 +88,7 @@ class Scheduler:
         for lane in self._lanes.values():
             self._renew(lane)
         self._wake = inf
+        self._undecided = False  # whether a worker rests at a boundary where it has a choice
         self._accepted = 0
         self._ended = 0
         self._handlers: dict[type[Event], Callable[..., None]] = {
@@ -91,9 +107,10 @@ class Scheduler:
         """
         actions: list[Action] = []
         self._handlers[type(event)](event, now, actions)
-        if self._queued:
+        if self._queued or self._undecided:
             if self._sheds:
                 self._drop_late(now, actions)
+            self._undecided = False
             self._launch(now, actions)
         return actions
 
@@ -170,7 +187,7 @@ class Scheduler:
     def _renew(self, lane: Lane) -> None:
         """Count the work of a lane as launches are known to take by now."""
         limit = min(self._policy.batch_limit(lane.view), self._workers[self._largest_first[0]].view.granularity)
-        seconds = lane.estimate.whole(limit) / limit
+        seconds = lane.whole(limit) / limit
         self._backlog += len(lane.queue) * (seconds - lane.seconds_per_request)
         lane.seconds_per_request = seconds
 
@@ -242,7 +259,10 @@ class Scheduler:
         worker.running = None
         worker.table.settle(batch, now)
         if worker.table.entries and not self._queued:
-            self._run(number, -1, now, actions)
+            if worker.table.is_open:
+                self._undecided = True
+            else:
+                self._run(number, -1, now, actions)
 
     def _woke(self, event: Woke, now: float, actions: list[Action]) -> None:
         del event, actions
@@ -265,7 +285,7 @@ class Scheduler:
         for number in self._in_order():
             worker = self._workers[number]
             while worker.running is None and (len(self._workers) == 1 or self._may_run()):
-                if not self._queued:
+                if not self._queued and not worker.table.is_open:
                     if worker.table.entries:
                         self._run(number, -1, now, actions)
                     break
@@ -274,12 +294,9 @@ class Scheduler:
                     self._start(worker, decision, now)
                     self._run(number, -1, now, actions)
                 elif isinstance(decision, GoOn):
-                    self._run(number, decision.place, now, actions)
+                    self._run(number, decision.place, now, actions, decision.requests)
                 elif isinstance(decision, Shed):
-                    for i in decision.requests:
-                        request = self._lanes[decision.model].queue[i]
-                        self._dequeue(request)
-                        self._end(request, Outcome.EXPIRED, now, actions)
+                    self._shed(worker, decision, now, actions)
                 else:
                     until = min(decision.until, inf if until is None else until)
                     break
@@ -294,6 +311,19 @@ class Scheduler:
 
     def _may_run(self) -> bool:
         return sum([worker.running is not None for worker in self._workers]) < self._at_once
+
+    def _shed(self, worker: Worker, decision: Shed, now: float, actions: list[Action]) -> None:
+        for i in decision.requests:
+            request = self._live[i]
+            if request.state is State.QUEUED:
+                self._dequeue(request)
+                self._end(request, Outcome.EXPIRED, now, actions)
+                continue
+            batch = next(entry for entry in worker.table.entries if i in entry.members)
+            del batch.members[i]
+            self._end(request, Outcome.EXPIRED, now, actions, batch.stage - 1)
+            if not batch.members:
+                worker.table.settle(batch, now)
 
     def _start(self, worker: Worker, launch: Launch, now: float) -> None:
         lane = self._lanes[launch.model]
@@ -340,9 +370,9 @@ class Scheduler:
         found = self._live.get(request)
         return found is not None and found.state is State.QUEUED
 
-    def _run(self, number: int, place: int, now: float, actions: list[Action]) -> None:
+    def _run(self, number: int, place: int, now: float, actions: list[Action], chosen: Sequence[int] = ()) -> None:
         worker = self._workers[number]
-        batch = worker.running = worker.table.pick(place)
+        batch = worker.running = worker.table.pick(place, chosen)
         requests, slots = batch.told()
         rows = batch.padded or (0 if self._compact else batch.rows)
         worker.launched = rows or len(requests), now

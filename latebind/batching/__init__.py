@@ -5,6 +5,7 @@ from collections.abc import Callable
 from latebind.batching.continuous import Cellular, Continuous
 from latebind.batching.elastic import Elastic
 from latebind.batching.graph import GraphBatching
+from latebind.batching.late import Late
 from latebind.batching.lazy import Lazy, Oracle
 from latebind.batching.lazy_plus import LazyPlus
 from latebind.batching.queues import DeepestFirst
@@ -25,6 +26,7 @@ POLICIES: dict[str, Callable[[PolicyConfig], BatchPolicy]] = {
     "lazy+": LazyPlus,
     "queues": DeepestFirst,
     "elastic": Elastic,
+    "late": Late,
 }
 
 

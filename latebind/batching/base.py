@@ -8,6 +8,8 @@ from latebind.domain.config import PolicyConfig
 class Stacked:
     """Work in a stack, batches no larger than configured."""
 
+    counts_exits = False
+
     def __init__(self, config: PolicyConfig) -> None:
         self._config = config
 

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
 
-from latebind.batching.pace import Pace
+from latebind.batching.exits import Exits, sizes
+from latebind.batching.pace import CHANGED, Pace
 from latebind.domain.costs import ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
 
 NEARLY = 1.02  # times the least seconds a request
-CHANGED = 0.1  # share by which the cost of a launch has changed when the largest batch is worked out anew
-SLOWER = 0.02  # share by which all launches have, likewise for rates
 TYPICAL_STEPS = 20  # of an input
 
 
@@ -30,11 +29,12 @@ class Estimate:
         self.mean_outputs = round(sum(lengths) / len(lengths))
         self.decoder = next((i for i in range(spec.stages) if spec.kind(i) is StageKind.DECODER), None)
         self.pace = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(spec.stages)))
+        self.exits = Exits(spec, costs, self.pace)
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
         self._worth_at = 0.0  # what a launch cost when that was worked out
         self._answered: dict[int, Answered] = {}
-        self._answered_at = 1.0, 0.0  # factor and launch, likewise
+        self._answered_at = 0  # how often the pace had changed, likewise
         self._once, self._encoders, self._decoders = (
             _sums([float(spec.kind(i) is kind) for i in range(spec.stages)]) for kind in StageKind
         )
@@ -110,15 +110,13 @@ class Estimate:
 
     def answered(self, most: int) -> "Answered":
         """Return how many requests a second are answered in batches of 1, 2, 4, ... and `most`."""
-        now, then = self.pace, self._answered_at
-        if abs(now.factor - then[0]) > SLOWER * then[0] or abs(now.launch - then[1]) > CHANGED * abs(then[1]):
+        if self.pace.changes != self._answered_at:
             self._answered.clear()
-            self._answered_at = now.factor, now.launch
+            self._answered_at = self.pace.changes
         found = self._answered.get(most)
         if found is None:
             inputs = TYPICAL_STEPS if self._spec.kinds else 1
-            sizes = [*(1 << exponent for exponent in range((most - 1).bit_length())), most]
-            rates = [(batch, batch / self.whole(batch, inputs, self.mean_outputs)) for batch in sizes]
+            rates = [(batch, batch / self.whole(batch, inputs, self.mean_outputs)) for batch in sizes(most)]
             found = self._answered[most] = Answered(rates, max(rates, key=lambda one: one[1])[0])
         return found
 

@@ -12,7 +12,7 @@ from latebind.batching.base import Stacked
 from latebind.batching.request import Request
 from latebind.batching.slack import Profiled
 from latebind.batching.table import SubBatch
-from latebind.batching.view import Decision, GoOn, ModelView, Shed, WorkView, launch
+from latebind.batching.view import Decision, GoOn, ModelView, Shed, Wait, WorkView, launch
 from latebind.domain.config import PolicyConfig
 from latebind.domain.model import StageKind
 
@@ -43,9 +43,15 @@ class LazyPlus(Stacked):
             return self._at_a_boundary(view, now)
         some = [model for model in view.models if model.queue]
         model = min(some, key=lambda model: model.queue.urgent(1)[0].deadline)
-        most = min(super().batch_limit(model), view.granularity, len(model.queue))
+        most = self._share(view, model)
+        if not most:
+            return Wait()
         batch = pick(model, quickest(model, most, now))
         return self._shed(model, batch, len(batch), now) or launch(model, batch)
+
+    def _share(self, view: WorkView, model: ModelView) -> int:
+        """Return the most that a worker without work may begin."""
+        return min(super().batch_limit(model), view.granularity, len(model.queue))
 
     def _shed(self, model: ModelView, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:
         """Return who cannot be in time in a batch of so many `together` that would start now, if anybody.

@@ -6,6 +6,8 @@ and each launch takes a while whatever its batch (`launch`): the core was idle, 
 
 LATEST = 1 / 32  # how much the latest launch counts in an average; the first ones more, as one of all so far
 DOUBT = 0.1  # as a share of what launches take: so far apart must they be to tell the factor from the launch
+SLOWER = 0.02  # share by which all launches take longer or shorter when what follows is worked out anew
+CHANGED = 0.1  # share by which what a launch costs has changed, likewise
 NOTHING = 1e-6  # seconds: less than that is rounding
 
 
@@ -19,6 +21,8 @@ class Pace:
         self.factor = 1.0
         self.launch = 0.0
         self.known = False  # whether anything has differed
+        self.changes = 0  # how often so much that what has followed from it is to be worked out anew
+        self._then = 1.0, 0.0  # factor and launch at the last of them
         self._least = least
         self._heard = 1  # launches, and what the profile says
         self._expected = self._seen = 0.0  # averages
@@ -42,3 +46,7 @@ class Pace:
         if doubt:
             self.factor = max(0.1, (self._covariance + doubt) / (self._variance + doubt))
         self.launch = max(self._least, self._seen - self.factor * self._expected)
+        factor, launch = self._then
+        if abs(self.factor - factor) > SLOWER * factor or abs(self.launch - launch) > CHANGED * abs(launch):
+            self.changes += 1
+            self._then = self.factor, self.launch

@@ -41,9 +41,15 @@ class Queue(Mapping[int, Request]):
         """Return the `count` requests that have waited longest."""
         return list(islice(self._requests.values(), max(0, count)))
 
-    def urgent(self, count: int) -> list[Request]:
-        """Return the `count` requests whose deadlines come first."""
-        return [self._requests[number] for _, number in self._deadlines[: max(0, count)]]
+    @property
+    def latest(self) -> float:
+        """The last of all deadlines; the queue must not be empty."""
+        return self._deadlines[-1][0]
+
+    def urgent(self, count: int, *, due: float = -inf) -> list[Request]:
+        """Return the `count` requests whose deadlines come first, of those that are due at `due` or later."""
+        first = 0 if due == -inf else bisect_left(self._deadlines, (due, -1))
+        return [self._requests[number] for _, number in self._deadlines[first : first + max(0, count)]]
 
     def alike(self, count: int) -> list[Request]:
         """Return the most urgent request and with it, of the next ones, those whose inputs are about as long.

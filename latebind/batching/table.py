@@ -4,6 +4,7 @@ A stack: the newest runs until it has caught up with the one below it, and both 
 same work otherwise: whoever is at a stage waits there for others, and any stage may run next.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from latebind.batching.request import Request
@@ -99,9 +100,14 @@ class BatchTable:
         self.entries.append(batch)
         self.settle(batch, now)
 
-    def pick(self, place: int) -> SubBatch:
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a choice of what goes on where nobody waits to begin."""
+        return False
+
+    def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
         """Return what runs next: the top, whichever place is named."""
-        del place
+        del place, requests
         return self.top
 
     def settle(self, moved: SubBatch, now: float) -> None:
@@ -134,8 +140,9 @@ class StageQueues(BatchTable):
         self.entries.append(batch)
         self.settle(batch, now)
 
-    def pick(self, place: int) -> SubBatch:
+    def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
         """Return the one at `place` of the entries."""
+        del requests
         return self.entries[place]
 
     def settle(self, moved: SubBatch, now: float) -> None:
@@ -149,4 +156,42 @@ class StageQueues(BatchTable):
             if other is not moved and moved.meets(other) and len(other.members) + len(moved.members) <= limit:
                 other.absorb(moved)
                 self.entries.remove(moved)
+                return
+
+
+class StagePools(BatchTable):
+    """Whoever comes to a stage joins those who rest there, and any of them may go on from it together.
+
+    The last entry is the newest, as in a stack; where all of it goes on each time, this is one.
+    """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more than one rest, who need not go on together."""
+        entries = self.entries
+        return len(entries) > 1 or (len(entries) == 1 and len(entries[0].members) > 1)
+
+    def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
+        """Return the one at `place` of the entries, or these members of it as one of their own."""
+        pool = self.entries[place]
+        if not requests or len(requests) == len(pool.members):
+            return pool
+        chosen = SubBatch(pool.spec, {i: pool.members.pop(i) for i in requests}, pool.stage, pool.step)
+        chosen.preempted = pool.preempted
+        self.entries.append(chosen)
+        return chosen
+
+    def settle(self, moved: SubBatch, now: float) -> None:
+        """Drop one that is empty; have one that has moved join those who rest where it has come to."""
+        if not moved.members:
+            self.entries.remove(moved)
+            if self.entries:
+                self._resume(now)
+            return
+        for other in self.entries:
+            if other is not moved and moved.meets(other):
+                self.entries.remove(moved)
+                if other is self.top:
+                    self._resume(now)
+                other.absorb(moved)
                 return

@@ -47,6 +47,11 @@ class WorkView:
         """The requests that all workers have begun: Ebird's CurInf (table II)."""
         return sum([len(entry.members) for view in self.crew for entry in view.entries])
 
+    @property
+    def resting(self) -> int:
+        """The requests that the worker has begun."""
+        return sum([len(entry.members) for entry in self.entries])
+
     def begun(self, model: ModelView) -> int:
         """Return how many requests of a model the worker has begun: they will be one batch, within its limit."""
         return sum([len(entry.members) for entry in self.entries if entry.spec is model.spec])
@@ -75,14 +80,18 @@ def launch(model: ModelView, requests: Iterable[Request]) -> Launch:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Let no one in; run the sub-batch at `place` of the entries, of a stack always the top."""
+    """Let no one in; run the sub-batch at `place` of the entries, of a stack always the top.
+
+    Where `requests` are named, only they go on, and the others of that sub-batch wait where they are.
+    """
 
     place: int = -1
+    requests: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """Tell these waiting requests of `model` that they cannot be in time, then ask again."""
+    """Tell these requests of `model`, which wait or rest at a boundary, that they cannot be in time, then ask again."""
 
     model: str
     requests: tuple[int, ...]
@@ -99,7 +108,12 @@ Decision = Launch | GoOn | Shed | Wait
 
 
 class BatchPolicy(Protocol):
-    """Decides who runs together. A policy is a pure function of the view and the time."""
+    """Decides who runs together. A policy is a pure function of the view and the time.
+
+    Where it `counts_exits`, learned caches count in what a request is taken to need when it comes.
+    """
+
+    counts_exits: bool
 
     def batch_limit(self, model: ModelView) -> int:
         """Return the largest batch that this policy ever forms for `model`."""
@@ -108,4 +122,7 @@ class BatchPolicy(Protocol):
         """Return an empty table for one worker, whose batches are no larger than that."""
 
     def decide(self, view: WorkView, now: float) -> Decision:
-        """Say what a worker does that is free at `now`, or at a stage boundary; at least one request waits."""
+        """Say what a worker does that is free at `now`, or at a stage boundary.
+
+        At least one request waits, or the table is open to a choice.
+        """

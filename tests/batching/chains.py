@@ -1,6 +1,6 @@
 """Small models for tests of who runs when: stages of one second each, so that seconds count stages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
@@ -20,10 +20,12 @@ def chain(
     max_batch: int = 64,
     curve: Curve = FLAT,
     output_steps: tuple[int, ...] = (1,),
+    hit_rates: Mapping[int, float] | None = None,
 ) -> ServedModel:
-    """A model of such stages, each of which takes what `curve` says."""
+    """A model of such stages, each of which takes what `curve` says; a share of requests leaves at some."""
     spec = ModelSpec(name, "1", (VECTOR,), (VECTOR,), len(kinds), max_batch, kinds=kinds)
-    return ServedModel(spec, ModelCosts((curve,) * len(kinds), output_steps=output_steps), 1000)
+    costs = ModelCosts((curve,) * len(kinds), hit_rates=dict(hit_rates or {}), output_steps=output_steps)
+    return ServedModel(spec, costs, 1000)
 
 
 def config(policy: PolicyConfig, *models: ServedModel, workers: int = 1) -> SchedulerConfig:

@@ -1,0 +1,170 @@
+"""What learned caches let a scheduler hope for: how many answers come in how many seconds, from any stage on."""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+
+from latebind.batching.pace import Pace
+from latebind.domain.costs import ModelCosts
+from latebind.domain.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """So many `answers` are expected after so many seconds of a batch that goes on from a stage."""
+
+    answers: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """The answers a second."""
+        return self.answers / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What a request costs a worker until somebody may leave, in batches of up to so many: by size, and at the least.
+
+    `enough` is the smallest batch that costs nearly that. `answered` are the requests a second that the whole model
+    answers where all batches are of the size that is best for it.
+    """
+
+    by_size: list[tuple[int, float]]
+    least: float
+    enough: int
+    answered: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """The share of requests that have their answer after so many seconds, ascending."""
+
+    seconds: list[float]
+    shares: list[float]
+
+    def within(self, slack: float) -> float:
+        """Return the share that has its answer within `slack`."""
+        place = bisect_right(self.seconds, slack)
+        return self.shares[place - 1] if place else 0.0
+
+    def least_slack(self, share: float) -> float:
+        """Return the seconds within which at least this share has its answer."""
+        return self.seconds[min(bisect_left(self.shares, share), len(self.seconds) - 1)] if share > 0.0 else 0.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """What has been worked out at one pace."""
+
+    changes: int = 0
+    prospects: dict[tuple[int, int], list[Prospect]] = field(default_factory=dict)
+    best: dict[tuple[int, int], Prospect] = field(default_factory=dict)
+    shares: dict[tuple[int, int], Shares] = field(default_factory=dict)
+    chances: dict[int, Chances] = field(default_factory=dict)
+
+
+NEARLY = 1.02  # times the least seconds a request
+
+
+class Exits:
+    """Who leaves where, by the hit rates of a model whose stages all run once. Seconds are as launches take by now.
+
+    Hit rates are shares of all requests, from samples that ran the whole chain: correlated hits are counted right.
+    """
+
+    def __init__(self, spec: ModelSpec, costs: ModelCosts, pace: Pace) -> None:
+        self._spec = spec
+        self._costs = costs
+        self._pace = pace
+        self.alive = alive(spec, costs)
+        self._ends = [i for i in range(spec.stages) if costs.hit_rates.get(i, 0.0) > 0.0 or i + 1 == spec.stages]
+        self._known = _Known()
+
+    @property
+    def some(self) -> bool:
+        """Whether anybody leaves early."""
+        return len(self._ends) > 1
+
+    def next(self, stage: int, batch: int) -> Prospect:
+        """Return what comes of a batch that goes on from before `stage` until somebody may leave."""
+        return self._prospects(stage, batch)[0]
+
+    def best(self, stage: int, batch: int) -> Prospect:
+        """Return the same up to that later place at which the answers a second are the most.
+
+        That is the index of Gittins (1979): to work where it is the greatest keeps the sum of waiting the least, where
+        jobs end at random and nothing is lost by leaving one for another.
+        """
+        found = self._now().best.get((stage, batch))
+        if found is None:
+            found = max(self._prospects(stage, batch), key=lambda prospect: prospect.rate)
+            self._known.best[stage, batch] = found
+        return found
+
+    def all(self, stage: int, batch: int) -> Prospect:
+        """Return what comes of a batch that goes on to the end, losing those who leave."""
+        return self._prospects(stage, batch)[-1]
+
+    def shares(self, stage: int, most: int) -> Shares:
+        """Return what requests at a stage cost in batches of 1, 2, 4, ... and `most`."""
+        found = self._now().shares.get((stage, most))
+        if found is None:
+            by_size = [(size, self.next(stage, size).seconds / size) for size in sizes(most)]
+            least = min(seconds for _, seconds in by_size)
+            enough = next(size for size, seconds in by_size if seconds <= NEARLY * least)
+            answered = max(self.all(0, size).rate for size in sizes(most))
+            found = self._known.shares[stage, most] = Shares(by_size, least, enough, answered)
+        return found
+
+    def chances(self, batch: int) -> Chances:
+        """Return how likely answers are in time in a batch that begins now and goes through."""
+        found = self._now().chances.get(batch)
+        if found is None:
+            prospects = self._prospects(0, batch)
+            seconds, shares = [one.seconds for one in prospects], [one.answers / batch for one in prospects]
+            found = self._known.chances[batch] = Chances(seconds, shares)
+        return found
+
+    def _prospects(self, stage: int, batch: int) -> list[Prospect]:
+        """Return one for each place at which somebody may leave. Later stages run as many as are left on average."""
+        found = self._now().prospects.get((stage, batch))
+        if found is None:
+            found, seconds = [], 0.0
+            for i in range(stage, self._spec.stages):
+                left = max(1, round(batch * self.alive[i] / self.alive[stage]))
+                seconds += self._pace.factor * self._costs.step(i, left) + self._pace.launch
+                if i in self._ends:
+                    found.append(Prospect(batch * (1.0 - self.alive[i + 1] / self.alive[stage]), seconds))
+            self._known.prospects[stage, batch] = found
+        return found
+
+    def _now(self) -> _Known:
+        """Forget what was worked out where launches take longer or shorter by now."""
+        if self._pace.changes != self._known.changes:
+            self._known = _Known(self._pace.changes)
+        return self._known
+
+
+def sizes(most: int) -> list[int]:
+    """Return the batch sizes that are compared: 1, 2, 4, ... and the largest."""
+    return [*(1 << exponent for exponent in range((most - 1).bit_length())), most]
+
+
+def alive(spec: ModelSpec, costs: ModelCosts) -> list[float]:
+    """Return which share of requests runs each stage, and 0 behind the last."""
+    shares = [1.0]
+    for stage in range(spec.stages - 1):
+        shares.append(max(1e-6, shares[-1] - costs.hit_rates.get(stage, 0.0)))
+    return [*shares, 0.0]
+
+
+def refilling_gains(spec: ModelSpec, costs: ModelCosts, batch: int) -> float:
+    """Return how many times more requests a second are answered at most where all stages run full batches.
+
+    Against batches that begin with so many requests and only shrink: sum_s c_s(B S_s) / sum_s S_s c_s(B), S_s being the
+    share of requests that run stage s and c_s(n) the seconds of n requests.
+    """
+    shares = alive(spec, costs)[:-1]
+    shrinking = sum(costs.step(i, max(1, round(batch * share))) for i, share in enumerate(shares))
+    full = sum(share * costs.step(i, batch) for i, share in enumerate(shares))
+    return shrinking / full

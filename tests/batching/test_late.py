@@ -1,0 +1,117 @@
+"""The joint policy: who goes on with whom where learned caches let some leave; its parents where it has less."""
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from latebind.batching.exits import alive, refilling_gains
+from latebind.domain.actions import Outcome
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve
+from latebind.simulation.driver import Simulator
+from latebind.simulation.workloads import Arrival, poisson
+from tests.batching.chains import DECODER, FLAT, STATIC, Timeline, chain
+
+LINEAR = Curve((1, 64), (1.0, 64.0))
+HALF_STEEP = Curve((1, 16), (1.0, 8.0))
+EARLY = {0: 0.7}  # most leave behind the first stage
+
+
+def played(
+    model: ServedModel, calls: Sequence[Arrival], *, shed: bool = False, max_batch: int = 0
+) -> tuple[Timeline, dict[int, tuple[float, Outcome]]]:
+    """Return what ran when, and when and how each request ended, counted from 1."""
+    timeline = Timeline(SchedulerConfig((model,), 1, PolicyConfig("late", max_batch, shed=shed)))
+    records = timeline.run(calls)
+    return timeline, {record.request + 1: (record.ended, record.outcome) for record in records}
+
+
+def call(time: float, leaves_at: int, *, allowed: float = 1e3) -> Arrival:
+    return Arrival(time, "net", allowed, leaves_at)
+
+
+def mean(
+    model: ServedModel, policy: PolicyConfig, crew: tuple[int, ...] = (), *, rate: float
+) -> list[tuple[int, float]]:
+    """Return when each of 300 requests ended, and who it was."""
+    simulator = Simulator(SchedulerConfig((model,), max(1, len(crew)), policy, crew))
+    calls = list(poisson(model, rate=rate, requests=300, allowed=50.0, random=Random(3)))
+    return [(record.request, record.ended) for record in simulator.run(calls)]
+
+
+@pytest.mark.parametrize("curve", [FLAT, HALF_STEEP, LINEAR])
+@pytest.mark.parametrize("kinds", [(STATIC, STATIC, STATIC), (STATIC, DECODER)])
+def test_with_one_worker_and_no_learned_caches_it_is_lazy_plus(curve: Curve, kinds: tuple[object, ...]) -> None:
+    model = chain(*kinds, curve=curve, max_batch=16)  # type: ignore[arg-type]
+    for rate in (0.1, 0.4, 2.0):
+        assert mean(model, PolicyConfig("late"), rate=rate) == mean(model, PolicyConfig("lazy+"), rate=rate)
+
+
+def test_with_one_stage_and_workers_of_several_sizes_it_fills_them_as_elastic_batching_does() -> None:
+    model, crew = chain(STATIC, max_batch=16), (1, 1, 2, 4, 8, 16)
+    timeline = Timeline(SchedulerConfig((model,), len(crew), PolicyConfig("late"), crew))
+    timeline.run([Arrival(0.0, "net", 1e3, 0, rows=12)])
+    assert [len(requests) for _, _, requests in timeline.ran] == [8, 4]
+
+
+def test_it_leaves_nobody_waiting_for_a_small_worker_while_a_large_one_rests() -> None:
+    model, crew = chain(STATIC, max_batch=16), (1, 1, 2, 4, 8, 16)
+    for rate in (0.5, 3.0, 9.0):
+        late, elastic = (mean(model, PolicyConfig(name, shed=False), crew, rate=rate) for name in ("late", "elastic"))
+        assert sum(ended for _, ended in late) <= sum(ended for _, ended in elastic)
+
+
+def test_with_batches_of_one_exits_are_worth_what_they_are_alone() -> None:
+    model = chain(STATIC, STATIC, STATIC, hit_rates=EARLY)
+    ends = played(model, [call(0.0, 0), call(10.0, 2), call(20.0, 0)], max_batch=1)[1]
+    assert [ends[i][0] for i in (1, 2, 3)] == [1.0, 13.0, 21.0]
+
+
+def test_newcomers_are_asked_before_a_miss_goes_deep() -> None:
+    timeline, ends = played(chain(STATIC, *(STATIC,) * 4, curve=LINEAR, hit_rates=EARLY), [call(0.0, 4), call(0.5, 0)])
+    assert timeline.ran[:3] == [(0.0, 0, (1,)), (1.0, 0, (2,)), (2.0, 1, (1,))]
+    assert ends[2][0] == 2.0
+
+
+def test_misses_go_on_one_by_one_where_that_is_as_quick_and_together_where_it_is_quicker() -> None:
+    calls = [call(0.0, 2), call(0.5, 2), call(0.5, 2)]
+    linear, flat = (
+        played(chain(STATIC, STATIC, STATIC, curve=curve, hit_rates=EARLY), calls)[0].ran for curve in (LINEAR, FLAT)
+    )
+    assert {len(requests) for _, stage, requests in linear if stage} == {1}
+    assert [requests for _, stage, requests in flat if stage] == [(1, 2, 3), (1, 2, 3)]
+
+
+def test_a_full_pool_goes_on_though_newcomers_would_be_quicker() -> None:
+    model = chain(STATIC, *(STATIC,) * 4, curve=FLAT, max_batch=2, hit_rates=EARLY)
+    timeline, _ = played(model, [call(0.0, 4), call(0.1, 4), *(call(0.2, 0) for _ in range(9))])
+    assert timeline.ran[2][1:] == (1, (1, 2))
+
+
+def test_who_would_be_late_otherwise_goes_first_where_that_costs_nobody_an_answer() -> None:
+    calls = [call(0.0, 4, allowed=5.5), call(0.5, 0)]
+    timeline, ends = played(chain(STATIC, *(STATIC,) * 4, curve=LINEAR, hit_rates=EARLY), calls)
+    assert [stage for _, stage, requests in timeline.ran if requests == (1,)] == [0, 1, 2, 3, 4]
+    assert ends[1][0] == 5.0
+
+
+def test_who_rests_and_cannot_be_in_time_any_more_is_told() -> None:
+    model = chain(STATIC, *(STATIC,) * 4, curve=LINEAR, hit_rates=EARLY)
+    _, ends = played(model, [call(0.0, 4, allowed=4.5), call(0.5, 4, allowed=20.0)], shed=True)
+    assert ends[1][1] is Outcome.EXPIRED
+    assert ends[1][0] < 4.5
+    assert ends[2][1] is Outcome.ANSWERED
+
+
+def test_somebody_with_time_for_the_first_exit_alone_is_not_refused() -> None:
+    model = chain(STATIC, STATIC, STATIC, hit_rates=EARLY)
+    assert played(model, [call(0.0, 0, allowed=1.5)], shed=True)[1] == {1: (1.0, Outcome.ANSWERED)}
+
+
+def test_refilling_gains_nothing_on_a_linear_curve_and_the_saved_work_on_a_flat_one() -> None:
+    rates = {0: 0.5, 1: 0.25}
+    flat, linear = (chain(STATIC, STATIC, STATIC, curve=curve, hit_rates=rates) for curve in (FLAT, LINEAR))
+    assert alive(flat.spec, flat.costs) == [1.0, 0.5, 0.25, 0.0]
+    assert refilling_gains(linear.spec, linear.costs, 16) == pytest.approx(1.0)
+    assert refilling_gains(flat.spec, flat.costs, 16) == pytest.approx(3 / 1.75)

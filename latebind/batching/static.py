@@ -1,4 +1,7 @@
-"""Graph batching with batches of one size: whoever is missing is made up for by dummies (Ebird, section III-A)."""
+"""Graph batching with batches of one size: whoever is missing is made up for by dummies (Ebird, section III-A).
+
+A baseline for simulations: workers of the live engine compute the rows that they have.
+"""
 
 from dataclasses import replace
 

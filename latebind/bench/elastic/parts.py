@@ -9,10 +9,12 @@ import numpy as np
 from latebind.bench.elastic.sides import (
     ELASTIC,
     EVALUATED,
+    LATE,
     NO_WAIT,
     OPTIMAL,
     PAPERS_WINDOW,
     PARTS,
+    POOL_WORKERS,
     POOL_ZERO,
     STATIC,
     Kind,
@@ -107,10 +109,10 @@ def parts_throughput(plan: Plan, progress: Progress) -> Found:
 
 
 def rising(plan: Plan, capacity: float, progress: Progress) -> list[Result]:
-    """Run the policies of figure 2, and two more, on ResNet-152 while the load rises."""
+    """Run the policies of figure 2, and those with a pool, on ResNet-152 while the load rises."""
     steps = Steps(tuple((share * capacity, STEP) for share in RISING))
     papers = tuple(side for side in (*OPTIMAL, *STATIC) if side.window == PAPERS_WINDOW)
-    sides = (NO_WAIT, *papers, POOL_ZERO, ELASTIC)
+    sides = (NO_WAIT, *papers, POOL_ZERO, *POOL_WORKERS, ELASTIC, *LATE)
     return plan.run([Task(PAPERS_NETWORK, side, steps, plan.chip) for side in sides], progress)
 
 

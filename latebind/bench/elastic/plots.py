@@ -6,11 +6,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from latebind.bench.elastic.parts import Found, Split
-from latebind.bench.elastic.report import BASELINES, PHASES, best, grouped, mean_latencies
-from latebind.bench.elastic.sides import Kind
+from latebind.bench.elastic.report import BASELINES, OURS, PHASES, best, grouped, mean_latencies
 from latebind.bench.elastic.simulated import QOS, Result
 
-DRAWN = (*BASELINES, Kind.ELASTIC)
+DRAWN = (*BASELINES, *OURS)
 
 
 def rising_figure(runs: Sequence[Result]) -> go.Figure:

@@ -11,7 +11,8 @@ from latebind.bench.statistics import ratio_of_means
 
 Row = dict[str, object]
 Rows = list[Row]
-BASELINES = (Kind.OPTIMAL, Kind.NO_WAIT, Kind.POOL_ZERO)
+BASELINES = (Kind.OPTIMAL, Kind.NO_WAIT, Kind.POOL_ZERO, Kind.POOL_WORKERS)
+OURS = (Kind.ELASTIC, Kind.LATE)
 WHOLE = slice(None)
 PHASES = {"low": slice(0, AT_LOW), "high": slice(AT_LOW, None)}
 
@@ -21,7 +22,7 @@ def throughput_rows(found: Found) -> Rows:
     rows: Rows = []
     for network, sides in found.items():
         row: Row = {"network": network}
-        for kind in (*BASELINES, Kind.STATIC, Kind.ELASTIC):
+        for kind in (*BASELINES, Kind.STATIC, *OURS):
             row[str(kind)] = _told(*best(sides, kind, max), "{:.0f}")
         rows.append(row)
     return rows
@@ -47,7 +48,7 @@ def burst_rows(runs: Sequence[Result]) -> Rows:
     for phase, part in PHASES.items():
         for network, sides in mean_latencies(runs, part).items():
             row: Row = {"network": network, "load": phase}
-            for kind in (*BASELINES, Kind.ELASTIC):
+            for kind in (*BASELINES, *OURS):
                 row[str(kind)] = _told(*best(sides, kind, min), "{:.1f}", 1e3)
             rows.append(row)
     return rows
@@ -85,7 +86,7 @@ def day_rows(runs: Sequence[Result]) -> Rows:
     rows: Rows = []
     every = grouped(runs)
     for network, means in mean_latencies(runs).items():
-        for kind in (*BASELINES, Kind.ELASTIC):
+        for kind in (*BASELINES, *OURS):
             side, seconds = best(means, kind, min)
             latencies = np.concatenate(every[network][side])
             rows.append(
@@ -181,5 +182,5 @@ def grouped(runs: Sequence[Result]) -> dict[str, dict[Side, list[Seconds]]]:
 
 
 def _told(side: Side, figures: Seconds, form: str, times: float = 1.0) -> str:
-    window = f" ({side.window * 1e3:g} ms)" if side.window else ""
-    return form.format(figures.mean() * times) + window
+    setting = f" ({side.setting})" if side.setting else ""
+    return form.format(figures.mean() * times) + setting

@@ -62,7 +62,8 @@ def elastic(
     """Simulate Ebird's evaluation: six networks on a Titan RTX, batches of 32, 99 % of answers within 200 ms.
 
     Elastic batches (algorithm 1 with workers of 1, 1, 2, 4, 8 and 16, a pool of inputs on the card) against batches
-    made on the host (no wait, the best of six windows, padded), and against no wait with the pool and one worker.
+    made on the host (no wait, the best of six windows, padded), and against no wait with the pool, by one worker and by
+    2 or 4 of any size, whichever is better; `late` stands beside them.
 
     The high load is what the best window carries. Where each figure of the card comes from, and what is assumed, is
     told in `latebind/simulation/chip.py`; nothing here is measured on a card.

@@ -20,7 +20,7 @@ from latebind.bench.elastic.sides import (
     Kind,
     Side,
 )
-from latebind.bench.elastic.simulated import Burst, Day, Result, Search, Seconds, Stable, Steps, Task, highest, run
+from latebind.bench.elastic.simulated import Burst, Day, Figures, Result, Search, Stable, Steps, Task, highest, run
 from latebind.bench.spread import Progress, spread
 from latebind.simulation.agenda import Agenda
 from latebind.simulation.chip import SIX, TITAN_RTX, Chip
@@ -34,7 +34,7 @@ LAUNCHES = (0.0, 0.001, 0.005, 0.010, 0.020, 0.040)  # seconds between two batch
 SPLIT = 256  # inferences, and copies (section VI-B)
 FAKE = (Product(128 * 9, 128, 28 * 28),) * 50  # FakeNet: a convolution 50 times (section VI-B); its shape is ours
 
-Found = Mapping[str, Mapping[Side, Seconds]]  # figures by network and side, one for each seed
+Found = Mapping[str, Mapping[Side, Figures]]  # figures by network and side, one for each seed
 
 
 @dataclass(frozen=True, slots=True)

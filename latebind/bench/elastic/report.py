@@ -6,7 +6,7 @@ import numpy as np
 
 from latebind.bench.elastic.parts import RISING, STEP, Found, Split
 from latebind.bench.elastic.sides import PAPERS_WINDOW, Kind, Side
-from latebind.bench.elastic.simulated import AT_LOW, QOS, Result, Seconds
+from latebind.bench.elastic.simulated import AT_LOW, QOS, Figures, Result
 from latebind.bench.statistics import ratio_of_means
 
 Row = dict[str, object]
@@ -146,19 +146,19 @@ def mean_latencies(runs: Sequence[Result], part: slice = WHOLE) -> Found:
 
 
 def best(
-    sides: Mapping[Side, Seconds], kind: Kind, choose: Callable[..., tuple[Side, Seconds]]
-) -> tuple[Side, Seconds]:
+    sides: Mapping[Side, Figures], kind: Kind, choose: Callable[..., tuple[Side, Figures]]
+) -> tuple[Side, Figures]:
     """Return the side of a kind whose mean over seeds is the least or the most (`choose`), and its figures."""
     return choose([pair for pair in sides.items() if pair[0].kind is kind], key=lambda pair: pair[1].mean())
 
 
-def more(sides: Mapping[Side, Seconds], ours: Kind, theirs: Kind) -> str:
+def more(sides: Mapping[Side, Figures], ours: Kind, theirs: Kind) -> str:
     """Write how much more one kind carries than another, with the interval over seeds."""
     ratio = ratio_of_means(best(sides, ours, max)[1], best(sides, theirs, max)[1], block=1, seed=0)
     return f"{ratio.value - 1.0:+.1%} [{100 * ratio.low - 100:+.1f}, {100 * ratio.high - 100:+.1f}]"
 
 
-def less(sides: Mapping[Side, Seconds], ours: Kind, theirs: Kind) -> str:
+def less(sides: Mapping[Side, Figures], ours: Kind, theirs: Kind) -> str:
     """Write how much less one kind takes than another, with the interval over seeds."""
     ratio = ratio_of_means(best(sides, ours, min)[1], best(sides, theirs, min)[1], block=1, seed=0)
     return f"{1.0 - ratio.value:.1%} [{100 - 100 * ratio.high:.1f}, {100 - 100 * ratio.low:.1f}]"
@@ -169,18 +169,18 @@ def mean_gain(found: Found, ours: Kind, theirs: Kind) -> float:
     return float(np.mean([_gain(sides, ours, theirs) for sides in found.values()]))
 
 
-def _gain(sides: Mapping[Side, Seconds], ours: Kind, theirs: Kind) -> float:
+def _gain(sides: Mapping[Side, Figures], ours: Kind, theirs: Kind) -> float:
     return float(best(sides, ours, max)[1].mean() / best(sides, theirs, max)[1].mean()) - 1.0
 
 
-def grouped(runs: Sequence[Result]) -> dict[str, dict[Side, list[Seconds]]]:
+def grouped(runs: Sequence[Result]) -> dict[str, dict[Side, list[Figures]]]:
     """Return latencies by network and side, a row for each seed."""
-    found: dict[str, dict[Side, list[Seconds]]] = {}
+    found: dict[str, dict[Side, list[Figures]]] = {}
     for run in runs:
         found.setdefault(run.task.network, {}).setdefault(run.task.side, []).append(run.latencies)
     return found
 
 
-def _told(side: Side, figures: Seconds, form: str, times: float = 1.0) -> str:
+def _told(side: Side, figures: Figures, form: str, times: float = 1.0) -> str:
     setting = f" ({side.setting})" if side.setting else ""
     return form.format(figures.mean() * times) + setting

@@ -21,7 +21,7 @@ WARM_UP = 0.05  # of the requests of a search: nobody is there when they come
 STEPS = 8  # of a search, each of which halves what is open
 TAIL = 99.0  # percent of latencies that must be within the target
 
-Seconds = NDArray[np.float64]
+Figures = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Result:
     """The latencies of a run in seconds, in the order of arrival."""
 
     task: Task
-    latencies: Seconds
+    latencies: Figures
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ assumed, and said to be:
   images a second in FP32): a forward pass is about a third of a step.
 * No layer takes less than `least`, the time to launch its operators one by one: 5 ms for ResNet-50, 16 for ResNet-152.
 * A batch uses, on average over its run, the share of the card that its arithmetic and its weights need. It has no
-  phases that use more or less. How several share it is one of two rules, between which the paper's text does not say:
-  it has kernels of one worker wait for those of another that fill the card (section VIII-D), which is nearer to the
-  second, and small batches end before large ones, which is nearer to the first.
+  phases that use more or less.
+* How several share it is one of two rules (`Sharing`). The paper's text does not say which is nearer: that kernels of
+  one worker wait for those of another that fill the card (section VIII-D) speaks for the second.
 * Copies run at `pcie` in either direction, also where a server does not lock its pages.
 * A server that batches on the host copies inputs into one tensor (figure 1) at `host`, and needs `launch` for all
   else between two batches (figure 3, whose axes are not in the text).
@@ -42,7 +42,7 @@ class Sharing(StrEnum):
 class Chip:
     """What a GPU and the way to it can do; the figures are those of a Titan RTX on PCIe 3.0. Seconds and bytes."""
 
-    flops: float = 16.3e12  # a second, FP32 (NVIDIA, Turing whitepaper)
+    flops: float = 16.3e12  # a second, FP32: 4,608 cores at 1.77 GHz (NVIDIA, data sheet)
     reached: float = 0.5  # of them
     memory: float = 672e9  # bytes a second (the same)
     least: float = 100e-6  # of a layer, assumed

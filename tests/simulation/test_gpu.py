@@ -165,12 +165,12 @@ def multiply_adds(name: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "published"),  # He et al. 2016, table 1; Canziani et al. 2016 for the others
+    ("name", "published"),  # He et al. 2016; for Inception-v4 half of the 24.6 GFLOPs of the Open Model Zoo
     [
         ("resnet50", 3.8e9),
         ("resnet101", 7.6e9),
         ("resnet152", 11.3e9),
-        ("vgg16", 15.5e9),
+        ("vgg16", 15.3e9),
         ("vgg19", 19.6e9),
         ("inception-v4", 12.3e9),
     ],

@@ -22,6 +22,12 @@ settings.register_profile("usual", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests for a GPU where there is none, with the reason in the report."""
+    if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device: torch finds none here")
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `chain`, four stages of convolutions, `words`, which raises past its list, and `backwards`."""

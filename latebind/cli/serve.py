@@ -48,6 +48,7 @@ def serve(
     cores: Annotated[str | None, typer.Option(help="Cores for the engine, as 1 or 2,3. Default: any.")] = None,
     slots: Annotated[int | None, typer.Option(help="Requests of a model that may be under way at once. 256.")] = None,
     backend: Annotated[str | None, typer.Option(help="Run stages on this backend, not on the one built for.")] = None,
+    device: Annotated[str | None, typer.Option(help="Compute on cpu, cuda or cuda:0. Default: cpu.")] = None,
     awake: Annotated[
         bool | None, typer.Option(help="Keep idle cores from sleeping: quicker at low load, more power. Needs root.")
     ] = None,
@@ -87,6 +88,7 @@ def serve(
                 "cores": None if cores is None else _cores(cores),
                 "slots": slots,
                 "backend": backend,
+                "device": device,
                 "awake": awake,
             },
             adaptation={

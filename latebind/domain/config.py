@@ -1,5 +1,6 @@
 """The one frozen tree of settings: read once, validated once, handed down in parts."""
 
+import re
 from dataclasses import dataclass, field
 
 import msgspec
@@ -7,6 +8,8 @@ import msgspec
 from latebind.domain.costs import ModelCosts
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
+
+DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +80,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `slots` is the number of requests of one model that may be anywhere between door and answer at once. `awake` keeps
     idle cores from sleeping. Where `granularities` are given, there is a worker for each, with batches no larger than
-    that; on a CPU no more of them run at once than cores divided by threads.
+    that; on a CPU no more of them run at once than cores divided by threads. Stages compute on `device`: cpu, cuda, or
+    cuda:0 and so on.
     """
 
     workers: int = 1
@@ -88,8 +92,11 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exits: bool = True
     backend: str | None = None
     awake: bool = False
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
+        if not DEVICE.fullmatch(self.device):
+            raise ConfigError(f"engine.device is {self.device!r}: give cpu, cuda, or cuda:0 for the first of several")
         for name, value in (("workers", self.workers), ("threads", self.threads), ("slots", self.slots)):
             if value < 1:
                 raise ConfigError(f"engine.{name} is {value}: give 1 or more")

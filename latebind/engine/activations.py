@@ -1,45 +1,74 @@
 """Activations between two stages: of the batch that ran last, and of those that others were let past."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from torch import Tensor, stack
 
 from latebind.domain.actions import Run
 
 
-class Activations:
-    """What one worker keeps. Rows belong to slots: what nobody asks for again goes when its slot is used again."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a stage takes, each tensor `(B, ...)`. The rows are those of `requests`, of whom some may have left."""
 
-    def __init__(self) -> None:
-        self._requests: tuple[int, ...] = ()  # that the last stage ran for
-        self._batch: Tensor | None = None  # its output, in memory that the stage will write to again
+    requests: tuple[int, ...]
+    tensors: tuple[Tensor, ...]
+
+    def places(self, wanted: tuple[int, ...]) -> Sequence[int]:
+        """Return which rows are those of the requests `wanted`, in their order."""
+        if wanted == self.requests:
+            return range(len(wanted))
+        places = {request: place for place, request in enumerate(self.requests)}
+        return [places[request] for request in wanted]
+
+
+class Activations:
+    """What one worker keeps. Rows belong to slots: what nobody asks for again goes when its slot is used again.
+
+    Where not `compact`, a batch goes on with all rows that it began with, until others are let past it.
+    """
+
+    def __init__(self, *, compact: bool = True) -> None:
+        self._compact = compact
+        self._batch: Batch | None = None  # output of the last stage, in memory that the stage will write to again
         self._last: Run | None = None
         self._rows: dict[tuple[str, int], Tensor] = {}  # of preempted batches, by model and slot
 
-    def keep(self, action: Run, batch: Tensor) -> None:
-        """Keep `(B, ...)`, what a stage has put out for the requests of `action`."""
-        self._last, self._requests, self._batch = action, action.requests, batch
+    def keep(self, action: Run, batch: Batch) -> None:
+        """Keep what a stage has put out; those of `action` are whom it is wanted for."""
+        self._last, self._batch = action, batch
 
     def forget(self) -> None:
         """Drop what the last stage has put out: nobody goes on with it."""
-        self._last, self._requests, self._batch = None, (), None
+        self._last, self._batch = None, None
 
     def put_aside(self) -> None:
-        """Copy what the last stage has put out, because another batch is to run."""
+        """Copy what the last stage has put out, because another batch is to run: no rows of those who have left.
+
+        Their slots may be those of others by now.
+        """
         if self._last is None or self._batch is None:
             return
-        for slot, row in zip(self._last.slots, self._batch.clone(), strict=True):
+        for slot, row in zip(self._last.slots, _rows_of(self._batch, self._last.requests), strict=True):
             self._rows[self._last.model, slot] = row
         self.forget()
 
-    def take(self, action: Run) -> Tensor:
-        """Return the activations of the requests of `action`: of those that have left there are none any more."""
-        if action.requests == self._requests and self._batch is not None:
-            batch = self._batch
-            self.forget()
-            return batch
-        if self._batch is not None and set(action.requests) <= set(self._requests):
-            places = {request: place for place, request in enumerate(self._requests)}
-            batch = self._batch[[places[request] for request in action.requests]]
-            self.forget()
-            return batch
-        self.put_aside()
-        return stack([self._rows.pop((action.model, slot)) for slot in action.slots])
+    def take(self, action: Run) -> Batch:
+        """Return the activations of the requests of `action`; of those that have left there may be some beside them."""
+        batch = self._batch
+        if batch is None or not set(action.requests) <= set(batch.requests):
+            self.put_aside()
+            rows = [self._rows.pop((action.model, slot)) for slot in action.slots]
+            return Batch(action.requests, (stack(rows),))
+        self.forget()
+        if self._compact and action.requests != batch.requests:
+            return Batch(action.requests, (_rows_of(batch, action.requests),))
+        return batch
+
+
+def _rows_of(batch: Batch, requests: tuple[int, ...]) -> Tensor:
+    """Return a copy of the activations of these requests, in their order."""
+    (activation,) = batch.tensors
+    places = batch.places(requests)
+    return activation.clone() if isinstance(places, range) else activation[places]

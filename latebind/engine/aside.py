@@ -13,6 +13,7 @@ from torch import Tensor
 
 from latebind.domain.actions import Run
 from latebind.domain.events import Exited
+from latebind.engine.unanswered import Unanswered
 from latebind.learned.head import Floats
 from latebind.learned.lookup import Lookup
 
@@ -36,7 +37,7 @@ class Aside:
         self._answers = answers
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lookups")
         self._answering = Lock()  # guards who is unanswered, and the rows of outputs of those
-        self._unanswered: dict[tuple[str, int], int] = {}  # which request, by model and slot
+        self._unanswered = Unanswered()
 
     def close(self) -> None:
         """Return when the last lookup has ended."""
@@ -45,8 +46,7 @@ class Aside:
     def begin(self, action: Run) -> None:
         """Hear who begins; whoever had a slot before has ended."""
         with self._answering:
-            for request, slot in zip(action.requests, action.slots, strict=True):
-                self._unanswered[action.model, slot] = request
+            self._unanswered.begin(action)
 
     def ask(self, lookup: Lookup, action: Run, activation: Tensor) -> None:
         """Ask `lookup` about the activation `(B, ...)` behind `action.stage`, which nobody else will change."""
@@ -56,7 +56,7 @@ class Aside:
     def ending(self, action: Run) -> Iterator[list[int]]:
         """Give the places in the batch of those whom the network is to answer; after that lookups answer nobody."""
         with self._answering:
-            yield [place for place in range(len(action.requests)) if self._take(action, place)]
+            yield [place for place in range(len(action.requests)) if self._unanswered.take(action, place)]
 
     def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> None:
         """Root of the thread's work: whatever goes wrong with a lookup is told, and the network answers."""
@@ -70,16 +70,8 @@ class Aside:
         rows, exited = self._answers[action.model], []
         with self._answering:
             for place in np.flatnonzero(hits).tolist():
-                if self._take(action, place):
+                if self._unanswered.take(action, place):
                     rows[action.slots[place]] = answers[place]
                     exited.append(action.requests[place])
         if exited:
             self.report(Exited(action.worker, action.stage, tuple(exited)))
-
-    def _take(self, action: Run, place: int) -> bool:
-        """Tell whether the request at this place is still to be answered, by whoever asks first."""
-        key = action.model, action.slots[place]
-        if self._unanswered.get(key) != action.requests[place]:
-            return False
-        del self._unanswered[key]
-        return True

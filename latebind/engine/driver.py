@@ -18,9 +18,10 @@ import torch
 from latebind.domain.actions import Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
-from latebind.domain.events import Event, Exited, StageDone, StageFailed, Woke
+from latebind.domain.events import Arrived, Event, Exited, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
 from latebind.engine.messages import pack_ended
+from latebind.engine.staging import Staging
 from latebind.engine.worker import Worker
 from latebind.scheduler import Scheduler
 
@@ -42,6 +43,7 @@ class Driver:
         listen: Callable[[float | None], list[Event] | None],
         wake: Callable[[], None],
         send: Callable[[bytes], None],
+        staging: Staging,
         log: EventLog | None = None,
     ) -> None:
         self._scheduler = Scheduler(config)
@@ -50,6 +52,7 @@ class Driver:
         self._listen = listen
         self._wake = wake
         self._send = send
+        self._staging = staging
         self._log = log
         self._deciding = Lock()  # guards the scheduler, the metrics, the log, the order of replies and the timer
         self._wake_time = inf
@@ -95,6 +98,9 @@ class Driver:
                 if events is None:
                     self._closed = True
                     continue
+                for event in events:
+                    if isinstance(event, Arrived):
+                        self._staging.arrived(event)
                 with self._deciding:
                     if time.monotonic() >= self._wake_time:
                         self._wake_time = inf
@@ -139,6 +145,7 @@ class Driver:
                         case Run():
                             runs.append(action)
                         case Reply(request, _, outcome, stage, waited, ran):
+                            self._staging.ended(request)
                             replies.append(pack_ended(request, outcome, stage, waited, ran))
                         case WakeAt(wake_at):
                             self._wake_time = wake_at

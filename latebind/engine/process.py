@@ -25,12 +25,15 @@ from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.awake import kept_awake
+from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import Driver
 from latebind.engine.messages import EventReader
 from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.slots import SlotMemory, file_bytes
+from latebind.engine.staging import HostStaging, Staging
 from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.learned.head import Head
+from latebind.program.device import HOST, find_device
 
 READ_BYTES = 1 << 16
 
@@ -64,9 +67,7 @@ class Engine:
         self._selector = selectors.DefaultSelector()
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
-        workers = [
-            [load_model(Path(path), order.engine) for path in order.directories] for _ in range(order.engine.workers)
-        ]
+        workers = _load(order)
         served = tuple(ServedModel(model.spec, model.costs, order.engine.slots) for model in workers[0])
         config = SchedulerConfig(served, order.engine.workers, order.policy)
         self._specs = tuple(model.spec for model in served)
@@ -81,7 +82,17 @@ class Engine:
             for model in workers[0]
             if model.lookups
         }
-        self._crew = [Worker({model.spec.name: model for model in models}, memory) for models in workers]
+        staging = _staging(order.engine, [spec.name for spec in self._specs], memory)
+        self._exit.callback(staging.close)
+        self._crew = [
+            Worker(
+                {model.spec.name: model for model in models},
+                memory,
+                stream=staging.stream(),
+                compact=order.policy.compact,
+            )
+            for models in workers
+        ]
         self._lines = b""
         self._take_up()
         self._reader = EventReader([spec.name for spec in self._specs])
@@ -91,6 +102,7 @@ class Engine:
             listen=self._listen,
             wake=self._wake,
             send=self._send,
+            staging=staging,
             log=log,
         )
         self._warn_of_shared_cores(order.engine, workers[0])
@@ -168,6 +180,21 @@ def _settle(config: EngineConfig) -> None:
     if config.cores:
         os.sched_setaffinity(0, config.cores)
     torch.set_num_threads(config.threads)
+
+
+def _load(order: EngineOrder) -> list[list[LoadedModel]]:
+    """Return the models of each worker: its own on the CPU, where stages may have buffers; the same on a device."""
+    paths = [Path(path) for path in order.directories]
+    first = [load_model(path, order.engine) for path in paths]
+    on_host = order.engine.device == HOST.type
+    others = range(1, order.engine.workers)
+    return [first, *([load_model(path, order.engine) for path in paths] if on_host else first for _ in others)]
+
+
+def _staging(config: EngineConfig, models: Sequence[str], memory: SlotMemory) -> Staging:
+    """Return what brings inputs to where stages compute, and answers back."""
+    device = find_device(config.device)
+    return HostStaging(models, memory) if device == HOST else DeviceStaging(models, memory, device)
 
 
 def _tell(control: socket.socket, message: object) -> None:

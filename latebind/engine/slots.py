@@ -28,10 +28,14 @@ class ModelSlots:
 
 
 class SlotMemory:
-    """Maps the shared file `fd`, large enough for it, as the slots of `models`; both processes see the same rows."""
+    """Maps the shared file `fd`, large enough for it, as the slots of `models`; both processes see the same rows.
+
+    `whole` is all of it, as bytes.
+    """
 
     def __init__(self, fd: int, models: Sequence[ModelSpec], slots: int) -> None:
         self._map = mmap.mmap(fd, file_bytes(models, slots))
+        self.whole = np.frombuffer(self._map, np.uint8)
         self._offset = 0
         self.models = tuple(
             ModelSlots(

@@ -1,24 +1,27 @@
 """Runs stages for one worker: gathers inputs from slots, keeps activations between stages, looks up, writes answers."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import ModelCosts
+from latebind.domain.errors import ConfigError
 from latebind.domain.events import Exited, StageDone
 from latebind.domain.model import ModelSpec
-from latebind.engine.activations import Activations
+from latebind.engine.activations import Activations, Batch
 from latebind.engine.aside import Aside
 from latebind.engine.slots import SlotMemory
+from latebind.engine.staging import HostStaging, Stream
+from latebind.engine.unanswered import Unanswered
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup, load_lookups
 from latebind.learned.stored import read_caches, with_caches
+from latebind.program.device import HOST, find_device
 from latebind.program.load import load_program
 from latebind.program.program import Program, profile_program
 from latebind.repository.directory import ModelDirectory
@@ -40,36 +43,48 @@ class LoadedModel:
 
 
 def load_model(path: Path, config: EngineConfig) -> LoadedModel:
-    """Load a model directory; a profile that was taken elsewhere is taken anew. Raises `RepositoryError`."""
+    """Load a model directory; a profile that was taken elsewhere is taken anew.
+
+    Raises `RepositoryError`, and `ConfigError` for a device or backend that is not there or cannot run this model.
+    """
     directory = ModelDirectory.open(path)
     if is_stored_sequence(directory):
+        if config.device != HOST.type:
+            raise ConfigError(f"{path} is a sequence model, not served on {config.device} yet: use --device cpu")
         sequence = load_sequence(directory, threads=config.threads, backend=config.backend)
         if not sequence.costs_fit:
             sequence = profile_sequence(sequence)
         warm_up(sequence)
         return LoadedModel(sequence.spec, sequence.costs, sequence, {}, directory)
-    program = load_program(directory, threads=config.threads, backend=config.backend)
+    device = find_device(config.device)
+    program = load_program(directory, threads=config.threads, backend=config.backend, device=device)
     if not config.exits:
         program = program.without_entry()
     if not program.costs_fit:
         program = profile_program(program)
     spec, costs = with_caches(program.spec, program.costs, read_caches(directory) if config.exits else None)
-    lookups = load_lookups(directory, backend=program.backend, threads=config.threads) if config.exits else {}
+    if not config.exits:
+        return LoadedModel(spec, costs, program, {}, directory)
+    lookups = load_lookups(directory, backend=program.backend, threads=config.threads, device=device)
     return LoadedModel(spec, costs, program, lookups, directory)
 
 
 class Worker:
-    """One stream of execution. `run` is called from one thread at a time."""
+    """One stream of execution. `run` is called from one thread at a time.
 
-    def __init__(self, models: Mapping[str, LoadedModel], memory: SlotMemory) -> None:
+    Without `stream` it computes on the CPU. Where not `compact`, rows whose answers are known run on with their batch.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, LoadedModel],
+        memory: SlotMemory,
+        *,
+        stream: Stream | None = None,
+        compact: bool = True,
+    ) -> None:
         self._models = models
-        self._slots = {
-            name: (
-                tuple(torch.from_numpy(rows) for rows in slots.inputs),
-                tuple(torch.from_numpy(rows) for rows in slots.outputs),
-            )
-            for name, slots in zip(models, memory.models, strict=True)
-        }
+        self._stream = stream or HostStaging(list(models), memory)
         self._answers = {name: slots.outputs[0] for name, slots in zip(models, memory.models, strict=True)}
         self._chains = {name: model.program for name, model in models.items() if isinstance(model.program, Program)}
         self._sequences = {
@@ -78,7 +93,8 @@ class Worker:
             if isinstance(model.program, SequenceProgram)
         }
         self._lookups = {name: model.lookups for name, model in models.items()}
-        self._activations = Activations()
+        self._activations = Activations(compact=compact)
+        self._unanswered = Unanswered()
         self._aside = Aside(self._answers) if any(model.costs.aside for model in models.values()) else None
 
     def tell(self, report: Callable[[Exited], None]) -> None:
@@ -100,50 +116,59 @@ class Worker:
         self._lookups[model] = built
 
     def run(self, action: Run) -> StageDone:
-        """Run one stage; a member whose answer is complete has it in its slot and exits."""
+        """Run one stage; a member whose answer is complete has it in its slot and exits, once."""
         sequence = self._sequences.get(action.model)
-        return self._run_chain(action) if sequence is None else _run_sequence(sequence, action)
+        if sequence is not None:
+            return _run_sequence(sequence, action)
+        with self._stream.running():
+            return self._run_chain(action)
 
     def _run_chain(self, action: Run) -> StageDone:
         """Run a stage and ask the learned cache behind it; where lookups run aside, nobody exits here."""
         model, stages = self._models[action.model], self._chains[action.model].stages
         aside = self._aside if model.costs.aside else None
-        inputs_rows, outputs_rows = self._slots[action.model]
-        if action.stage == 0:
-            if aside is not None:
-                aside.begin(action)
-            self._activations.put_aside()
-            inputs = tuple(_gather(rows, action.slots) for rows in inputs_rows)
-        else:
-            inputs = (self._activations.take(action),)
-        results = stages[action.stage](*inputs)
+        batch = self._begin(action, aside) if action.stage == 0 else self._activations.take(action)
+        results = stages[action.stage](*batch.tensors)
+        places = batch.places(action.requests)
         if action.stage + 1 == len(stages):
-            with aside.ending(action) if aside is not None else nullcontext(range(len(action.slots))) as places:
-                for rows, result in zip(outputs_rows, results, strict=True):
-                    _scatter(rows, action.slots, result, places)
+            self._end(action, aside, results, places)
             return StageDone(action.worker)
-        self._activations.keep(action, results[0])
+        self._activations.keep(action, Batch(batch.requests, results))
         lookup = self._lookups[action.model].get(action.stage)
         if lookup is None:
             return StageDone(action.worker)
+        activation = results[0] if isinstance(places, range) else results[0][places]
         if aside is not None:
-            aside.ask(lookup, action, results[0].clone())
+            activation = activation.clone()
+            self._stream.wait()  # another thread reads it
+            aside.ask(lookup, action, activation)
             return StageDone(action.worker)
-        exited = self._look_up(lookup, action, results[0])
-        if len(exited) == len(action.requests):
-            self._activations.forget()
-        return StageDone(action.worker, exited)
+        return StageDone(action.worker, self._look_up(lookup, action, activation))
+
+    def _begin(self, action: Run, aside: Aside | None) -> Batch:
+        """Return the inputs of those that begin here."""
+        (aside or self._unanswered).begin(action)
+        self._activations.put_aside()
+        return Batch(action.requests, self._stream.inputs(action))
 
     def _look_up(self, lookup: Lookup, action: Run, activation: Tensor) -> tuple[int, ...]:
-        """Write the answers of those that hit into their slots and return who they are."""
+        """Write the answers of those that hit into their slots and return who they are: nobody twice."""
         answers, hits = lookup(activation)
         rows = self._answers[action.model]
         exited = []
         for place, hit in enumerate(hits.tolist()):
-            if hit:
+            if hit and self._unanswered.take(action, place):
                 rows[action.slots[place]] = answers[place]
                 exited.append(action.requests[place])
+        if exited and not self._unanswered.among(action):
+            self._activations.forget()
         return tuple(exited)
+
+    def _end(self, action: Run, aside: Aside | None, results: Sequence[Tensor], places: Sequence[int]) -> None:
+        """Write the outputs of the network into the slots of those that have no answer yet."""
+        with aside.ending(action) if aside is not None else nullcontext(self._unanswered.among(action)) as wanted:
+            slots = [action.slots[place] for place in wanted]
+            self._stream.answer(action.model, slots, results, [places[place] for place in wanted])
 
 
 def _run_sequence(sequence: Decoding, action: Run) -> StageDone:
@@ -154,17 +179,3 @@ def _run_sequence(sequence: Decoding, action: Run) -> StageDone:
     complete = set(sequence.step(action.slots))
     owners = zip(action.requests, action.slots, strict=True)
     return StageDone(action.worker, tuple([request for request, slot in owners if slot in complete]))
-
-
-def _gather(rows: Tensor, slots: tuple[int, ...]) -> Tensor:
-    """Return the rows of `slots` as one batch: a view where the slots follow each other, else a copy."""
-    first = slots[0]
-    if slots == tuple(range(first, first + len(slots))):
-        return rows[first : first + len(slots)]
-    return rows[list(slots)]
-
-
-def _scatter(rows: Tensor, slots: tuple[int, ...], results: Tensor, places: Iterable[int]) -> None:
-    """Copy `results` (B, *shape), of those at these places of the batch, into the rows of their `slots`."""
-    for place in places:
-        rows[slots[place]] = results[place]

@@ -12,6 +12,7 @@ from latebind.domain.errors import RepositoryError
 from latebind.learned.head import Floats, Head, HeadFunction
 from latebind.learned.stored import LookupFiles, SpareLookup, StoredLookup, read_caches, read_lookup
 from latebind.program.backends import StageFunction
+from latebind.program.device import HOST
 from latebind.program.load import compile_graph
 from latebind.program.numpy_stage import compile_with_numpy
 from latebind.program.stored import read_model, read_stages
@@ -29,7 +30,7 @@ class LookupFunction:
     def __call__(self, activation: Tensor) -> tuple[Floats, Floats]:
         """Return what the base model would answer, and how sure that is."""
         (features,) = self.features(activation)
-        return self._answer(features.numpy())
+        return self._answer(features.cpu().numpy())  # heads are small and answer on the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,9 @@ def has_bfloat16() -> bool:
     return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
 
 
-def load_lookups(directory: ModelDirectory, *, backend: str, threads: int = 1) -> dict[int, Lookup]:
+def load_lookups(
+    directory: ModelDirectory, *, backend: str, threads: int = 1, device: torch.device = HOST
+) -> dict[int, Lookup]:
     """Return the learned caches of a model that are in use, and those beside them, by stage; empty if it has none.
 
     Raises `RepositoryError` if they do not fit the model, `ConfigError` for a backend that cannot be used here.
@@ -94,7 +97,7 @@ def load_lookups(directory: ModelDirectory, *, backend: str, threads: int = 1) -
     caches = read_caches(directory)
     if caches is None:
         return {}
-    functions = load_functions(directory, caches.at_hand, backend=backend, threads=threads)
+    functions = load_functions(directory, caches.at_hand, backend=backend, threads=threads, device=device)
     stages = sorted({one.stage for one in caches.lookups})
     return {
         stage: Lookup(
@@ -106,7 +109,12 @@ def load_lookups(directory: ModelDirectory, *, backend: str, threads: int = 1) -
 
 
 def load_functions(
-    directory: ModelDirectory, lookups: Sequence[StoredLookup | SpareLookup], *, backend: str, threads: int
+    directory: ModelDirectory,
+    lookups: Sequence[StoredLookup | SpareLookup],
+    *,
+    backend: str,
+    threads: int,
+    device: torch.device = HOST,
 ) -> dict[str, LookupFunction]:
     """Return the compiled networks of learned caches by name, in the order given; errors as `load_lookups`."""
     model = read_model(directory)
@@ -124,13 +132,16 @@ def load_functions(
                 f"{directory.path}: the learned cache {one.name} answers in another shape than the model: build the "
                 "caches again"
             )
-        found[one.name] = compile_lookup_files(files, backend=backend, threads=threads)
+        found[one.name] = compile_lookup_files(files, backend=backend, threads=threads, device=device)
     return found
 
 
-def compile_lookup_files(files: LookupFiles, *, backend: str, threads: int) -> LookupFunction:
-    """Return a lookup ready to run beside a model on `backend`."""
-    features = compile_with_numpy(files.graph)
+def compile_lookup_files(
+    files: LookupFiles, *, backend: str, threads: int, device: torch.device = HOST
+) -> LookupFunction:
+    """Return a lookup ready to run beside a model on `backend` and `device`: its features there, its head here."""
+    features = compile_with_numpy(files.graph) if device == HOST else None
     if features is None:
-        features = compile_graph(files.graph, dict(files.weights), backend=lookup_backend(backend), threads=threads)
+        chosen = lookup_backend(backend)
+        features = compile_graph(files.graph, dict(files.weights), backend=chosen, threads=threads, device=device)
     return LookupFunction(features, files.head)

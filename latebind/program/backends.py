@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
+from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.inductor_stage import compile_with_inductor
 from latebind.program.openvino_stage import compile_with_openvino
@@ -34,13 +35,22 @@ class Backend(Protocol):
     exact: bool
     fixed: bool
 
-    def unavailable(self) -> str | None:
-        """Return why this backend cannot be used on this machine and what to install, or None if it can."""
+    def unavailable(self, device: str = HOST.type) -> str | None:
+        """Return why this backend cannot be used on this machine and kind of device and what to do, or None."""
 
     def compile(
-        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+        self,
+        graph: Graph,
+        weights: Mapping[str, Tensor],
+        *,
+        threads: int,
+        sizes: Sequence[int] = (1,),
+        device: torch.device = HOST,
     ) -> StageFunction:
-        """Return a callable for the graph that uses `threads` threads; batches of these sizes come most."""
+        """Return a callable for the graph that uses `threads` threads; batches of these sizes come most.
+
+        The weights lie on `device`, where inputs will and outputs do; they are not copied there.
+        """
 
 
 class Eager:
@@ -49,17 +59,24 @@ class Eager:
     exact = True
     fixed = False
 
-    def unavailable(self) -> str | None:
+    def unavailable(self, device: str = HOST.type) -> str | None:
         """Eager is always there."""
+        del device
         return None
 
     def compile(
-        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+        self,
+        graph: Graph,
+        weights: Mapping[str, Tensor],
+        *,
+        threads: int,
+        sizes: Sequence[int] = (1,),
+        device: torch.device = HOST,
     ) -> StageFunction:
         """Rebuild the graph as a module; the number of threads is the process's."""
         del sizes
         torch.set_num_threads(threads)
-        module = rebuild(graph, weights)
+        module = rebuild(graph, weights, device=device)
 
         def stage(*inputs: Tensor) -> tuple[Tensor, ...]:
             with torch.inference_mode():
@@ -75,19 +92,27 @@ class Inductor:
     exact = True
     fixed = False
 
-    def unavailable(self) -> str | None:
-        """Inductor writes C++ and needs a compiler for it."""
+    def unavailable(self, device: str = HOST.type) -> str | None:
+        """Inductor writes C++ and needs a compiler for it; for CUDA it writes Triton as well."""
+        if device != HOST.type and importlib.util.find_spec("triton") is None:
+            return "torch.compile needs Triton on CUDA: pip install triton, or use --backend eager"
         if any(shutil.which(compiler) for compiler in ("g++", "clang++")):
             return None
         return "torch.compile needs a C++ compiler: install g++ or clang++"
 
     def compile(
-        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+        self,
+        graph: Graph,
+        weights: Mapping[str, Tensor],
+        *,
+        threads: int,
+        sizes: Sequence[int] = (1,),
+        device: torch.device = HOST,
     ) -> StageFunction:
         """Compile for a batch of one and for larger ones; takes seconds a stage unless torch's own cache has it."""
         del sizes
         torch.set_num_threads(threads)
-        return compile_with_inductor(graph, rebuild(graph, weights))
+        return compile_with_inductor(graph, rebuild(graph, weights, device=device), device)
 
 
 class OpenVino:
@@ -97,16 +122,25 @@ class OpenVino:
     fixed = True
     precision = "f32"
 
-    def unavailable(self) -> str | None:
-        """OpenVINO is an optional dependency."""
+    def unavailable(self, device: str = HOST.type) -> str | None:
+        """OpenVINO is an optional dependency, and for CPUs here."""
+        if device != HOST.type:
+            return f"OpenVINO computes on the CPU, not on {device}: use --backend eager or compile, or --device cpu"
         if importlib.util.find_spec("openvino") is not None:
             return None
         return "OpenVINO is not installed: pip install 'latebind[openvino]'"
 
     def compile(
-        self, graph: Graph, weights: Mapping[str, Tensor], *, threads: int, sizes: Sequence[int] = (1,)
+        self,
+        graph: Graph,
+        weights: Mapping[str, Tensor],
+        *,
+        threads: int,
+        sizes: Sequence[int] = (1,),
+        device: torch.device = HOST,
     ) -> StageFunction:
         """Convert the graph in memory and compile it; weights are converted and copied."""
+        del device
         module = rebuild(graph, weights)
         return compile_with_openvino(graph, module, threads=threads, precision=self.precision, sizes=sizes)
 
@@ -126,11 +160,14 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
-def backend_named(name: str) -> Backend:
-    """Return the backend of this name; raises `ConfigError` if there is none or it cannot be used here."""
+def backend_named(name: str, *, device: str = HOST.type) -> Backend:
+    """Return the backend of this name; raises `ConfigError` if there is none or it cannot be used here.
+
+    `device` is the kind of device: cpu or cuda.
+    """
     if name not in BACKENDS:
         raise ConfigError(f"there is no backend {name!r}: choose from {', '.join(BACKENDS)}")
-    reason = BACKENDS[name].unavailable()
+    reason = BACKENDS[name].unavailable(device)
     if reason is not None:
         raise ConfigError(f"the backend {name!r} cannot be used: {reason}")
     return BACKENDS[name]

@@ -14,11 +14,11 @@ from latebind.program.rebuild import apart
 WARM_BATCHES = (1, 4)  # torch.compile treats a size of 1 as another program
 
 
-def compile_with_inductor(graph: Graph, module: GraphModule) -> "InductorStage":
+def compile_with_inductor(graph: Graph, module: GraphModule, device: torch.device) -> "InductorStage":
     """Return the compiled stage; both programs are made now, so that no request waits for a compiler."""
     stage = InductorStage(module)
     for batch in WARM_BATCHES:
-        stage(*(_zeros(spec, batch) for spec in graph.inputs))
+        stage(*(_zeros(spec, batch, device) for spec in graph.inputs))
     return stage
 
 
@@ -37,5 +37,5 @@ class InductorStage:
         return apart(found, inputs)
 
 
-def _zeros(spec: TensorSpec, batch: int) -> Tensor:
-    return torch.zeros((batch, *spec.shape), dtype=getattr(torch, spec.dtype))
+def _zeros(spec: TensorSpec, batch: int, device: torch.device) -> Tensor:
+    return torch.zeros((batch, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.program.backends import StageFunction, backend_named, hand_on
+from latebind.program.device import HOST
 from latebind.program.export import export
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs
@@ -15,8 +17,10 @@ from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors
 
 
-def load_program(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> Program:
-    """Return the model of `directory` as a chain of stages on `threads` threads.
+def load_program(
+    directory: ModelDirectory, *, threads: int = 1, backend: str | None = None, device: torch.device = HOST
+) -> Program:
+    """Return the model of `directory` as a chain of stages on `threads` threads, or on a CUDA device.
 
     The backend is the one that `build` found best unless another is named. Raises `RepositoryError` for a directory
     whose files do not fit together or whose graph does not run, `ConfigError` for a backend that cannot be used here.
@@ -28,11 +32,12 @@ def load_program(directory: ModelDirectory, *, threads: int = 1, backend: str | 
     profile = read_profile(directory)
     graphs = read_stages(directory, model)
     weights = read_tensors(directory, WEIGHTS)
-    stages = compile_stages(graphs, weights, backend=chosen, threads=threads)
-    _try_once(directory, graphs, stages)
-    fits = len(profile.stages) == len(stages) and profile.matches_this_machine(threads=threads, backend=chosen)
+    stages = compile_stages(graphs, weights, backend=chosen, threads=threads, device=device)
+    _try_once(directory, graphs, stages, device)
+    here = device == HOST and profile.matches_this_machine(threads=threads, backend=chosen)  # profiles are of CPUs
+    fits = here and len(profile.stages) == len(stages)
     activations = tuple(graph.inputs[0].shape for graph in graphs[1:])
-    return Program(model.spec(), profile.costs(), chosen, threads, stages, activations, fits, model.entry)
+    return Program(model.spec(), profile.costs(), chosen, threads, stages, activations, fits, model.entry, device)
 
 
 def load_uncut(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> StageFunction:
@@ -52,27 +57,46 @@ def compile_module(
 
 
 def compile_graph(
-    graph: Graph, weights: dict[str, Tensor], *, backend: str, threads: int, sizes: Sequence[int] = (1,)
+    graph: Graph,
+    weights: dict[str, Tensor],
+    *,
+    backend: str,
+    threads: int,
+    sizes: Sequence[int] = (1,),
+    device: torch.device = HOST,
 ) -> StageFunction:
     """Compile a graph, whole or a stage, to a backend by its name; an empty stage hands on what it gets.
 
-    `sizes` are the batches that come most.
+    `sizes` are the batches that come most. Weights that are not on `device` are copied there.
     """
     if not graph.nodes:
         return hand_on
-    return backend_named(backend).compile(graph, weights, threads=threads, sizes=sizes)
+    there = _on(device, weights)
+    return backend_named(backend, device=device.type).compile(graph, there, threads=threads, sizes=sizes, device=device)
 
 
 def compile_stages(
-    graphs: tuple[Graph, ...], weights: dict[str, Tensor], *, backend: str, threads: int
+    graphs: tuple[Graph, ...],
+    weights: dict[str, Tensor],
+    *,
+    backend: str,
+    threads: int,
+    device: torch.device = HOST,
 ) -> tuple[StageFunction, ...]:
-    """Compile each graph of a chain."""
-    return tuple(compile_graph(graph, weights, backend=backend, threads=threads) for graph in graphs)
+    """Compile each graph of a chain; a weight that several stages read is on the device once."""
+    there = _on(device, weights)
+    return tuple(compile_graph(graph, there, backend=backend, threads=threads, device=device) for graph in graphs)
 
 
-def _try_once(directory: ModelDirectory, graphs: tuple[Graph, ...], stages: tuple[StageFunction, ...]) -> None:
+def _on(device: torch.device, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in weights.items()}
+
+
+def _try_once(
+    directory: ModelDirectory, graphs: tuple[Graph, ...], stages: tuple[StageFunction, ...], device: torch.device
+) -> None:
     """Run one row of zeros or noise: a graph that was tampered with fails here and not at the first request."""
-    passed = made_up_inputs(graphs[0].inputs, 1)
+    passed = made_up_inputs(graphs[0].inputs, 1, device=device)
     for number, (graph, stage) in enumerate(zip(graphs, stages, strict=True)):
         try:
             passed = stage(*passed)

@@ -10,22 +10,23 @@ from torch import Tensor
 from latebind.domain.costs import Curve
 from latebind.domain.model import TensorSpec
 from latebind.program.backends import StageFunction
+from latebind.program.device import HOST, settle
 
 MIN_RUNS, MAX_RUNS = 5, 60
 SECONDS_EACH = 0.1  # how long one figure may take to measure, beyond MIN_RUNS
 
 
 def time_call(call: Callable[[], object]) -> float:
-    """Return how long one call takes."""
+    """Return how long one call takes, until the device has computed what it returns."""
     start = perf_counter()
-    call()
+    settle(call())
     return perf_counter() - start
 
 
 def median_seconds(call: Callable[[], object]) -> float:
     """Return the median time of a call that has run twice before."""
-    call()
-    call()
+    settle(call())
+    settle(call())
     first = time_call(call)
     runs = max(MIN_RUNS, min(MAX_RUNS, int(SECONDS_EACH / max(first, 1e-6))))
     return median(time_call(call) for _ in range(runs))
@@ -34,8 +35,8 @@ def median_seconds(call: Callable[[], object]) -> float:
 def interleaved_seconds(calls: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
     """Return `runs` times for each call, taken in turn; each call has run twice before."""
     for call in calls.values():
-        call()
-        call()
+        settle(call())
+        settle(call())
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(runs):
         for name, call in calls.items():
@@ -74,7 +75,7 @@ def with_batch(inputs: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
     return tuple(tensor[torch.arange(batch) % tensor.shape[0]].contiguous() for tensor in inputs)
 
 
-def made_up_inputs(specs: Sequence[TensorSpec], batch: int) -> tuple[Tensor, ...]:
+def made_up_inputs(specs: Sequence[TensorSpec], batch: int, *, device: torch.device = HOST) -> tuple[Tensor, ...]:
     """Return normal random numbers for floating inputs and zeros, valid as any index, for the others."""
     generator = torch.Generator().manual_seed(0)
     made = []
@@ -82,5 +83,5 @@ def made_up_inputs(specs: Sequence[TensorSpec], batch: int) -> tuple[Tensor, ...
         dtype: torch.dtype = getattr(torch, spec.dtype)
         shape = (batch, *spec.shape)
         numbers = torch.randn(shape, generator=generator) if dtype.is_floating_point else torch.zeros(shape)
-        made.append(numbers.to(dtype))
+        made.append(numbers.to(device, dtype))
     return tuple(made)

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from latebind.domain.costs import EMPTY_STAGE, ModelCosts
 from latebind.domain.model import ModelSpec
 from latebind.program.backends import StageFunction, hand_on
+from latebind.program.device import HOST
 from latebind.program.measure import made_up_inputs, profile_stages, profiled_batches, run_chain
 
 
@@ -19,6 +21,7 @@ class Program:
 
     `activations[i]` says what the single tensor behind stage i is, batch dimension left out (none for the last).
     `entry` says that stage 0 is empty: it hands on the input, so that a learned cache can stand before the network.
+    `device` is where inputs, activations and outputs lie.
     `costs_fit` is False where the costs were measured on another machine or with other settings: call
     `profile_program` and serve with what it returns.
     """
@@ -31,6 +34,7 @@ class Program:
     activations: tuple[tuple[int, ...], ...]
     costs_fit: bool
     entry: bool = False
+    device: torch.device = HOST
 
     def with_entry(self) -> "Program":
         """Return the same network behind an empty stage, which costs nothing; it must take one tensor."""
@@ -83,6 +87,10 @@ def profile_program(
 
     Without `batches` they are those that all profiles have.
     """
-    rows = tuple(inputs) if inputs is not None else made_up_inputs(program.spec.inputs, program.spec.max_batch)
+    rows = (
+        tuple(inputs)
+        if inputs is not None
+        else made_up_inputs(program.spec.inputs, program.spec.max_batch, device=program.device)
+    )
     curves = profile_stages(program.stages, rows, batches or profiled_batches(program.spec.max_batch))
     return replace(program, costs=replace(program.costs, stages=curves), costs_fit=True)

@@ -10,6 +10,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from latebind.domain.errors import RepositoryError
+from latebind.program.device import HOST
 from latebind.program.graph import Argument, Constant, Graph, Value, Weight
 from latebind.program.graph_file import torch_constant
 from latebind.program.operators import resolve
@@ -17,8 +18,8 @@ from latebind.program.operators import resolve
 TorchArgument = Any  # an fx node, a torch constant, a number, a list of such
 
 
-def rebuild(graph: Graph, weights: Mapping[str, Tensor]) -> GraphModule:
-    """Return a module that takes the graph's inputs and gives a tuple of its outputs.
+def rebuild(graph: Graph, weights: Mapping[str, Tensor], *, device: torch.device = HOST) -> GraphModule:
+    """Return a module that takes the graph's inputs and gives a tuple of its outputs, all on `device`.
 
     Names from the graph never reach the code that fx generates: values become v0, v1, ... and weights w0, w1, ...
     Raises `RepositoryError` for a weight that is missing or an operator that is not allowed.
@@ -36,6 +37,8 @@ def rebuild(graph: Graph, weights: Mapping[str, Tensor]) -> GraphModule:
                 return made[name]
             case Weight(name):
                 return stored[name]
+            case Constant("device"):
+                return device  # graphs are exported on the CPU and make what is constant there
             case Constant():
                 return torch_constant(argument)
             case tuple():

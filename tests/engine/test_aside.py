@@ -10,16 +10,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.events import Exited, StageDone
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker, load_model
-from latebind.learned.lookup import Lookup
-from latebind.program.program import Program
 from tests.digits import Built
+from tests.halves import at_half, chain
 
 REQUESTS = tuple(range(10, 18))
 SLOTS = tuple(range(8))
@@ -66,17 +64,6 @@ def bench(built: Built, *, thresholds: bool = True) -> Iterator[Bench]:
         found = Bench(replace(model, lookups=lookups, costs=replace(model.costs, aside=True)))
         found.slots.inputs[0][:] = rows.numpy()
         yield found
-
-
-def chain(model: LoadedModel) -> Program:
-    assert isinstance(model.program, Program)
-    return model.program
-
-
-def at_half(lookup: Lookup, model: LoadedModel, stage: int, rows: Tensor) -> Lookup:
-    name = next(iter(lookup.thresholds))
-    _, scores = lookup.functions[name](chain(model).run_through(stage, rows))
-    return replace(lookup, thresholds={name: float(np.median(scores))})
 
 
 def test_nobody_exits_at_the_boundary_and_those_who_hit_are_told_later(built: Built) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.events import Arrived
-from latebind.engine.activations import Activations
+from latebind.engine.activations import Activations, Batch
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.repository.listing import find_models
@@ -74,7 +74,8 @@ def test_whatever_the_schedule_answers_are_those_of_requests_alone(
 def test_what_is_put_aside_is_kept_when_the_stage_writes_to_its_memory_again() -> None:
     kept = Activations()
     output = torch.tensor([[1.0], [2.0]])
-    kept.keep(Run(0, "chain", 0, (1, 2), (5, 6)), output)
+    kept.keep(Run(0, "chain", 0, (1, 2), (5, 6)), Batch((1, 2), (output,)))
     kept.put_aside()
     output.fill_(9.0)
-    assert kept.take(Run(0, "chain", 1, (2, 1), (6, 5))).tolist() == [[2.0], [1.0]]
+    (taken,) = kept.take(Run(0, "chain", 1, (2, 1), (6, 5))).tensors
+    assert taken.tolist() == [[2.0], [1.0]]

@@ -1,0 +1,108 @@
+"""How inputs get from their slots to where stages read them, and answers back. `device_pool` has the member for CUDA.
+
+On the CPU nothing is staged: stages read the slots themselves.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from latebind.domain.actions import Run
+from latebind.domain.events import Arrived
+from latebind.engine.slots import SlotMemory
+
+
+class Stream(Protocol):
+    """One worker's stream of execution. For one thread at a time."""
+
+    def running(self) -> AbstractContextManager[object]:
+        """Have what is computed within run on this stream; at its end all of it has been computed."""
+
+    def wait(self) -> None:
+        """Return when all that was begun on this stream has been computed."""
+
+    def inputs(self, action: Run) -> tuple[Tensor, ...]:
+        """Return the inputs of the requests of `action`, each `(B, *shape)`: they hold as long as these run."""
+
+    def answer(self, model: str, slots: Sequence[int], results: Sequence[Tensor], places: Sequence[int]) -> None:
+        """Write what lies at each of these places of the `results` `(B, *shape)` into the slot that goes with it.
+
+        When this returns it lies there.
+        """
+
+
+class Staging(Protocol):
+    """What all workers of an engine share of it."""
+
+    def arrived(self, event: Arrived) -> None:
+        """Hear of requests whose inputs lie in their slots, before anybody else does. From one thread at a time."""
+
+    def ended(self, request: int) -> None:
+        """Hear that a request has ended, before its slot may be used again. From any thread."""
+
+    def stream(self) -> Stream:
+        """Return a stream of execution for one worker more."""
+
+    def close(self) -> None:
+        """Give back what was taken; nothing runs any more."""
+
+
+class HostStaging:
+    """Of the CPU: a batch is a view of slots that follow each other, else a copy of their rows."""
+
+    def __init__(self, models: Sequence[str], memory: SlotMemory) -> None:
+        self._slots = {
+            name: (tensors_of(slots.inputs), tensors_of(slots.outputs))
+            for name, slots in zip(models, memory.models, strict=True)
+        }
+
+    def arrived(self, event: Arrived) -> None:
+        """Inputs are where they are read."""
+
+    def ended(self, request: int) -> None:
+        """Nothing was kept."""
+
+    def stream(self) -> "HostStaging":
+        """A thread runs what it calls itself, so one stream is as good as another."""
+        return self
+
+    def close(self) -> None:
+        """Nothing was taken."""
+
+    def running(self) -> AbstractContextManager[object]:
+        """Calls return when all is computed."""
+        return nullcontext()
+
+    def wait(self) -> None:
+        """Calls return when all is computed."""
+
+    def inputs(self, action: Run) -> tuple[Tensor, ...]:
+        """Return views where the slots follow each other, else copies."""
+        inputs, _ = self._slots[action.model]
+        if follow_each_other(action.slots):
+            first = action.slots[0]
+            return tuple([rows[first : first + len(action.slots)] for rows in inputs])
+        return tuple([rows[list(action.slots)] for rows in inputs])
+
+    def answer(self, model: str, slots: Sequence[int], results: Sequence[Tensor], places: Sequence[int]) -> None:
+        """Copy row by row."""
+        _, outputs = self._slots[model]
+        for rows, result in zip(outputs, results, strict=True):
+            for slot, place in zip(slots, places, strict=True):
+                rows[slot] = result[place]
+
+
+def tensors_of(arrays: Sequence[NDArray[np.generic]]) -> tuple[Tensor, ...]:
+    """Return tensors that are the same memory."""
+    return tuple(torch.from_numpy(rows) for rows in arrays)
+
+
+def follow_each_other(rows: Sequence[int]) -> bool:
+    """Tell whether each row lies behind the one before it."""
+    first = rows[0]
+    return tuple(rows) == tuple(range(first, first + len(rows)))

@@ -1,0 +1,36 @@
+"""Where stages compute: on the CPU, or on a CUDA device that is found here or told of as missing."""
+
+import torch
+from torch import Tensor
+
+from latebind.domain.errors import ConfigError
+
+HOST = torch.device("cpu")
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device called "cpu", "cuda" (the current one) or "cuda:1"; raises `ConfigError` if it is not there.
+
+    On CUDA, convolutions are told to compute in float32 and not in TF32, as stages that call themselves exact do.
+    """
+    if name == HOST.type:
+        return HOST
+    if not torch.cuda.is_available():
+        why = "torch finds no GPU: see nvidia-smi" if torch.version.cuda else "this torch is built for CPUs alone"
+        raise ConfigError(f"the device {name!r} is not there, {why}. Install a torch with CUDA, or use --device cpu")
+    number = int(name.partition(":")[2] or torch.cuda.current_device())
+    if number >= torch.cuda.device_count():
+        raise ConfigError(f"the device {name!r} is not there: choose from {', '.join(_cuda_devices())} and cpu")
+    torch.backends.cudnn.allow_tf32 = False
+    return torch.device("cuda", number)
+
+
+def settle(outputs: object) -> None:
+    """Wait until `outputs`, a tensor or a tuple of them, are computed; on the CPU they are already."""
+    for one in outputs if isinstance(outputs, tuple) else (outputs,):
+        if isinstance(one, Tensor) and one.is_cuda:
+            torch.cuda.current_stream(one.device).synchronize()
+
+
+def _cuda_devices() -> list[str]:
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]

@@ -210,7 +210,9 @@ class Scheduler:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
         stage, decoding = batch.stage, batch.kind is StageKind.DECODER
         size, begun = worker.launched
-        if size == len(batch.members) or not self._compact:  # who left aside may have had the longest input
+        if (
+            size == len(batch.members) or batch.padded or not self._compact
+        ):  # who left aside may have had the longest input
             inputs = batch.inputs if batch.spec.kinds else 1
             self._lanes[batch.spec.name].estimate.observe(now - begun, size, stage, inputs)
         if not self._leave:
@@ -330,7 +332,7 @@ class Scheduler:
             self._dequeue(request)
             request.move(State.RUNNING)
             request.started = now
-        worker.table.push(SubBatch(lane.spec, members), now)
+        worker.table.push(SubBatch(lane.spec, members, padded=launch.padded), now)
 
     def _let_go(self, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """At a stage boundary, let go of members whose client has left or whose deadline has passed."""
@@ -372,7 +374,7 @@ class Scheduler:
         worker = self._workers[number]
         batch = worker.running = worker.table.pick(place, chosen)
         requests, slots = batch.told()
-        rows = 0 if self._compact else batch.rows
+        rows = batch.padded or (0 if self._compact else batch.rows)
         worker.launched = rows or len(requests), now
         actions.append(Run(number, batch.spec.name, batch.stage, requests, slots, rows))
 

@@ -10,6 +10,7 @@ from latebind.batching.lazy import Lazy, Oracle
 from latebind.batching.lazy_plus import LazyPlus
 from latebind.batching.queues import DeepestFirst
 from latebind.batching.serial import Serial
+from latebind.batching.static import Static
 from latebind.batching.view import BatchPolicy
 from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError
@@ -17,6 +18,7 @@ from latebind.domain.errors import ConfigError
 POLICIES: dict[str, Callable[[PolicyConfig], BatchPolicy]] = {
     "serial": Serial,
     "graph": GraphBatching,
+    "static": Static,
     "cellular": Cellular,
     "continuous": Continuous,
     "lazy": Lazy,

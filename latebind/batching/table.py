@@ -28,6 +28,7 @@ class SubBatch:
     complete: dict[int, int] = field(default_factory=dict)
     preempted: float | None = None  # when another was let past
     rows: int = 0  # that a worker computes where it does not get rid of those who have left
+    padded: int = 0  # rows that it computes whoever is in it
     _told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     @property

@@ -63,10 +63,14 @@ class WorkView:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Begin these waiting requests of `model` together, past those that the worker has begun."""
+    """Begin these waiting requests of `model` together, past those that the worker has begun.
+
+    With dummies it computes so many rows, where they are `padded`.
+    """
 
     model: str
     requests: tuple[int, ...]
+    padded: int = 0
 
 
 def launch(model: ModelView, requests: Iterable[Request]) -> Launch:

@@ -111,6 +111,8 @@ def serve(
             },
         )
         make_policy(settings.policy)  # an unknown name is told here, not by the engine
+        if settings.policy.name == "static":
+            raise ConfigError("policy.name is 'static', which only simulations pad: take graph")
         uvloop.run(_serve(settings, find_models(repository, model), event_log))
 
 

@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
+from functools import partial
 
 from latebind.domain.actions import Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
@@ -13,6 +12,8 @@ from latebind.domain.events import Arrived, Event, Exited, StageDone, Woke
 from latebind.domain.metrics import Metrics
 from latebind.domain.model import StageKind
 from latebind.scheduler import Scheduler
+from latebind.simulation.agenda import Agenda, Call
+from latebind.simulation.hardware import Independent, Installed, Work
 from latebind.simulation.workloads import Arrival
 
 
@@ -34,16 +35,21 @@ class Record:
 
 
 class Simulator:
-    """Plays arrivals into a scheduler and collects a record for each. Ties in time go by order of scheduling."""
+    """Plays arrivals into a scheduler and collects a record for each. Ties in time go by order of scheduling.
 
-    def __init__(self, config: SchedulerConfig, *, log: EventLog | None = None) -> None:
+    Requests run on `hardware`; the scheduler hears of a call when its inputs are there.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, *, log: EventLog | None = None, hardware: Installed = Independent
+    ) -> None:
         self.scheduler = Scheduler(config)
         self.metrics = Metrics(config)
         self._costs = {served.spec.name: served.costs for served in config.models}
         self._log = log
-        self._counter = count()
-        self._due: list[tuple[float, int, Event]] = []
-        self._wake = 0
+        self._agenda = Agenda()
+        self._hardware = hardware(self._agenda)
+        self._wake = -1
         self._specs = {served.spec.name: served.spec for served in config.models}
         self._arrivals: dict[int, Arrival] = {}
         self._steps: Counter[int] = Counter()  # of a decoder, behind each request
@@ -53,25 +59,19 @@ class Simulator:
         """Return one record for every arrival (ascending times), in the order of their ends."""
         request = 0
         for arrival in arrivals:
-            self._pass(arrival.time)
+            self._agenda.go_on(arrival.time)
             rows = tuple(range(request, request + arrival.rows))
             request += arrival.rows
             self._arrivals |= dict.fromkeys(rows, arrival)
             due, n = arrival.time + arrival.allowed, len(rows)
             # A slot is never short here: the request's number serves as one.
             event = Arrived(arrival.model, due, rows, rows, (arrival.inputs,) * n, (arrival.outputs,) * n)
-            self._tell(event, arrival.time)
-        while self._due:
-            self._pass(self._due[0][0])
+            self._hardware.bring(arrival.model, n, arrival.time, self._telling(event))
+        self._agenda.go_on()
         return self._records
 
-    def _pass(self, until: float) -> None:
-        """Let everything happen that is due by `until`."""
-        while self._due and self._due[0][0] <= until:
-            time, number, event = heappop(self._due)
-            if isinstance(event, Woke) and number != self._wake:
-                continue  # a later WakeAt has replaced it
-            self._tell(event, time)
+    def _telling(self, event: Event) -> Call:
+        return partial(self._tell, event)
 
     def _tell(self, event: Event, now: float) -> None:
         actions = self.scheduler.handle(event, now)
@@ -82,26 +82,32 @@ class Simulator:
             match action:
                 case Run():
                     self._run(action, now)
+                case Reply(outcome=Outcome.ANSWERED):
+                    self._hardware.send(action.model, now, partial(self._record, action))
                 case Reply():
-                    arrived = self._arrivals.pop(action.request).time
-                    self._steps.pop(action.request, None)
-                    record = Record(action.request, action.model, arrived, now, action.outcome, action.stage)
-                    self._records.append(record)
+                    self._record(action, now)
                 case WakeAt():
-                    self._wake = self._schedule(action.time, Woke())
+                    self._agenda.call_off(self._wake)  # a later WakeAt replaces it
+                    self._wake = self._agenda.at(action.time, self._telling(Woke()))
+
+    def _record(self, reply: Reply, now: float) -> None:
+        arrived = self._arrivals.pop(reply.request).time
+        self._steps.pop(reply.request, None)
+        self._records.append(Record(reply.request, reply.model, arrived, now, reply.outcome, reply.stage))
 
     def _run(self, action: Run, now: float) -> None:
         costs, batch = self._costs[action.model], action.rows or len(action.requests)
         inputs = max([self._arrivals[i].inputs for i in action.requests]) if costs.slopes else 1
-        ended = now + costs.step(action.stage, batch, inputs)
+        work = Work(action.worker, action.model, action.stage, batch, costs.step(action.stage, batch, inputs))
         exited = self._exited(action)
         if not costs.aside or action.stage not in costs.lookups:
-            self._schedule(ended, StageDone(action.worker, exited))
+            self._hardware.run(work, now, [(0.0, self._telling(StageDone(action.worker, exited)))])
             return
-        self._schedule(ended, StageDone(action.worker))
+        after = [(0.0, self._telling(StageDone(action.worker)))]
         if exited:
-            known = ended + costs.lookups[action.stage].at(batch)
-            self._schedule(known, Exited(action.worker, action.stage, exited))
+            known = costs.lookups[action.stage].at(batch)
+            after.append((known, self._telling(Exited(action.worker, action.stage, exited))))
+        self._hardware.run(work, now, after)
 
     def _exited(self, action: Run) -> tuple[int, ...]:
         """Return who has its answer when this step has run."""
@@ -109,8 +115,3 @@ class Simulator:
             return tuple([i for i in action.requests if self._arrivals[i].leaves_at == action.stage])
         self._steps.update(action.requests)
         return tuple([i for i in action.requests if self._steps[i] >= self._arrivals[i].outputs])
-
-    def _schedule(self, time: float, event: Event) -> int:
-        number = next(self._counter)
-        heappush(self._due, (time, number, event))
-        return number

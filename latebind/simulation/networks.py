@@ -10,6 +10,7 @@ from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.simulation.npu import Product, SystolicArray
+from latebind.simulation.vision import Block, convolution, dense, plain, residual
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LONG = 40  # steps of an input at which the slope of a stage is taken
@@ -69,16 +70,8 @@ class Network:
         return sum(steps[stage.kind] * self.array.in_turn(stage.layers(WORDS_IN), 1) for stage in self.stages)
 
 
-def _once(*layers: Product) -> Stage:
+def _once(layers: Block) -> Stage:
     return Stage(lambda inputs: layers)
-
-
-def _conv(inside: int, outside: int, side: int, kernel: int = 3) -> Product:
-    return Product(inside * kernel * kernel, outside, side * side)
-
-
-def _dense(inside: int, outside: int, rows: int = 1) -> Product:
-    return Product(inside, outside, rows)
 
 
 def _lstm(inside: int, hidden: int) -> Product:
@@ -87,17 +80,8 @@ def _lstm(inside: int, hidden: int) -> Product:
 
 def resnet50() -> Network:
     """He et al. 2016, 224 x 224: 18 blocks."""
-    stages = [_once(_conv(3, 64, 112, 7))]
-    inside = 64
-    for width, blocks, side in ((64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)):
-        for block in range(blocks):
-            layers = [_conv(inside, width, side, 1), _conv(width, width, side), _conv(width, 4 * width, side, 1)]
-            if block == 0:
-                layers.append(_conv(inside, 4 * width, side, 1))
-            stages.append(_once(*layers))
-            inside = 4 * width
-    stages.append(_once(_dense(2048, 1000)))
-    return Network("ResNet", tuple(stages), SystolicArray(double_buffered=False), alone=1.1e-3)
+    stages = tuple(map(_once, residual((3, 4, 6, 3))))
+    return Network("ResNet", stages, SystolicArray(double_buffered=False), alone=1.1e-3)
 
 
 def gnmt(*, projected: bool = True) -> Network:
@@ -119,8 +103,8 @@ def gnmt(*, projected: bool = True) -> Network:
         return tuple(_lstm(width, hidden) for width, hidden in inside)
 
     def decode(_words: int) -> tuple[Product, ...]:
-        attention = (_dense(h, h), Product(vector=2 * WORDS_IN * h))
-        return (*(_lstm(2 * h, h) for _ in range(4)), *attention, _dense(h, VOCABULARY))
+        attention = (dense(h, h), Product(vector=2 * WORDS_IN * h))
+        return (*(_lstm(2 * h, h) for _ in range(4)), *attention, dense(h, VOCABULARY))
 
     decoder = Stage(decode, StageKind.DECODER)
     if projected:
@@ -133,43 +117,36 @@ def transformer() -> Network:
     d, wide = 512, 2048
 
     def encode(words: int) -> tuple[Product, ...]:
-        layer = (_dense(d, 3 * d, words), Product(vector=2 * words * words * d), _dense(d, d, words))
-        feed = (_dense(d, wide, words), _dense(wide, d, words))
-        return (layer + feed) * 6 + (_dense(d, 2 * d, words),) * 6  # and what the decoder attends to
+        layer = (dense(d, 3 * d, words), Product(vector=2 * words * words * d), dense(d, d, words))
+        feed = (dense(d, wide, words), dense(wide, d, words))
+        return (layer + feed) * 6 + (dense(d, 2 * d, words),) * 6  # and what the decoder attends to
 
     def decode(words: int) -> tuple[Product, ...]:
-        own = (_dense(d, 3 * d), Product(vector=2 * WORDS_OUT // 2 * d), _dense(d, d))
-        cross = (_dense(d, d), Product(vector=2 * WORDS_IN * d), _dense(d, d))
-        return (own + cross + (_dense(d, wide), _dense(wide, d))) * 6 + (_dense(d, VOCABULARY),)
+        own = (dense(d, 3 * d), Product(vector=2 * WORDS_OUT // 2 * d), dense(d, d))
+        cross = (dense(d, d), Product(vector=2 * WORDS_IN * d), dense(d, d))
+        return (own + cross + (dense(d, wide), dense(wide, d))) * 6 + (dense(d, VOCABULARY),)
 
     return Network("Transformer", (Stage(encode), Stage(decode, StageKind.DECODER)), alone=2.4e-3)
 
 
 def vgg16() -> Network:
     """Simonyan and Zisserman 2015, 224 x 224: one stage for each size and the dense layers."""
-    stages, inside = [], 3
-    for width, layers, side in ((64, 2, 224), (128, 2, 112), (256, 3, 56), (512, 3, 28), (512, 3, 14)):
-        convolutions = []
-        for _ in range(layers):
-            convolutions.append(_conv(inside, width, side))
-            inside = width
-        stages.append(_once(*convolutions))
-    stages.append(_once(_dense(25_088, 4096), _dense(4096, 4096), _dense(4096, 1000)))
-    return Network("VGGNet", tuple(stages), SystolicArray(double_buffered=False))
+    stages = tuple(map(_once, plain((2, 2, 3, 3, 3))))
+    return Network("VGGNet", stages, SystolicArray(double_buffered=False))
 
 
 def mobilenet() -> Network:
     """Howard et al. 2017, 224 x 224: depthwise convolutions on the vector unit."""
-    stages, inside, side = [_once(_conv(3, 32, 112))], 32, 112
+    stages, inside, side = [_once((convolution(3, 32, 112),))], 32, 112
     for width, stride in (
         *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)),
         *((512, 1),) * 5,
         *((1024, 2), (1024, 1)),
     ):
         side //= stride
-        stages.append(_once(Product(vector=9 * inside * side * side), _conv(inside, width, side, 1)))
+        stages.append(_once((Product(vector=9 * inside * side * side), convolution(inside, width, side, 1))))
         inside = width
-    stages.append(_once(_dense(1024, 1000)))
+    stages.append(_once((dense(1024, 1000),)))
     return Network("MobileNet", tuple(stages), SystolicArray(double_buffered=False))
 
 
@@ -184,7 +161,7 @@ def las() -> Network:
         *((_lstm(1024, 256),) * 4),
         *((_lstm(1024, 256),) * 2),
     )
-    spell = (_lstm(1024, 512), _lstm(512, 512), Product(vector=2 * WORDS_IN * 512), _dense(1024, 64))
+    spell = (_lstm(1024, 512), _lstm(512, 512), Product(vector=2 * WORDS_IN * 512), dense(1024, 64))
     stages = (Stage(lambda frames: listen, StageKind.ENCODER), Stage(lambda frames: spell, StageKind.DECODER))
     return Network("LAS", stages)
 
@@ -193,13 +170,13 @@ def bert() -> Network:
     """Devlin et al. 2019, base: twelve layers of 768, each input padded to the words of an average sentence."""
     d, words = 768, WORDS_IN
     layer = (
-        _dense(d, 3 * d, words),
+        dense(d, 3 * d, words),
         Product(vector=2 * words * words * d),
-        _dense(d, d, words),
-        _dense(d, 4 * d, words),
-        _dense(4 * d, d, words),
+        dense(d, d, words),
+        dense(d, 4 * d, words),
+        dense(4 * d, d, words),
     )
-    return Network("BERT", tuple(_once(*layer) for _ in range(12)))
+    return Network("BERT", tuple(_once(layer) for _ in range(12)))
 
 
 NETWORKS: dict[str, Callable[[], Network]] = {

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
+from math import cos, tau
 from random import Random
 
 from latebind.domain.config import ServedModel
@@ -41,11 +42,39 @@ def poisson(
 
     Each is as long as one of `lengths`.
     """
+    yield from stepped(model, steps=((rate, requests),), allowed=allowed, random=random, lengths=lengths)
+
+
+def stepped(
+    model: ServedModel,
+    *,
+    steps: Sequence[tuple[float, int]],
+    allowed: float,
+    random: Random,
+    lengths: Lengths = ((1, 1),),
+) -> Iterator[Arrival]:
+    """Yield arrivals whose rate changes: so many at each rate of `steps`, in turn (Ebird, figures 2 and 8)."""
     time = 0.0
-    for _ in range(requests):
-        time += random.expovariate(rate)
-        inputs, outputs = random.choice(lengths) if len(lengths) > 1 else lengths[0]
-        yield Arrival(time, model.spec.name, allowed, leaving_stage(model, random), inputs, outputs)
+    for rate, requests in steps:
+        for _ in range(requests):
+            time += random.expovariate(rate)
+            inputs, outputs = random.choice(lengths) if len(lengths) > 1 else lengths[0]
+            yield Arrival(time, model.spec.name, allowed, leaving_stage(model, random), inputs, outputs)
+
+
+def diurnal(
+    model: ServedModel, *, low: float, high: float, day: float, days: int, allowed: float, random: Random
+) -> Iterator[Arrival]:
+    """Yield arrivals whose rate goes from `low` to `high` a second and back within each `day` of so many seconds.
+
+    Drawn at the highest rate, then thinned to what the cosine says (Lewis and Shedler 1979).
+    """
+    time = random.expovariate(high)
+    while time < days * day:
+        rate = low + (high - low) * 0.5 * (1.0 - cos(tau * time / day))
+        if random.random() * high < rate:
+            yield Arrival(time, model.spec.name, allowed, leaving_stage(model, random))
+        time += random.expovariate(high)
 
 
 def together(*streams: Iterable[Arrival]) -> Iterator[Arrival]:

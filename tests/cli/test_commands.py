@@ -152,6 +152,7 @@ def test_a_mistake_gets_one_clear_line_and_exit_code_2(
         ("[policy]\nwindow = -1.0\n", "policy.window is -1"),
         ("[server]\nport = 99999\n", "server.port is 99999"),
         ("[server]\nprot = 1\n", "prot"),
+        ("[policy]\nname = 'static'\n", "only simulations pad"),
         ("nonsense", "latebind.toml"),
     ],
 )

@@ -1,8 +1,6 @@
 """Simulated runs, many at once: each by network, load, policy and seed, so that any of them can be run again alone."""
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 
 from latebind.bench.batching.scene import Scene
 from latebind.bench.batching.sides import Group, Side
+from latebind.bench.spread import spread
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import ModelCosts, in_turn
@@ -20,7 +19,6 @@ from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import poisson, together
 
 WARM_UP = 0.05  # of the requests: the queue is empty when they come
-CHUNK = 8  # tasks that a process takes at a time
 GROWING = 1.5  # times as long in the second half of a run as in the first: a policy that does not keep up
 PREEMPTING = {Group.LAZY, Group.ORACLE, Group.OURS}
 
@@ -57,13 +55,11 @@ def run_all(
     tasks: Sequence[Task], scene: Scene, *, progress: Callable[[str, float], None], processes: int = 0
 ) -> list[Result]:
     """Run tasks on all cores, or so many processes; the results are in the order of the tasks."""
-    most = processes or len(os.sched_getaffinity(0))
-    done: list[Result] = []
-    with ProcessPoolExecutor(most) as pool:
-        for found in pool.map(partial(run, scene=scene), tasks, chunksize=CHUNK):
-            done.append(found)
-            progress(f"{found.task.networks[0]} at {found.task.load:g}/s", len(done) / len(tasks))
-    return done
+
+    def name(task: Task) -> str:
+        return f"{task.networks[0]} at {task.load:g}/s"
+
+    return spread(partial(run, scene=scene), tasks, name=name, progress=progress, processes=processes)
 
 
 def run(task: Task, scene: Scene) -> Result:

@@ -1,1 +1,1 @@
-"""Elastic batching (Ebird): large and small batches at the same time, beside what waits until a batch is full."""
+"""Ebird's evaluation: batches made on the host, a pool of inputs on the card, elastic batches by concurrent workers."""

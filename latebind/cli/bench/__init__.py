@@ -5,6 +5,7 @@ import typer
 from latebind.cli.bench.adaptation import calibration, drift, locality
 from latebind.cli.bench.batching import batching, live
 from latebind.cli.bench.caches import caches
+from latebind.cli.bench.elastic import elastic
 from latebind.cli.bench.elastic_live import elastic_live
 from latebind.cli.bench.exits import engine, exits
 from latebind.cli.bench.joint import joint
@@ -23,6 +24,7 @@ for command in (
     batching,
     live,
     joint,
+    elastic,
     elastic_live,
     exits,
     engine,

@@ -1,0 +1,222 @@
+"""`latebind bench elastic`: Ebird's evaluation, beside TensorFlow Serving's policies and a stronger baseline."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latebind.bench.elastic import parts, report
+from latebind.bench.elastic.sides import ELASTIC, EVALUATED, OPTIMAL, PARTS, Kind
+from latebind.bench.elastic.simulated import QOS, Burst, Stable
+from latebind.bench.spread import Progress
+from latebind.cli.bench.options import Page
+from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.domain.errors import ConfigError
+from latebind.simulation.chip import SIX, TITAN_RTX, Chip, Sharing
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+class Part(StrEnum):
+    """What of the evaluation to run."""
+
+    RISING = "rising"
+    SPLIT = "split"
+    BURSTS = "bursts"
+    THROUGHPUT = "throughput"
+    ABLATIONS = "ablations"
+    DAY = "day"
+    GAPS = "gaps"
+
+
+def elastic(
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="rising: figure 2; split: figure 6; bursts: figure 8; throughput: figure 9; ablations: each thing of "
+            "Ebird alone; day: a load that comes and goes; gaps: throughput by the time between two batches. "
+            "May be repeated. Default: all."
+        ),
+    ] = None,
+    network: Annotated[list[str] | None, typer.Option(help=f"{', '.join(SIX)}; may be repeated. Default: all.")] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each cell, with seeds from 0 on.")] = 5,
+    seconds: Annotated[float, typer.Option(help="How long requests come, in a search for throughput and a day.")] = 10,
+    low: Annotated[float, typer.Option(help="The low load, as a share of the high one.")] = 0.1,
+    launch_ms: Annotated[
+        float, typer.Option(help="What a server that batches on the host needs between two batches.")
+    ] = TITAN_RTX.launch * 1e3,
+    sharing: Annotated[
+        Sharing, typer.Option(help="How concurrent runs share the card when they want more than all of it.")
+    ] = TITAN_RTX.sharing,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Measure the CUDA device here instead of taking a Titan RTX's figures.")
+    ] = False,
+    processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
+    page: Page = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Simulate Ebird's evaluation: six networks on a Titan RTX, batches of 32, 99 % of answers within 200 ms.
+
+    Elastic batches (algorithm 1 with workers of 1, 1, 2, 4, 8 and 16, a pool of inputs on the card) against batches
+    made on the host (no wait, the best of six windows, padded), and against no wait with the pool, by one worker and by
+    2 or 4 of any size, whichever is better; `late` stands beside them.
+
+    The high load is what the best window carries. Where each figure of the card comes from, and what is assumed, is
+    told in `latebind/simulation/chip.py`; nothing here is measured on a card.
+
+    Example: `latebind bench elastic --part throughput --network resnet50 --seeds 3`
+    """
+    with reporting():
+        unknown = [name for name in network or () if name not in SIX]
+        if unknown:
+            raise ConfigError(f"there is no network {unknown[0]!r}: take some of {', '.join(SIX)}")
+        plan = parts.Plan(tuple(network or SIX), seeds, seconds, low, _chip(calibrated, launch_ms, sharing), processes)
+        asked = Asked(plan)
+        console.print(
+            f"{seeds} seeds, searches and days of {seconds:g} s, low load {low:g} of the high one, "
+            f"{launch_ms:g} ms between batches made on the host, shared {sharing}, target {QOS * 1e3:g} ms"
+        )
+        found: dict[str, Told] = {}
+        for one in part or Part:
+            with progress(one) as tell:
+                found[one] = RUN[one](replace(asked, tell=tell))
+            for title, rows in found[one].tables.items():
+                show(title, rows)
+        if page is not None:
+            _write(page, list(found.values()))
+    save(json_file, {one: told.tables for one, told in found.items()})
+
+
+def _chip(calibrated: bool, launch_ms: float, sharing: Sharing) -> Chip:
+    chip = TITAN_RTX
+    if calibrated:
+        from latebind.bench.elastic.calibrate import calibrated as measured  # noqa: PLC0415  (torch is slow to import)
+
+        chip = measured()
+    return replace(chip, launch=launch_ms / 1e3, sharing=sharing)
+
+
+def _nothing() -> "Sequence[go.Figure]":
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Tables by their titles, and what is drawn on a page: plotly is optional, so it is imported only then."""
+
+    tables: Mapping[str, report.Rows]
+    draw: "Callable[[], Sequence[go.Figure]]" = _nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is simulated, and what optimal wait carries: found once, for all parts that ask."""
+
+    plan: parts.Plan
+    tell: Progress = lambda text, share: None
+    known: dict[tuple[str, Stable | Burst], float] = field(default_factory=dict)
+
+    def carried(self, networks: Sequence[str], load: Stable | Burst) -> dict[str, float]:
+        """Return the highest such load of each network that optimal wait carries."""
+        missing = [network for network in networks if (network, load) not in self.known]
+        found = parts.carried(self.plan, missing, self.tell, load) if missing else {}
+        self.known.update({(network, load): highest for network, highest in found.items()})
+        return {network: self.known[network, load] for network in networks}
+
+
+def _rising(asked: Asked) -> Told:
+    (capacity,) = asked.carried([parts.PAPERS_NETWORK], asked.plan.stable).values()
+    runs = parts.rising(asked.plan, capacity, asked.tell)
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.elastic.plots import rising_figure  # noqa: PLC0415
+
+        return [rising_figure(runs)]
+
+    title = f"{parts.PAPERS_NETWORK}: mean ms at shares of {capacity:.0f}/s, {parts.STEP} requests each (figure 2)"
+    return Told({title: report.rising_rows(runs)}, draw)
+
+
+def _split(asked: Asked) -> Told:
+    splits = parts.splits(asked.plan.chip)
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.elastic.plots import split_figure  # noqa: PLC0415
+
+        return [split_figure(splits)]
+
+    return Told({"256 inferences by so many workers, 256 copies (figure 6)": report.split_rows(splits)}, draw)
+
+
+def _bursts(asked: Asked) -> Told:
+    sides = [side for side in EVALUATED if side.kind is not Kind.STATIC]
+    runs = parts.bursts(asked.plan, sides, _high(asked), asked.tell)
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.elastic.plots import burst_figures  # noqa: PLC0415
+
+        return burst_figures(runs)
+
+    tables = {
+        "mean ms of 150 requests at a low, then 250 at a high load (figure 8)": report.burst_rows(runs),
+        "less with elastic batches (the paper: 44.6 to 70.9 %, 7.4 to 53.1 %)": report.reduction_rows(runs),
+    }
+    return Told(tables, draw)
+
+
+def _high(asked: Asked) -> dict[str, float]:
+    return asked.carried(asked.plan.networks, asked.plan.burst)
+
+
+def _throughput(asked: Asked) -> Told:
+    found = parts.throughput(asked.plan, asked.tell)
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.elastic.plots import throughput_figure  # noqa: PLC0415
+
+        return [throughput_figure(found)]
+
+    tables = {
+        "requests a second with 99 % within the target (figure 9)": report.throughput_rows(found),
+        "more with elastic batches (the paper: 34.4 % than optimal wait)": report.gain_rows(found),
+    }
+    return Told(tables, draw)
+
+
+def _ablations(asked: Asked) -> Told:
+    found = parts.parts_throughput(asked.plan, asked.tell)
+    runs = parts.bursts(asked.plan, (*OPTIMAL, *PARTS, ELASTIC), _high(asked), asked.tell)
+    return Told({"each thing of Ebird alone, against optimal wait": report.part_rows(found, runs)})
+
+
+def _day(asked: Asked) -> Told:
+    runs = parts.day(asked.plan, asked.carried(asked.plan.networks, asked.plan.stable), asked.tell)
+    return Told({f"a day of {asked.plan.seconds:g} s between low and high load": report.day_rows(runs)})
+
+
+def _gaps(asked: Asked) -> Told:
+    rows = report.gap_rows(parts.gaps(asked.plan, asked.tell))
+    return Told({"elastic carries more than optimal wait, by what this needs between two batches": rows})
+
+
+RUN: dict[Part, Callable[[Asked], Told]] = {
+    Part.RISING: _rising,
+    Part.SPLIT: _split,
+    Part.BURSTS: _bursts,
+    Part.THROUGHPUT: _throughput,
+    Part.ABLATIONS: _ablations,
+    Part.DAY: _day,
+    Part.GAPS: _gaps,
+}
+
+
+def _write(page: Path, told: Sequence[Told]) -> None:
+    from latebind.bench.page import write_plots  # noqa: PLC0415  (plotly is optional)
+
+    text = "Simulated on a Titan RTX; baselines are the best of their kind in each cell."
+    tables = [rows for one in told for rows in one.tables.values()]
+    write_plots(page, "Elastic batches", text, tables, [figure for one in told for figure in one.draw()])

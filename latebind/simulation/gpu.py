@@ -1,0 +1,175 @@
+"""A GPU under the simulator: one copy engine for each direction, and multiprocessors that concurrent runs share.
+
+`Pooled` is Ebird's memory pool (section V): inputs cross as they come, answers cross as batches end, and neither holds
+a worker. `HostBatched` is what the paper found TensorFlow Serving to do (section III-A): a worker's batch is copied
+together and crosses when it is launched, and its worker is free when the answers are back.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from latebind.simulation.agenda import Agenda, Call
+from latebind.simulation.chip import Chip, Footprint, Sharing
+from latebind.simulation.hardware import After, Work
+
+
+class CopyEngine:
+    """Copies in one direction, one at a time, in the order in which they are asked for."""
+
+    def __init__(self, agenda: Agenda, chip: Chip) -> None:
+        self._agenda = agenda
+        self._chip = chip
+        self._free = 0.0
+
+    def copy(self, size: int, now: float, copied: Call, *, pieces: int = 1) -> None:
+        """Copy `size` bytes in so many pieces, one after another."""
+        self._free = max(now, self._free) + pieces * self._chip.copy + size / self._chip.pcie
+        self._agenda.at(self._free, copied)
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """What is on the multiprocessors: it needs the whole card for `busy` seconds, of which some are `left`.
+
+    Alone it takes `alone` seconds, so it cannot use more than the share `busy / alone` of the card.
+    """
+
+    busy: float
+    alone: float
+    left: float
+    ended: Call
+
+
+def in_proportion(running: Sequence[Running]) -> list[float]:
+    """Return the share of the card that each has: what it can use, less in proportion where that is more than all."""
+    wanted = sum([one.busy / one.alone for one in running])
+    return [one.busy / one.alone / max(1.0, wanted) for one in running]
+
+
+def layer_by_layer(running: Sequence[Running]) -> list[float]:
+    """Return the share of the card that each has where all get on by the same part of their networks, if they can.
+
+    So it is where their layers take turns, since a layer that fills the card keeps others off it (section VIII-D).
+    """
+    slowest = sorted(running, key=lambda one: -one.alone)
+    left, busy = 1.0, sum([one.busy for one in running])
+    shares: dict[int, float] = {}
+    for one in slowest:  # who cannot go as fast as the others leaves them more
+        shares[id(one)] = one.busy * min(1.0 / one.alone, left / busy)
+        left, busy = left - shares[id(one)], busy - one.busy
+    return [shares[id(one)] for one in running]
+
+
+RULES: dict[Sharing, Callable[[Sequence[Running]], list[float]]] = {
+    Sharing.IN_PROPORTION: in_proportion,
+    Sharing.LAYER_BY_LAYER: layer_by_layer,
+}
+
+
+class Multiprocessors:
+    """Shared by all that run, by one rule or the other; neither leaves them idle while a run could use them.
+
+    So many workers with small batches take as long together as one with all of it (Ebird, figure 6). Of more runs than
+    there are multiprocessors the figure says that they take longer and its text not by how much: here by as many times
+    as there are more.
+    """
+
+    def __init__(self, agenda: Agenda, chip: Chip) -> None:
+        self._agenda = agenda
+        self._count = chip.multiprocessors
+        self._rule = RULES[chip.sharing]
+        self._running: list[Running] = []
+        self._shares: list[float] = []
+        self._since = 0.0
+        self._next = -1
+
+    def begin(self, busy: float, alone: float, now: float, ended: Call) -> None:
+        """Run what needs the whole card for `busy` seconds and, alone, takes the `alone` seconds, which are no less."""
+        self._progress(now)
+        self._running.append(Running(busy, alone, busy, ended))
+        self._plan(now)
+
+    def _progress(self, now: float) -> None:
+        for one, share in zip(self._running, self._shares, strict=True):
+            one.left = max(0.0, one.left - share * (now - self._since))
+        self._since = now
+
+    def _plan(self, now: float) -> None:
+        """Expect the next end, where those that run now stay as they are."""
+        self._agenda.call_off(self._next)
+        count = max(1, len(self._running))
+        self._shares = [share * min(1.0, self._count / count) for share in self._rule(self._running)]
+        if self._running:
+            pairs = zip(self._running, self._shares, strict=True)
+            seconds, first = min(((one.left / share, one) for one, share in pairs), key=lambda pair: pair[0])
+            self._next = self._agenda.at(now + seconds, partial(self._end, first))
+
+    def _end(self, one: Running, now: float) -> None:
+        self._progress(now)
+        self._running.remove(one)
+        self._plan(now)
+        one.ended(now)
+
+
+class Card:
+    """What both ways of using a card have in common: it, and what each model needs of it."""
+
+    def __init__(self, chip: Chip, footprints: Mapping[str, Footprint], agenda: Agenda) -> None:
+        self._chip = chip
+        self._footprints = footprints
+        self._agenda = agenda
+        self._to, self._back = CopyEngine(agenda, chip), CopyEngine(agenda, chip)
+        self._multiprocessors = Multiprocessors(agenda, chip)
+
+    def _compute(self, work: Work, ended: Call, now: float) -> None:
+        busy = self._footprints[work.model].busy.step(work.stage, work.rows)
+        self._multiprocessors.begin(busy, max(busy, work.seconds), now, ended)
+
+    def _finish(self, after: After, now: float) -> None:
+        for later, call in after:
+            self._agenda.at(now + later, call)
+
+
+class Pooled(Card):
+    """A pool of inputs on the card; nobody waits for a copy but the request whose input or answer it is."""
+
+    def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
+        """Copy each input as it comes, behind those that came before."""
+        self._to.copy(rows * self._footprints[model].input_bytes, now, ready, pieces=rows)
+
+    def run(self, work: Work, now: float, after: After) -> None:
+        """Compute; the inputs are there."""
+        self._compute(work, partial(self._finish, after), now)
+
+    def send(self, model: str, now: float, sent: Call) -> None:
+        """Copy an answer back, while workers go on."""
+        self._back.copy(self._footprints[model].output_bytes, now, sent)
+
+
+class HostBatched(Card):
+    """Batches are made on the host: copied together, then to the card, computed, and copied back, all by one worker."""
+
+    def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
+        """Inputs wait on the host."""
+        ready(now)
+
+    def run(self, work: Work, now: float, after: After) -> None:
+        """Copy, compute and copy back, each when the one before has ended. Dummy rows cross as others do."""
+        footprint = self._footprints[work.model]
+        inputs, outputs = work.rows * footprint.input_bytes, work.rows * footprint.output_bytes
+
+        def computed(now: float) -> None:
+            self._back.copy(outputs, now, partial(self._finish, after))
+
+        def copied(now: float) -> None:
+            self._compute(work, computed, now)
+
+        def together(now: float) -> None:
+            self._to.copy(inputs, now, copied)
+
+        self._agenda.at(now + self._chip.launch + inputs / self._chip.host, together)
+
+    def send(self, model: str, now: float, sent: Call) -> None:
+        """Answers are back when a run has ended."""
+        sent(now)

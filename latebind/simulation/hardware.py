@@ -1,0 +1,58 @@
+"""What requests run on, in the simulator: how inputs get there, how long runs take, how answers come back."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from latebind.simulation.agenda import Agenda, Call
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One run of a stage: `rows` of `model` on `worker`, `seconds` if nothing else ran."""
+
+    worker: int
+    model: str
+    stage: int
+    rows: int
+    seconds: float
+
+
+After = Sequence[tuple[float, Call]]  # what is to happen so many seconds after an end
+
+
+class Hardware(Protocol):
+    """Makes the calls that it is given when what they wait for has happened, over its agenda or at once."""
+
+    def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
+        """Bring the inputs of a call that has come to where workers look for them."""
+
+    def run(self, work: Work, now: float, after: After) -> None:
+        """Run a stage on a worker that is free."""
+
+    def send(self, model: str, now: float, sent: Call) -> None:
+        """Send the answer of one request, which has run, back."""
+
+
+Installed = Callable[[Agenda], Hardware]
+
+
+class Independent:
+    """Workers that do not feel each other, with inputs and answers in the memory that everybody uses: cores."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+
+    def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
+        """Inputs are there as soon as they come."""
+        ready(now)
+
+    def run(self, work: Work, now: float, after: After) -> None:
+        """A run takes what it takes alone."""
+        ended = now + work.seconds
+        for later, call in after:
+            self._agenda.at(ended + later, call)
+
+    def send(self, model: str, now: float, sent: Call) -> None:
+        """Answers are where they are read."""
+        sent(now)

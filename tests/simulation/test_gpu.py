@@ -1,0 +1,197 @@
+"""The card by hand: copies in turn, shares of the multiprocessors, and what a request takes with and without a pool."""
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import pytest
+
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve, ModelCosts
+from latebind.simulation.agenda import Agenda
+from latebind.simulation.chip import SIX, TITAN_RTX, Chip, Footprint, Sharing
+from latebind.simulation.driver import Record, Simulator
+from latebind.simulation.gpu import CopyEngine, HostBatched, Multiprocessors, Pooled
+from latebind.simulation.hardware import Hardware, Installed
+from latebind.simulation.workloads import Arrival, poisson
+from tests.batching.chains import STATIC, chain
+
+SLOW = Chip(multiprocessors=72, pcie=1.0, copy=0.0, host=float("inf"), launch=0.5)  # a byte a second
+NET = chain(STATIC, curve=Curve((1, 2, 4), (8.0, 8.0, 16.0)))
+FOOTPRINT = Footprint(ModelCosts((Curve((1, 2, 4), (4.0, 8.0, 16.0)),)), input_bytes=2, output_bytes=1)
+POOLED: Installed = partial(Pooled, SLOW, {"net": FOOTPRINT})
+HOST_BATCHED: Installed = partial(HostBatched, SLOW, {"net": FOOTPRINT})
+
+
+def runs(
+    begun: list[tuple[float, float, float]], *, count: int = 72, sharing: Sharing = Sharing.IN_PROPORTION
+) -> list[float]:
+    """Return when runs end, of which each is (begins, seconds of the whole card, seconds alone)."""
+    agenda = Agenda()
+    shared, ended = Multiprocessors(agenda, Chip(multiprocessors=count, sharing=sharing)), [0.0] * len(begun)
+    for number, (time, busy, alone) in enumerate(begun):
+        agenda.go_on(time)
+        shared.begin(busy, alone, time, partial(ended.__setitem__, number))
+    agenda.go_on()
+    return ended
+
+
+def test_runs_that_fit_side_by_side_do_not_feel_each_other() -> None:
+    assert runs([(0.0, 2.0, 4.0), (1.0, 1.0, 4.0)]) == [4.0, 5.0]
+
+
+def test_two_that_can_each_fill_the_card_take_twice_as_long() -> None:
+    assert runs([(0.0, 3.0, 3.0), (0.0, 3.0, 3.0)]) == [6.0, 6.0]
+
+
+def test_who_comes_slows_the_others_down_until_someone_goes() -> None:
+    # Alone for 2 s; both at half speed while 4 of the first and 2 of the second are left; alone for the rest.
+    assert runs([(0.0, 6.0, 6.0), (2.0, 2.0, 2.0)]) == [8.0, 6.0]
+
+
+def test_where_more_is_wanted_than_there_is_all_are_slowed_down_in_proportion() -> None:
+    # Shares of 1 and 1/2 make 2/3 of the speed: the second ends after 6 s, then the first has 2 s left.
+    assert runs([(0.0, 6.0, 6.0), (0.0, 2.0, 4.0)]) == pytest.approx([8.0, 6.0])
+
+
+def test_layer_by_layer_small_and_large_end_together_and_a_small_one_alone_is_bounded_by_itself() -> None:
+    # 9 s and 1 s of the whole card, both able to fill it, get on by a tenth of themselves a second: both end at 10.
+    by_layer = Sharing.LAYER_BY_LAYER
+    assert runs([(0.0, 9.0, 9.0), (0.0, 1.0, 1.0)], sharing=by_layer) == pytest.approx([10.0, 10.0])
+    # One takes 10 s whatever it gets, so its tenth is all it has; the other has nine tenths for 9 s.
+    assert runs([(0.0, 1.0, 10.0), (0.0, 8.1, 8.1)], sharing=by_layer) == pytest.approx([10.0, 9.0])
+
+
+def test_more_runs_than_multiprocessors_take_as_many_times_longer() -> None:
+    assert runs([(0.0, 1.0, 1.0)] * 2, count=1) == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_card_is_never_idle_while_runs_could_use_all_of_it(seed: int, sharing: Sharing) -> None:
+    random = Random(seed)
+    begun = sorted((random.random() * 5, 0.1 + random.random(), 0.0) for _ in range(40))
+    begun = [(0.0, 5.0, 5.0), *((time, busy, busy) for time, busy, _ in begun)]
+    assert max(runs(begun, sharing=sharing)) == pytest.approx(sum(busy for _, busy, _ in begun))
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+def test_figure_6_so_many_workers_with_small_batches_take_as_long_as_one_up_to_64(sharing: Sharing) -> None:
+    """256 inferences of a network of one convolution, 50 times, by N workers of 256 / N."""
+
+    def seconds(workers: int) -> float:
+        batch = 256 // workers
+        return max(runs([(0.0, 1.4e-3 * batch, max(5e-3, 1.4e-3 * batch))] * workers, sharing=sharing))
+
+    one, *few, many, most = (seconds(2**power) for power in range(9))
+    assert few == pytest.approx([one] * 6)
+    assert one < many < most
+
+
+def test_figure_6_copies_in_256_pieces_take_less_than_a_millisecond_more() -> None:
+    agenda, ends = Agenda(), list[float]()
+    for pieces in (1, 256):
+        CopyEngine(agenda, TITAN_RTX).copy(256 * 602_112, 0.0, ends.append, pieces=pieces)
+    agenda.go_on()
+    assert 0.0 < ends[1] - ends[0] < 1e-3
+
+
+def test_copies_in_one_direction_wait_for_each_other() -> None:
+    agenda, ends = Agenda(), list[float]()
+    engine = CopyEngine(agenda, SLOW)
+    engine.copy(3, 0.0, ends.append)
+    engine.copy(2, 1.0, ends.append)
+    engine.copy(1, 9.0, ends.append)
+    agenda.go_on()
+    assert ends == [3.0, 5.0, 10.0]
+
+
+def played(
+    hardware: Installed, times: list[float], *, policy: str = "graph", sizes: tuple[int, ...] = ()
+) -> list[Record]:
+    settings = SchedulerConfig((NET,), max(1, len(sizes)), PolicyConfig(policy, max_batch=4, shed=False), sizes)
+    return sorted(
+        Simulator(settings, hardware=hardware).run([Arrival(time, "net", 1e3, 0) for time in times]),
+        key=lambda r: r.request,
+    )
+
+
+def test_with_a_pool_a_request_takes_its_copies_and_its_run() -> None:
+    (record,) = played(POOLED, [1.0])
+    assert record.latency == 2.0 + 8.0 + 1.0
+
+
+def test_without_a_pool_the_time_between_batches_comes_on_top() -> None:
+    (record,) = played(HOST_BATCHED, [1.0])
+    assert record.latency == 0.5 + 2.0 + 8.0 + 1.0
+
+
+def test_with_a_pool_inputs_and_answers_cross_while_others_run() -> None:
+    # Ready at 2 and 4; the second runs from 10 on, while the answer of the first goes back.
+    assert [record.ended for record in played(POOLED, [0.0, 0.0])] == [11.0, 19.0]
+
+
+def test_without_a_pool_a_batch_crosses_together_and_the_next_waits_for_its_answers() -> None:
+    # The first alone from 0 to 11.5; the two others: 0.5 + 4 + 8 + 2.
+    assert [record.ended for record in played(HOST_BATCHED, [0.0, 0.1, 0.2])] == [11.5, 26.0, 26.0]
+
+
+def test_a_padded_batch_crosses_and_costs_as_a_full_one() -> None:
+    (record,) = played(HOST_BATCHED, [0.0], policy="static")
+    assert record.latency == 0.5 + 8.0 + 16.0 + 4.0
+
+
+def test_workers_run_at_the_same_time_on_what_the_card_has() -> None:
+    # Ready at 2 and 4, half of the card each: 2 to 10 and 4 to 12.
+    ended = [record.ended for record in played(POOLED, [0.0, 0.0], policy="elastic", sizes=(1, 1))]
+    assert ended == [11.0, 13.0]
+
+
+@pytest.mark.parametrize("installed", [POOLED, HOST_BATCHED])
+def test_the_same_seed_gives_the_same_run_on_a_card(installed: Callable[[Agenda], Hardware]) -> None:
+    def run() -> list[Record]:
+        policy = PolicyConfig("elastic", shed=False, max_alive=4)
+        simulator = Simulator(SchedulerConfig((NET,), 3, policy, (1, 1, 2)), hardware=installed)
+        records = simulator.run(poisson(NET, rate=0.2, requests=300, allowed=1e3, random=Random(3)))
+        simulator.scheduler.check()
+        return records
+
+    assert run() == run()
+    assert sorted(record.request for record in run()) == list(range(300))
+
+
+def multiply_adds(name: str) -> float:
+    return sum(layer.depth * layer.width * layer.rows for layer in SIX[name].layers())
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),  # He et al. 2016; for Inception-v4 half of the 24.6 GFLOPs of the Open Model Zoo
+    [
+        ("resnet50", 3.8e9),
+        ("resnet101", 7.6e9),
+        ("resnet152", 11.3e9),
+        ("vgg16", 15.3e9),
+        ("vgg19", 19.6e9),
+        ("inception-v4", 12.3e9),
+    ],
+)
+def test_layers_add_up_to_the_published_multiply_adds(name: str, published: float) -> None:
+    assert multiply_adds(name) == pytest.approx(published, rel=0.02)
+
+
+@pytest.mark.parametrize(("name", "trained"), [("resnet50", 330), ("resnet152", 129), ("inception-v4", 96)])
+def test_images_a_second_are_near_three_times_those_in_training(name: str, trained: float) -> None:
+    """Lambda 2019, a Titan RTX with TensorFlow 1.12 in FP32."""
+    assert 32 / seconds(SIX[name].served(TITAN_RTX), 32) == pytest.approx(3 * trained, rel=0.16)
+
+
+@pytest.mark.parametrize("name", SIX)
+def test_a_network_never_uses_more_than_the_card_and_larger_batches_use_more_of_it(name: str) -> None:
+    served, footprint = SIX[name].served(TITAN_RTX), SIX[name].footprint(TITAN_RTX)
+    shares = [footprint.busy.step(0, batch) / seconds(served, batch) for batch in (1, 2, 4, 8, 16, 32)]
+    assert shares == sorted(shares)
+    assert shares[-1] <= 1.0
+
+
+def seconds(served: ServedModel, batch: int) -> float:
+    return served.costs.step(0, batch)

@@ -129,13 +129,11 @@ class Codec:
             raise InvalidRequest(f"timeout is {request.parameters.timeout!s:.40}: give microseconds, 0 for the default")
         wanted = self._wanted(request)
         plan = self._plan(request.inputs)
-        size = len(text) + sum([size or 0 for _, _, size in plan.values()])
+        size = len(text) + sum([tensor.bytes_of(given.shape) for tensor, given, binary in plan.values() if binary])
         if following is not None and size != len(text) + following:
             raise wrong_size(size, len(text) + following)
         inputs = [
-            Given(
-                tensor, given.shape, tensor.from_json(bytes(given.data), shape=given.shape) if binary is None else None
-            )
+            Given(tensor, given.shape, None if binary else tensor.from_json(bytes(given.data), shape=given.shape))
             for tensor, given, binary in plan.values()
         ]
         return Call(tuple(inputs), inputs[0].shape[0], size, wanted, request.id, request.parameters.timeout)
@@ -211,9 +209,9 @@ class Codec:
             wanted[output.name] = (tensor, binary if parameters.binary_data is None else parameters.binary_data)
         return wanted
 
-    def _plan(self, inputs: list[InputTensor]) -> dict[str, tuple[Tensor, InputTensor, int | None]]:
-        """Check every input against the model; with each go the bytes of its binary data, None for JSON."""
-        plan: dict[str, tuple[Tensor, InputTensor, int | None]] = {}
+    def _plan(self, inputs: list[InputTensor]) -> dict[str, tuple[Tensor, InputTensor, bool]]:
+        """Check every input against the model; with each goes whether its data follow as binary."""
+        plan: dict[str, tuple[Tensor, InputTensor, bool]] = {}
         rows = 0
         for given in inputs:
             tensor = self._known(self._inputs, given.name, "input")
@@ -223,14 +221,14 @@ class Codec:
             if plan and counted != rows:
                 raise InvalidRequest(f"input {given.name!r} has a batch of {counted} rows, the one before it {rows}")
             rows = counted
-            plan[given.name] = (tensor, given, self._binary_size(given, tensor.bytes_of(given.shape)))
+            plan[given.name] = (tensor, given, self._is_binary(given, tensor.bytes_of(given.shape)))
         if len(plan) < len(self._inputs):
             missing = next(name for name in self._inputs if name not in plan)
             raise InvalidRequest(f"input {missing!r} is missing: {self.spec.name!r} needs {list(self._inputs)}")
         return plan
 
-    def _binary_size(self, given: InputTensor, needed: int) -> int | None:
-        """Return the bytes of this input's binary data, None where its data stand in the JSON."""
+    def _is_binary(self, given: InputTensor, needed: int) -> bool:
+        """Tell whether this input's data follow as binary, as many bytes as are needed, or stand in the JSON."""
         parameters = given.parameters
         if parameters is not None and parameters.shared_memory_region is not None:
             raise InvalidRequest(f"input {given.name!r}: shared memory is not served")
@@ -240,7 +238,7 @@ class Codec:
         if size is not None and size != needed:
             stated = f"input {given.name!r} has a binary_data_size of {size!s:.40}"
             raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")
-        return size
+        return size is not None
 
     def _known(self, tensors: dict[str, Tensor], name: str, kind: str) -> Tensor:
         tensor = tensors.get(name)

@@ -1,4 +1,4 @@
-"""The verbs by themselves: whatever happens to a call, its places are given back, and not before they were looked at."""
+"""The verbs by themselves: whatever happens to a call, its places are given back, once they were looked at."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ from latebind.cli.bench.adaptation import calibration, drift, locality
 from latebind.cli.bench.batching import batching, live
 from latebind.cli.bench.caches import caches
 from latebind.cli.bench.exits import engine, exits
-from latebind.cli.bench.load import flood, load
+from latebind.cli.bench.load import door, flood, load
 from latebind.cli.bench.overhead import boundary, scheduler, stages
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ for command in (
     drift,
     load,
     flood,
+    door,
     scheduler,
     stages,
     boundary,

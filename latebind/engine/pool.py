@@ -5,7 +5,7 @@ the two events are the phases READY and ANSWERED.
 """
 
 from collections.abc import Sequence
-from enum import Enum, IntEnum, auto
+from enum import IntEnum, auto
 from itertools import chain, islice
 
 from latebind.domain.errors import IllegalEvent
@@ -23,7 +23,7 @@ class Phase(IntEnum):
     LEFT = 4  # the owner has gone, but the engine may read and write the slot until it says that it ended
 
 
-class Step(Enum):
+class Step(IntEnum):
     """What may happen to a slot that is not free."""
 
     SEND = auto()  # the owner tells the engine
@@ -31,7 +31,7 @@ class Step(Enum):
     LEAVE = auto()  # the owner needs the slot no more
 
 
-MOVES = {
+MOVES: dict[tuple[int, Step], Phase] = {
     (Phase.FILLING, Step.SEND): Phase.READY,
     (Phase.FILLING, Step.LEAVE): Phase.FREE,
     (Phase.READY, Step.END): Phase.ANSWERED,
@@ -65,13 +65,15 @@ class Pool:
     def claim(self, requests: Sequence[int]) -> tuple[int, ...] | None:
         """Give each of the requests (one at least) a slot to fill, in order; None where too few are free.
 
-        The slots follow each other and those given before, where these are free: a batch of them is a view.
+        The slots follow each other and those given before, where these are free: a batch of them is a view. Where the
+        one before is free again there is nobody to be beside: then the first that are free are taken, for the caches
+        still have the rows that were used last.
         """
         wanted = len(requests)
         if wanted > self._free:
             return None
-        if self._free == len(self):
-            self._next = 0  # the caches still have the rows that were used last
+        if self._phases[self._next - 1] == Phase.FREE:
+            self._next = 0
         slots = self._together(wanted) or self._scattered(wanted)
         for slot, request in zip(slots, requests, strict=True):
             self._phases[slot] = Phase.FILLING
@@ -85,10 +87,10 @@ class Pool:
 
         Raises `IllegalEvent`, with nothing changed, where another has the slot or the step does not follow.
         """
-        before = Phase(self._phases[slot])
-        after = MOVES.get((before, step))
+        after = MOVES.get((self._phases[slot], step))  # numbers are equal to the phases that they stand for
         if after is None or self._owners[slot] != request:
-            raise IllegalEvent(f"request {request} cannot {step.name} slot {slot}: {self._owners[slot]}, {before.name}")
+            has = f"{self._owners[slot]} has it, {self.phase(slot).name}"
+            raise IllegalEvent(f"request {request} cannot {step.name} slot {slot}: {has}")
         self._phases[slot] = after
         if after is Phase.FREE:
             self._owners[slot] = NOBODY

@@ -49,11 +49,12 @@ def test_several_rows_lie_together_where_they_can_even_if_single_slots_come_firs
     assert pool.claim([7, 8, 9]) == (2, 3, 4)
 
 
-def test_an_empty_pool_begins_again_at_the_rows_that_the_caches_have() -> None:
+def test_who_has_nobody_to_be_beside_gets_rows_that_the_caches_have() -> None:
     pool = Pool(SLOTS)
-    for request in (1, 2, 3):
-        assert pool.claim([request]) == (0,)
-        pool.move(0, request, Step.LEAVE)
+    pool.claim([1])
+    for request in (2, 3, 4):
+        assert pool.claim([request]) == (1,)
+        pool.move(1, request, Step.LEAVE)
 
 
 def test_a_slot_whose_owner_has_gone_is_free_when_the_engine_says_so_and_not_before() -> None:
@@ -69,7 +70,7 @@ def test_a_slot_whose_owner_has_gone_is_free_when_the_engine_says_so_and_not_bef
 def test_nobody_moves_the_slot_of_another() -> None:
     pool = Pool(SLOTS)
     pool.claim([1, 2])
-    with pytest.raises(IllegalEvent, match="request 1 cannot SEND slot 1: 2, FILLING"):
+    with pytest.raises(IllegalEvent, match="request 1 cannot SEND slot 1: 2 has it, FILLING"):
         pool.move(1, 1, Step.SEND)
     assert pool.phase(1) is Phase.FILLING
 

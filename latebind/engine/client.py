@@ -38,6 +38,8 @@ class Claim:
     `rows` are, by input, the rows of the slots, for the owner to fill before it sends them.
     """
 
+    __slots__ = ("_client", "_ended", "_lane", "_requests", "_slots", "answer", "rows")
+
     def __init__(self, client: "EngineClient", lane: Lane, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
         self.rows: Mapping[str, list[Rows]] = lane.inputs(slots)
         self._client = client

@@ -111,6 +111,8 @@ class Pool:
         first = self._phases.find(run, self._next)
         if first < 0:
             first = self._phases.find(run)
+        if wanted == 1:
+            return (first,)  # there is one, or nobody would have asked
         return tuple(range(first, first + wanted)) if first >= 0 else ()
 
     def _scattered(self, wanted: int) -> tuple[int, ...]:

@@ -12,6 +12,8 @@ from latebind.server.limits import BodyTimeout, Limits, UnsupportedEncoding
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
+NOTHING = memoryview(b"")
+
 
 class ClientGone(Exception):
     """The client hung up; there is nobody to answer."""
@@ -32,7 +34,7 @@ class Body:
         self._receive = receive
         self._limits = limits
         self._seconds = limits.body_seconds  # that are left for the client, who does not pay for waits of ours
-        self._unread = memoryview(b"")
+        self._unread = NOTHING
         self._begun = False
         self._more = True
         for name, value in headers:
@@ -45,8 +47,10 @@ class Body:
 
     async def read(self, size: int | None = None) -> bytes:
         """Return the next `size` bytes, or all that come; fewer where the body ends before."""
-        parts: list[memoryview] = []
         missing = sys.maxsize if size is None else size
+        if await self.available() and len(self._unread) >= missing:
+            return bytes(self._cut(missing))
+        parts: list[memoryview] = []
         while missing and await self.available():
             parts.append(self._cut(missing))
             missing -= len(parts[-1])
@@ -75,8 +79,12 @@ class Body:
         return bool(self._unread)
 
     def _cut(self, most: int) -> memoryview:
-        part, self._unread = self._unread[:most], self._unread[most:]
-        return part
+        unread = self._unread
+        if len(unread) <= most:
+            self._unread = NOTHING
+            return unread
+        self._unread = unread[most:]
+        return unread[:most]
 
     async def _take(self) -> None:
         """Take the next message in. The first one mostly brings everything, and a time-out is dear."""

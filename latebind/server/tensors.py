@@ -83,7 +83,7 @@ class Tensor:
 
     def room(self, place: Array, shape: Sequence[int]) -> Array:
         """Return what a row of a tensor of this shape, which fits, takes of its place; padding fills the rest."""
-        return room(place, shape[1:], self._spec)
+        return room(place, shape[1:], self._spec) if self._padded else place
 
     def check(self, rows: Sequence[Array]) -> None:
         """Raise `InvalidRequest` where rows that came as bytes have values that datatype or model do not know."""

@@ -81,7 +81,7 @@ class AdaptationClient:
         client._listening = asyncio.create_task(client._listen(reader, writer))
         return client
 
-    def answered(self, spec: ModelSpec, rows: Mapping[str, Array], answer: Answer, client: str) -> None:
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
         """Tell of the N rows of one call; some of them go along as samples. Never waits."""
         known = self._models.get(spec.name)
         if known is None or self._messages is None or self._messages.is_closing():
@@ -93,7 +93,7 @@ class AdaptationClient:
             early = left_at + 1 < spec.stages
             draw, data, end = sampler.draw(early), b"", b""
             if draw is not None and room:
-                data = b"".join(np.ascontiguousarray(rows[tensor.name][place]).tobytes() for tensor in spec.inputs)
+                data = b"".join(rows[tensor.name][place].tobytes() for tensor in spec.inputs)
                 end = b"" if early else np.ascontiguousarray(row).tobytes()
             elif draw is not None:
                 self.dropped += 1

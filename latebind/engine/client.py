@@ -1,4 +1,4 @@
-"""The door's end of the engine: starts its process, writes rows into slots and waits for their requests to end."""
+"""The door's end of the engine: starts its process, claims slots for rows and waits for their requests to end."""
 
 import asyncio
 import logging
@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import count
+from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -16,10 +16,12 @@ import msgspec
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import ConfigError, Expired, Failed, LatebindError, Refused, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.engine.lane import Lane
 from latebind.engine.messages import Ended, EndedReader, pack_arrived, pack_cancelled
 from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
-from latebind.engine.slots import ModelSlots, Rows, SlotMemory, create_file
-from latebind.sequence.padding import filled, steps, trimmed
+from latebind.engine.pool import Step
+from latebind.engine.slots import Rows, SlotMemory, create_file
+from latebind.sequence.padding import room, steps, trimmed
 from latebind.server.gateway import Answer, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -30,35 +32,86 @@ CONTROL_BYTES = 1 << 24
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-@dataclass(slots=True, eq=False)
-class Call:
-    """One client call under way: a request and a slot for each of its rows."""
+class Claim:
+    """The slots of one call, from the moment they are its own until it lets go of them. `EngineClient.claim` makes it.
 
-    lane: "Lane"
-    requests: tuple[int, ...]
-    slots: tuple[int, ...]
-    done: asyncio.Future[Answer]
-    ended: dict[int, Ended] = field(default_factory=dict)
+    `rows` are, by input, the rows of the slots, for the owner to fill before it sends them.
+    """
 
+    __slots__ = ("_client", "_ended", "_lane", "_requests", "_slots", "answer", "rows")
 
-class Lane:
-    """One model at the door: its number in messages, its slots and which of them are free."""
+    def __init__(self, client: "EngineClient", lane: Lane, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
+        self.rows: Mapping[str, list[Rows]] = lane.inputs(slots)
+        self._client = client
+        self._lane = lane
+        self._requests = requests
+        self._slots = slots
+        self._ended: dict[int, Ended] = {}
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-    def __init__(self, number: int, spec: ModelSpec, rows: ModelSlots, slots: int) -> None:
-        self.number = number
-        self.spec = spec
-        self.rows = rows
-        self._free = list(range(slots - 1, -1, -1))
+    def __enter__(self) -> Self:
+        return self
 
-    def take(self, wanted: int) -> tuple[int, ...]:
-        """Return `wanted` free slots, or raise `Refused`."""
-        if wanted > len(self._free):
-            raise Refused(f"{self.spec.name} has {len(self._free)} of the {wanted} places needed: try again later")
-        return tuple(self._free.pop() for _ in range(wanted))
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
-    def give_back(self, slots: tuple[int, ...]) -> None:
-        """Free slots again."""
-        self._free.extend(reversed(slots))
+    async def send(self, *, deadline: float) -> Answer:
+        """Have the engine run the rows, which are filled, by `deadline` and return their outputs.
+
+        Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.
+        """
+        lane, client = self._lane, self._client
+        client.require_engine()
+        for request, slot in zip(self._requests, self._slots, strict=True):
+            lane.move(slot, request, Step.SEND)
+            client.sent[request] = self
+        lengths = steps(lane.spec, self.rows)
+        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths))
+        try:
+            return await self.answer
+        except asyncio.CancelledError:
+            left = [request for request in self._requests if request not in self._ended]
+            client.write(b"".join([pack_cancelled(request) for request in left]))
+            raise
+
+    def release(self) -> None:
+        """Let go of the slots; the engine may still have some until it says that their requests ended."""
+        for request, slot in zip(self._requests, self._slots, strict=True):
+            self._lane.move(slot, request, Step.LEAVE)
+
+    def end(self, ended: Ended) -> None:
+        """Take in the end of one request; with the last of them the call is answered."""
+        slot = self._slots[self._requests.index(ended.request)]
+        self._lane.move(slot, ended.request, Step.END)
+        self._ended[ended.request] = ended
+        if len(self._ended) < len(self._requests) or self.answer.done():
+            return
+        outcome = _worst(self._ended)
+        if outcome is Outcome.ANSWERED:
+            self.answer.set_result(self._outputs())
+        else:
+            self.answer.set_exception(_error(self._lane.spec.name, outcome))
+
+    def fail(self, error: LatebindError) -> None:
+        """Answer the call with an error, whatever becomes of its requests."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def _outputs(self) -> Answer:
+        """Copy the outputs out of the slots."""
+        slots = list(self._slots)
+        ends = [self._ended[request] for request in self._requests]
+        return Answer(
+            outputs={
+                spec.name: trimmed(rows[slots], spec)
+                for spec, rows in zip(self._lane.spec.outputs, self._lane.outputs, strict=True)
+            },
+            left_at=tuple([end.stage for end in ends]),
+            waited=tuple([end.waited for end in ends]),
+            ran=tuple([end.ran for end in ends]),
+        )
 
 
 class EngineClient:
@@ -71,7 +124,7 @@ class EngineClient:
         self._control_lock = asyncio.Lock()
         self._messages: asyncio.Transport | None = None
         self._lanes: dict[str, Lane] = {}
-        self._calls: dict[int, Call] = {}
+        self.sent: dict[int, Claim] = {}  # what the engine has, by request
         self._numbers = count(1)
         self._alive = False
 
@@ -113,33 +166,36 @@ class EngineClient:
         """Whether the engine serves, and `model` is among what it serves."""
         return self._alive and (model is None or model in self.models)
 
+    async def claim(self, model: str, rows: int, *, deadline: float) -> Claim:
+        """Return so many slots to fill, once it is this call's turn. Raises `Refused` or `Unavailable`."""
+        self.require_engine()
+        lane = self._lanes[model]
+        return Claim(self, lane, *await lane.claim(rows, deadline=deadline))
+
     async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
         """Run rows `(N, *shape)` of every input as N requests due at `deadline` and return their outputs.
 
-        Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.
+        Raises what `claim` and `Claim.send` raise; cancelling this call cancels its requests.
         """
-        if not self._alive or self._messages is None:
+        with await self.claim(model, len(next(iter(rows.values()))), deadline=deadline) as claim:
+            for spec in self.models[model].inputs:
+                for place, row in zip(claim.rows[spec.name], rows[spec.name], strict=True):
+                    room(place, row.shape, spec)[...] = row
+            return await claim.send(deadline=deadline)
+
+    def require_engine(self) -> None:
+        """Raise `Unavailable` where the engine has ended."""
+        if not self._alive:
             raise Unavailable("the engine has ended: restart the server")
-        lane = self._lanes[model]
-        wanted = len(next(iter(rows.values())))
-        slots = lane.take(wanted)
-        requests = tuple(next(self._numbers) for _ in range(wanted))
-        for spec, place in zip(lane.spec.inputs, lane.rows.inputs, strict=True):
-            place[list(slots)] = filled(rows[spec.name], spec)
-        call = Call(lane, requests, slots, asyncio.get_running_loop().create_future())
-        self._calls.update(dict.fromkeys(requests, call))
-        self._messages.write(pack_arrived(lane.number, deadline, requests, slots, steps(lane.spec, rows)))
-        try:
-            return await call.done
-        except asyncio.CancelledError:
-            left = [request for request in requests if request not in call.ended]
-            self._messages.write(b"".join(pack_cancelled(request) for request in left))
-            raise
+
+    def write(self, messages: bytes) -> None:
+        """Send messages of a claim; nobody hears them where the engine has ended."""
+        assert self._messages is not None
+        self._messages.write(messages)
 
     async def metrics(self) -> Snapshot:
         """Return the engine's figures of this moment."""
-        if not self._alive:
-            raise Unavailable("the engine has ended: restart the server")
+        self.require_engine()
         async with self._control_lock:
             self._control_writer.write(b"\n")
             snapshot: Snapshot = msgspec.json.decode(await self._line())
@@ -147,8 +203,7 @@ class EngineClient:
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of a model's learned caches from its next batch on; raises `ConfigError`."""
-        if not self._alive:
-            raise Unavailable("the engine has ended: restart the server")
+        self.require_engine()
         async with self._control_lock:
             self._control_writer.write(msgspec.json.encode(Adopt(model, version)) + b"\n")
             adopted = msgspec.json.decode(await self._line(), type=Adopted)
@@ -157,7 +212,7 @@ class EngineClient:
 
     async def close(self, grace: float = STOP_SECONDS) -> None:
         """Wait up to `grace` seconds for what is in flight, then end the process."""
-        pending = {call.done for call in self._calls.values()}
+        pending = {claim.answer for claim in self.sent.values()}
         if pending:
             await asyncio.wait(pending, timeout=grace)
         if self._messages is not None:
@@ -171,26 +226,18 @@ class EngineClient:
             self._process.wait()
 
     def receive(self, ended: Ended) -> None:
-        """Take in the end of one request; with the last of its call the call is answered and its slots are free."""
-        call = self._calls.pop(ended.request)
-        call.ended[ended.request] = ended
-        if len(call.ended) < len(call.requests):
-            return
-        if not call.done.done():
-            outcome = _worst(call)
-            if outcome is Outcome.ANSWERED:
-                call.done.set_result(_answer(call))
-            else:
-                call.done.set_exception(_error(call.lane.spec.name, outcome))
-        call.lane.give_back(call.slots)
+        """Take in the end of one request."""
+        self.sent.pop(ended.request).end(ended)
 
     def lose(self) -> None:
         """The engine has gone: everything in flight is answered so."""
         self._alive = False
-        for call in set(self._calls.values()):
-            if not call.done.done():
-                call.done.set_exception(Unavailable("the engine ended while this request ran: send it again"))
-        self._calls.clear()
+        error = Unavailable("the engine ended while this request ran: send it again")
+        for claim in set(self.sent.values()):
+            claim.fail(error)
+        for lane in self._lanes.values():
+            lane.lose(error)
+        self.sent.clear()
 
     async def _begin(self, order: EngineOrder, slots: int, messages: socket.socket) -> None:
         """Send the order; with the answer map the slots and listen."""
@@ -201,7 +248,7 @@ class EngineClient:
         memory = SlotMemory(slots, started.models, order.engine.slots)
         self.models = {spec.name: spec for spec in started.models}
         self._lanes = {
-            spec.name: Lane(number, spec, rows, order.engine.slots)
+            spec.name: Lane(number, spec, rows, self._numbers)
             for number, (spec, rows) in enumerate(zip(started.models, memory.models, strict=True))
         }
         loop = asyncio.get_running_loop()
@@ -233,24 +280,9 @@ class EngineStream(asyncio.Protocol):
         self._client.lose()
 
 
-def _worst(call: Call) -> Outcome:
+def _worst(ended: Mapping[int, Ended]) -> Outcome:
     """The outcome that speaks for the whole call: any that is not an answer."""
-    return next((e.outcome for e in call.ended.values() if e.outcome is not Outcome.ANSWERED), Outcome.ANSWERED)
-
-
-def _answer(call: Call) -> Answer:
-    """Copy the outputs out of the slots."""
-    slots = list(call.slots)
-    ends = [call.ended[request] for request in call.requests]
-    return Answer(
-        outputs={
-            spec.name: trimmed(rows[slots], spec)
-            for spec, rows in zip(call.lane.spec.outputs, call.lane.rows.outputs, strict=True)
-        },
-        left_at=tuple(end.stage for end in ends),
-        waited=tuple(end.waited for end in ends),
-        ran=tuple(end.ran for end in ends),
-    )
+    return next((end.outcome for end in ended.values() if end.outcome is not Outcome.ANSWERED), Outcome.ANSWERED)
 
 
 def _error(model: str, outcome: Outcome) -> LatebindError:

@@ -1,6 +1,6 @@
 """Rows of sequences at the border: filled up to the width of their slots on the way in, trimmed on the way out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -11,13 +11,12 @@ from latebind.domain.model import ModelSpec, TensorSpec
 Rows = NDArray[Any]
 
 
-def filled(rows: Rows, spec: TensorSpec) -> Rows:
-    """Return `(N, *shape)` for rows that may be shorter where the tensor has padding."""
-    if spec.padding is None or rows.shape[1:] == spec.shape:
-        return rows
-    whole = np.full((len(rows), *spec.shape), spec.padding, spec.dtype)
-    whole[:, : rows.shape[1]] = rows
-    return whole
+def room(place: Rows, shape: Sequence[int], spec: TensorSpec) -> Rows:
+    """Return what a row of this shape takes of its place, of the tensor's shape; padding goes into the rest."""
+    if spec.padding is None:
+        return place
+    place[shape[0] :] = spec.padding
+    return place[: shape[0]]
 
 
 def trimmed(rows: Rows, spec: TensorSpec) -> Rows:
@@ -25,10 +24,13 @@ def trimmed(rows: Rows, spec: TensorSpec) -> Rows:
     return rows if spec.padding is None else rows[:, : max(lengths(rows, spec.padding), default=1)]
 
 
-def steps(spec: ModelSpec, rows: Mapping[str, Rows]) -> tuple[int, ...]:
+def steps(spec: ModelSpec, rows: Mapping[str, Iterable[Rows]]) -> tuple[int, ...]:
     """Return how many steps the input of each row has; none where the model reads no sequence."""
     sequence = next((tensor for tensor in spec.inputs if tensor.padding is not None), None)
-    return () if sequence is None else tuple(lengths(rows[sequence.name], cast(int, sequence.padding)))
+    if sequence is None:
+        return ()
+    padding = cast(int, sequence.padding)
+    return tuple([length for row in rows[sequence.name] for length in lengths(row[np.newaxis], padding)])
 
 
 def lengths(rows: Rows, padding: int) -> list[int]:

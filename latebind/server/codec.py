@@ -3,7 +3,7 @@
 No input or output happens here, and nothing knows of HTTP beyond the number in `Inference-Header-Content-Length`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -67,10 +67,24 @@ class InferRequest(msgspec.Struct, gc=False):
     outputs: list[RequestedOutput] | None = None
 
 
-class Call(msgspec.Struct, frozen=True):
-    """A checked infer call. `wanted` are the outputs to send and whether as binary; `timeout` in microseconds."""
+class Given(msgspec.Struct, frozen=True):
+    """An input that fits the model: its rows where they stood in the JSON, None where they follow as bytes."""
 
-    rows: dict[str, Array]
+    tensor: Tensor
+    shape: Sequence[int]
+    rows: Array | None = None
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A checked infer call of `rows` rows; `inputs` are in the order in which their bytes follow.
+
+    `size` are the bytes that its body must have; `wanted` are the outputs to send and whether as binary; `timeout` in
+    microseconds.
+    """
+
+    inputs: tuple[Given, ...]
+    rows: int
+    size: int
     wanted: tuple[tuple[Tensor, bool], ...]
     id: str = ""
     timeout: int = 0
@@ -84,7 +98,10 @@ class Encoded(msgspec.Struct, frozen=True):
 
 
 class Codec:
-    """Translates the infer calls of one model. Raises `InvalidRequest` and `TooLarge`, before any array is made."""
+    """Translates the infer calls of one model. Raises `InvalidRequest` and `TooLarge`, before any array is made.
+
+    Bytes of binary data are none of its business: `server/filling.py` takes them to their slots.
+    """
 
     def __init__(self, spec: ModelSpec, limits: Limits) -> None:
         self.spec = spec
@@ -103,22 +120,37 @@ class Codec:
             "outputs": [tensor.metadata() for tensor in self._outputs.values()],
         }
 
-    def decode(self, body: bytes, json_bytes: int | None = None) -> Call:
-        """Return the call that `body` holds; its first `json_bytes` are JSON (None: all of it, 0: none of it)."""
-        if json_bytes == 0:
-            return self._decode_raw(body)
-        if json_bytes is None:
-            json_bytes = len(body)
-        elif json_bytes > len(body):
-            raise InvalidRequest(f"the JSON part is said to have {json_bytes} bytes, but the body has {len(body)}")
-        request = self._parse(body[:json_bytes])
+    def decode(self, text: bytes, following: int | None = 0) -> Call:
+        """Return the call that this JSON describes; so many bytes are to follow, None where nobody knows yet."""
+        request = self._parse(text)
         if request.parameters.sequence_id:
             raise InvalidRequest("sequences are not served: leave sequence_id out")
         if request.parameters.timeout < 0:
             raise InvalidRequest(f"timeout is {request.parameters.timeout!s:.40}: give microseconds, 0 for the default")
         wanted = self._wanted(request)
-        rows = self._rows(request.inputs, body, json_bytes)
-        return Call(rows, wanted, request.id, request.parameters.timeout)
+        plan = self._plan(request.inputs)
+        size = len(text) + sum([tensor.bytes_of(given.shape) for tensor, given, binary in plan.values() if binary])
+        if following is not None and size != len(text) + following:
+            raise wrong_size(size, len(text) + following)
+        inputs = [
+            Given(tensor, given.shape, None if binary else tensor.from_json(bytes(given.data), shape=given.shape))
+            for tensor, given, binary in plan.values()
+        ]
+        return Call(tuple(inputs), inputs[0].shape[0], size, wanted, request.id, request.parameters.timeout)
+
+    def decode_raw(self, size: int) -> Call:
+        """Return the call of a body of so many bytes without JSON: one row of the only input, all outputs binary."""
+        if len(self._inputs) != 1:
+            raise InvalidRequest(f"a body without JSON fits one input, but {self.spec.name!r} has {len(self._inputs)}")
+        (tensor,) = self._inputs.values()
+        wanted = tuple((output, True) for output in self._outputs.values())
+        return Call((Given(tensor, tensor.one_row(size)),), 1, size, wanted)
+
+    def check_json_size(self, size: int) -> None:
+        """Raise `TooLarge` for a JSON part of more bytes than are taken."""
+        if size > self._limits.json_bytes:
+            most = self._limits.json_bytes
+            raise TooLarge(f"the JSON part has {size} bytes, more than {most}: send large tensors as binary data")
 
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> Encoded:
         """Return the body that gives the client the outputs it wants."""
@@ -142,19 +174,8 @@ class Codec:
         text = orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
         return Encoded(b"".join((text, *blobs)), len(text)) if blobs else Encoded(text)
 
-    def _decode_raw(self, body: bytes) -> Call:
-        """Take the whole body as one row of the only input and want every output as binary."""
-        if len(self._inputs) != 1:
-            raise InvalidRequest(f"a body without JSON fits one input, but {self.spec.name!r} has {len(self._inputs)}")
-        (tensor,) = self._inputs.values()
-        shape = tensor.one_row(len(body))
-        wanted = tuple((output, True) for output in self._outputs.values())
-        return Call({tensor.name: tensor.from_binary(body, 0, shape=shape)}, wanted)
-
     def _parse(self, text: bytes) -> InferRequest:
-        if len(text) > self._limits.json_bytes:
-            most = self._limits.json_bytes
-            raise TooLarge(f"the JSON part has {len(text)} bytes, more than {most}: send large tensors as binary data")
+        self.check_json_size(len(text))
         check_depth(text, self._limits.json_depth)
         try:
             return self._request.decode(text)
@@ -188,9 +209,9 @@ class Codec:
             wanted[output.name] = (tensor, binary if parameters.binary_data is None else parameters.binary_data)
         return wanted
 
-    def _rows(self, inputs: list[InputTensor], body: bytes, offset: int) -> dict[str, Array]:
-        """Check every input against the model and the body, then make the arrays; binary data begins at `offset`."""
-        plan: dict[str, tuple[Tensor, InputTensor, int | None]] = {}
+    def _plan(self, inputs: list[InputTensor]) -> dict[str, tuple[Tensor, InputTensor, bool]]:
+        """Check every input against the model; with each goes whether its data follow as binary."""
+        plan: dict[str, tuple[Tensor, InputTensor, bool]] = {}
         rows = 0
         for given in inputs:
             tensor = self._known(self._inputs, given.name, "input")
@@ -200,27 +221,14 @@ class Codec:
             if plan and counted != rows:
                 raise InvalidRequest(f"input {given.name!r} has a batch of {counted} rows, the one before it {rows}")
             rows = counted
-            size = self._binary_size(given, tensor.bytes_of(given.shape))
-            plan[given.name] = (tensor, given, None if size is None else offset)
-            offset += size or 0
-        self._check_complete(plan.keys(), stated=offset, size=len(body))
-        return {
-            name: tensor.from_json(bytes(given.data), shape=given.shape)
-            if place is None
-            else tensor.from_binary(body, place, shape=given.shape)
-            for name, (tensor, given, place) in plan.items()
-        }
-
-    def _check_complete(self, names: Collection[str], *, stated: int, size: int) -> None:
-        """Raise where an input is missing or the parts of the body do not fill it."""
-        if len(names) < len(self._inputs):
-            missing = next(name for name in self._inputs if name not in names)
+            plan[given.name] = (tensor, given, self._is_binary(given, tensor.bytes_of(given.shape)))
+        if len(plan) < len(self._inputs):
+            missing = next(name for name in self._inputs if name not in plan)
             raise InvalidRequest(f"input {missing!r} is missing: {self.spec.name!r} needs {list(self._inputs)}")
-        if stated != size:
-            raise InvalidRequest(f"JSON and binary data are said to have {stated} bytes, but the body has {size}")
+        return plan
 
-    def _binary_size(self, given: InputTensor, needed: int) -> int | None:
-        """Return the bytes of this input's binary data, None where its data stand in the JSON."""
+    def _is_binary(self, given: InputTensor, needed: int) -> bool:
+        """Tell whether this input's data follow as binary, as many bytes as are needed, or stand in the JSON."""
         parameters = given.parameters
         if parameters is not None and parameters.shared_memory_region is not None:
             raise InvalidRequest(f"input {given.name!r}: shared memory is not served")
@@ -230,13 +238,18 @@ class Codec:
         if size is not None and size != needed:
             stated = f"input {given.name!r} has a binary_data_size of {size!s:.40}"
             raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")
-        return size
+        return size is not None
 
     def _known(self, tensors: dict[str, Tensor], name: str, kind: str) -> Tensor:
         tensor = tensors.get(name)
         if tensor is None:
             raise InvalidRequest(f"{self.spec.name!r} has no {kind} {name!r:.100}: it has {list(tensors)}")
         return tensor
+
+
+def wrong_size(stated: int, size: int | str) -> InvalidRequest:
+    """Return what to raise where the parts of a body do not fill it; `size` may be words for no known number."""
+    return InvalidRequest(f"JSON and binary data are said to have {stated} bytes, but the body has {size}")
 
 
 MARKS = b'[]{}"'

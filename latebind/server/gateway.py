@@ -1,6 +1,6 @@
 """What the door asks of the engine behind it, and what it gets back. Only types; `latebind.engine` has the real one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 
@@ -64,6 +64,29 @@ class Snapshot(TypedDict):
     models: dict[str, ModelMetrics]
 
 
+class Claim(Protocol):
+    """Places for the N rows of one call in the engine's memory. Whoever has one releases it, once."""
+
+    @property
+    def rows(self) -> Mapping[str, Sequence[Array]]:
+        """Of every input N arrays `shape`, to be written before `send` and read until `release`.
+
+        What lies in them is anything, also past the end of a row that is shorter than the tensor.
+        """
+        ...
+
+    async def send(self, *, deadline: float) -> Answer:
+        """Answer the rows, which are complete and checked, all by `deadline`.
+
+        Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give the places back; where the engine has them yet, they are free when it says that it ended."""
+        ...
+
+
 class Gateway(Protocol):
     """The engine as the door sees it. All calls come from the door's event loop."""
 
@@ -80,11 +103,11 @@ class Gateway(Protocol):
         """Tell whether requests for `model`, or for every model, can be answered."""
         ...
 
-    async def infer(self, model: str, rows: Mapping[str, Array], *, deadline: float) -> Answer:
-        """Answer N rows, each a request of its own, all by `deadline` (absolute, `time.monotonic()` seconds).
+    async def claim(self, model: str, rows: int, *, deadline: float) -> Claim:
+        """Return places for N rows, each a request of its own, once it is this call's turn.
 
-        `rows` holds an array `(N, *shape)` for every input, already checked; it may be a read-only view of the body.
-        Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
+        Calls wait for places behind those that came before, until the `deadline` (absolute, `time.monotonic()`
+        seconds). Raises `Refused` or `Unavailable`.
         """
         ...
 
@@ -113,8 +136,11 @@ class AdaptationFigures(TypedDict):
 class Observer(Protocol):
     """Whoever wants to know what was answered; `latebind.adaptation` has the real one."""
 
-    def answered(self, spec: ModelSpec, rows: Mapping[str, Array], answer: Answer, client: str) -> None:
-        """Take note of one call, soon after its answer; must not wait. `client` is the address that it came from."""
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
+        """Take note of one call, soon after its answer; must not wait. `client` is the address that it came from.
+
+        `rows` are those of `Claim`: others write there when this returns, so what is kept is copied.
+        """
         ...
 
     def figures(self) -> Mapping[str, AdaptationFigures]:

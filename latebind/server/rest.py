@@ -1,6 +1,7 @@
 """The protocol's HTTP face: an ASGI application that finds the verb, reads the body, and writes reply or error.
 
-A request's way: `__call__` -> `_reply` (route) -> a verb of `Verbs` -> `Service` and `Codec` -> `_send`.
+A request's way: `__call__` -> `_reply` (route) -> a verb of `Verbs` -> `Codec` -> `Service`, which has `fill` take the
+body's tensors to their slots -> `Codec` -> the reply.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,15 +27,15 @@ from latebind.domain.errors import (
     UserError,
 )
 from latebind.domain.model import ModelSpec
+from latebind.server.body import Body, ClientGone, Message, Receive
 from latebind.server.bounded import CONNECTION, Connection
 from latebind.server.codec import Codec
-from latebind.server.limits import BodyTimeout, Limits, MethodNotAllowed, UnsupportedEncoding
+from latebind.server.filling import fill, read_call
+from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.metrics import prometheus_text
 from latebind.server.service import Service
 
 Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = tuple[tuple[bytes, bytes], ...]
 T = TypeVar("T")
@@ -86,10 +88,6 @@ class Reply(msgspec.Struct, frozen=True):
     status: int = 200
 
 
-class ClientGone(Exception):
-    """The client hung up; there is nobody to answer."""
-
-
 class IndexRequest(msgspec.Struct):
     """The JSON of a repository index call. All models that are served are ready, so `ready` selects nothing."""
 
@@ -110,8 +108,10 @@ class Verbs:
         spec = self._service.model(request.model, request.version)
         codec = self._codec(spec)
         json_bytes = self._json_bytes(request)
-        call = codec.decode(await self._body(request), json_bytes)
-        work = self._service.infer(spec, call.rows, timeout=call.timeout, client=request.client)
+        body = Body(request.headers, request.receive, self._limits)
+        call = await read_call(codec, body, json_bytes)
+        into_slots = partial(fill, call, body)
+        work = self._service.infer(spec, call.rows, into_slots, timeout=call.timeout, client=request.client)
         answer = await while_connected(work, request.connection)
         encoded = codec.encode(answer, call, self._service.told(spec, answer))
         timing = (TIMING, b"queue;dur=%.3f, compute;dur=%.3f" % self._service.milliseconds(answer))
@@ -145,7 +145,7 @@ class Verbs:
 
     async def index(self, request: Request) -> Reply:
         """`POST /v2/repository/index`, with an empty body or an object."""
-        body = await self._body(request)
+        body = await Body(request.headers, request.receive, self._limits).read()
         if len(body) > self._limits.header_bytes:
             raise TooLarge(f"the body of an index call has {len(body)} bytes: {{}} is enough")
         try:
@@ -174,44 +174,6 @@ class Verbs:
         if len(given) > 1 or not NUMBER.fullmatch(given[0]):
             raise InvalidRequest("the header Inference-Header-Content-Length is not one number of bytes")
         return int(given[0])
-
-    async def _body(self, request: Request) -> bytes:
-        """Return the body. Raises before reading where its headers say that it cannot be taken."""
-        for name, value in request.headers:
-            if name == b"content-length" and int(value) > self._limits.body_bytes:
-                raise self._too_large()
-            if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-                raise UnsupportedEncoding("compressed bodies are not taken: send it without Content-Encoding")
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        body: bytes = message["body"]
-        if message["more_body"]:
-            return await self._rest_of_body(request, body)
-        if len(body) > self._limits.body_bytes:
-            raise self._too_large()
-        return body
-
-    async def _rest_of_body(self, request: Request, first: bytes) -> bytes:
-        """Collect the body as it arrives, within its limits of bytes and seconds."""
-        parts, size, more = [first], len(first), True
-        try:
-            async with asyncio.timeout(self._limits.body_seconds):
-                while more and size <= self._limits.body_bytes:
-                    message = await request.receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    parts.append(message["body"])
-                    size += len(parts[-1])
-                    more = message["more_body"]
-        except TimeoutError:
-            raise BodyTimeout(f"the body did not arrive within {self._limits.body_seconds:g} s") from None
-        if size > self._limits.body_bytes:
-            raise self._too_large()
-        return b"".join(parts)
-
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"the body has more than {self._limits.body_bytes} bytes")
 
 
 Verb = Callable[[Verbs, Request], Coroutine[Any, Any, Reply]]

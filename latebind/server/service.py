@@ -2,16 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import cast
 
 from latebind import __version__
 from latebind.domain.errors import NotFound, Unavailable
 from latebind.domain.model import ModelSpec
-from latebind.server.gateway import AdaptationFigures, Answer, Array, Gateway, Observer, Snapshot
+from latebind.server.gateway import AdaptationFigures, Answer, Array, Claim, Gateway, Observer, Snapshot
 
 EXTENSIONS = ("binary_tensor_data", "parameters")  # only what works
 MICROSECOND = 1e-6
+
+Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`
 
 
 class Service:
@@ -76,14 +78,27 @@ class Service:
             raise NotFound(f"model {name!r} has no version {version!r:.40}: it has {spec.version}")
         return spec
 
-    async def infer(self, spec: ModelSpec, rows: Mapping[str, Array], *, timeout: int = 0, client: str = "") -> Answer:
-        """Answer the N rows within `timeout` microseconds, 0 for the default; raises as `Gateway.infer` does."""
+    async def infer(self, spec: ModelSpec, rows: int, fill: Fill, *, timeout: int = 0, client: str = "") -> Answer:
+        """Answer the N rows that `fill` writes, within `timeout` microseconds, 0 for the default.
+
+        The time that `fill` takes does not count, for it is the client's: it sends them. Raises what `Gateway.claim`,
+        `fill` and `Claim.send` raise.
+        """
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
         deadline = time.monotonic() + self._seconds(spec, timeout)
-        answer = await self._gateway.infer(spec.name, rows, deadline=deadline)
-        if self._observer is not None:  # after the reply is on its way
-            asyncio.get_running_loop().call_soon(self._observer.answered, spec, rows, answer, client)
+        claim = await self._gateway.claim(spec.name, rows, deadline=deadline)
+        try:
+            begun = time.monotonic()
+            await fill(claim.rows)
+            answer = await claim.send(deadline=deadline + time.monotonic() - begun)
+        except BaseException:
+            claim.release()
+            raise
+        if self._observer is None:
+            claim.release()
+        else:  # after the reply is on its way
+            asyncio.get_running_loop().call_soon(self._show, self._observer, spec, claim, answer, client)
         return answer
 
     def told(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
@@ -110,6 +125,13 @@ class Service:
     def versions(self) -> dict[str, str]:
         """Return every model's version, by name."""
         return {spec.name: spec.version for spec in self.models()}
+
+    def _show(self, observer: Observer, spec: ModelSpec, claim: Claim, answer: Answer, client: str) -> None:
+        """Let the observer see rows and answer while the rows are still there."""
+        try:
+            observer.answered(spec, claim.rows, answer, client)
+        finally:
+            claim.release()
 
     def _seconds(self, spec: ModelSpec, timeout: int) -> float:
         if not timeout:

@@ -10,6 +10,7 @@ import numpy as np
 
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import TensorSpec
+from latebind.sequence.padding import room
 from latebind.server.gateway import Array
 
 # numpy's name -> the protocol's. BF16 and BYTES are not served yet.
@@ -39,6 +40,7 @@ class Tensor:
         self.dtype = np.dtype(spec.dtype).newbyteorder("<")
         self.has_json = self.datatype not in NO_JSON
         self.longest_row = spec.row_bytes
+        self._spec = spec
         self._padded = spec.padding is not None
         self._limit = spec.limit
         item: Any = JSON_ITEMS[self.dtype.kind]
@@ -79,12 +81,16 @@ class Tensor:
         """Return how many bytes a tensor of this shape, which fits, takes in binary."""
         return prod(shape) * self.dtype.itemsize
 
-    def from_binary(self, body: bytes, offset: int, *, shape: Sequence[int]) -> Array:
-        """Return a read-only view `shape` of the bytes at `offset`; that they are there was checked."""
-        flat = np.frombuffer(body, self.dtype, prod(shape), offset)
-        if self.datatype == "BOOL" and flat.size and flat.view(np.uint8).max() > 1:
-            raise InvalidRequest(f"{self.title} has a byte above 1: BOOL knows 0 and 1")
-        return self._within(flat.reshape(shape))
+    def room(self, place: Array, shape: Sequence[int]) -> Array:
+        """Return what a row of a tensor of this shape, which fits, takes of its place; padding fills the rest."""
+        return room(place, shape[1:], self._spec) if self._padded else place
+
+    def check(self, rows: Sequence[Array]) -> None:
+        """Raise `InvalidRequest` where rows that came as bytes have values that datatype or model do not know."""
+        for row in rows:
+            if self.datatype == "BOOL" and row.size and row.view(np.uint8).max() > 1:
+                raise InvalidRequest(f"{self.title} has a byte above 1: BOOL knows 0 and 1")
+            self._check_limit(row)
 
     def from_json(self, data: bytes, *, shape: Sequence[int]) -> Array:
         """Return `data`, a flat or fully nested JSON array, as an array of this shape."""
@@ -105,7 +111,8 @@ class Tensor:
             raise InvalidRequest(f"{self.title} has data of shape {list(array.shape)}: {list(shape)} was said")
         if self.datatype == "FP32" and np.isinf(array).any():
             raise InvalidRequest(f"{self.title} has a number that is too large for FP32")
-        return self._within(array.reshape(shape))
+        self._check_limit(array)
+        return array.reshape(shape)
 
     def _wanted(self) -> list[int]:
         return [-1, *(-1 if self._padded else size for size in self.shape)]
@@ -114,11 +121,10 @@ class Tensor:
         """Tell whether rows of this shape are rows of the tensor."""
         return row == self.shape or (self._padded and len(row) == 1 and 1 <= row[0] <= self.shape[0])
 
-    def _within(self, array: Array) -> Array:
-        """Return the array; raises `InvalidRequest` where a value is none that the model knows."""
+    def _check_limit(self, array: Array) -> None:
+        """Raise `InvalidRequest` where a value is none that the model knows."""
         if self._limit is not None and array.size and not 0 <= array.min() <= array.max() < self._limit:
             raise InvalidRequest(f"{self.title} has values from {array.min()} to {array.max()}: 0 to {self._limit - 1}")
-        return array
 
     @property
     def title(self) -> str:

@@ -51,7 +51,7 @@ async def ask(engine: EngineClient, adaptation: AdaptationClient, images: torch.
     for row in torch.split(images, 1):
         rows = {"image": row.numpy()}
         answer = await engine.infer("digits", rows, deadline=time.monotonic() + 30)
-        adaptation.answered(engine.models["digits"], rows, answer, "a client")
+        adaptation.answered(engine.models["digits"], {"image": list(rows["image"])}, answer, "a client")
         left.append(answer.left_at[0])
     return left
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latebind.bench import exits, flood, load
+from latebind.bench import door, exits, flood, load
 from latebind.bench.client import decode, encode
 from latebind.bench.page import write_page
 from latebind.domain.errors import ConfigError
@@ -47,6 +47,15 @@ def test_a_flood_is_parsed_and_the_engine_goes_on(models: Path) -> None:
     assert report.alone > 0
     assert report.flooded > 0
     assert report.flood > 0
+
+
+def test_the_door_is_measured_for_each_size_alone_and_among_many() -> None:
+    figures = door.run([Path(door.__file__).parents[2]], rounds=1)
+    assert [figure.title.split(", ")[1] for figure in figures] == ["one by one", "4 clients"] * 2
+    for figure in figures:
+        ((seconds,),) = figure.seconds
+        assert seconds > 0.0
+        assert figure.ratio.value == 1.0
 
 
 def test_what_is_no_answer_has_no_outputs() -> None:

@@ -25,6 +25,7 @@ COMMANDS = [
     "replay",
     "versions",
     "bench scheduler",
+    "bench door",
     "bench batching",
     "bench live",
     "bench joint",

@@ -13,12 +13,14 @@ import pytest
 import torch
 
 from latebind.batching import POLICIES
+from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError, Expired, Failed, Refused, Unavailable
 from latebind.domain.eventlog import read_log
 from latebind.engine.awake import DEVICE
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
+from latebind.engine.pool import Phase
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
 from tests.networks import Chain
@@ -158,6 +160,58 @@ def test_cancelled_calls_give_their_slots_back(models: Path) -> None:
                 while (await client.metrics())["models"]["chain"]["pending"]:
                     pass
             assert (await client.metrics())["models"]["chain"]["requests"]["cancelled"] == 30
+
+    run(test())
+
+
+def test_calls_that_come_one_after_another_make_a_batch_that_is_a_view_of_their_slots(
+    models: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "events.jsonl"
+
+    async def test() -> None:
+        policy = PolicyConfig("graph", 8, window=20.0)
+        async with engine(models, policy=policy, log=log) as client:
+            calls = [client.infer("chain", {"image": images(1 + i % 2)}, deadline=soon()) for i in range(16)]
+            await asyncio.gather(*calls)
+
+    run(test())
+    with log.open("rb") as file:
+        _, entries = read_log(file)
+        batches = [action.slots for entry in entries for action in entry.actions if isinstance(action, Run)]
+    assert {len(slots) for slots in batches} == {8}
+    assert all(slots == tuple(range(slots[0], slots[0] + 8)) for slots in batches)
+
+
+def test_a_slot_is_not_given_to_another_while_the_engine_has_it(models: Path) -> None:
+    async def test() -> None:
+        policy = PolicyConfig("graph", 8, window=20.0)
+        async with engine(models, engine=EngineConfig(slots=1), policy=policy) as client:
+            first = asyncio.create_task(client.infer("chain", {"image": images(1)}, deadline=soon()))
+            while not client.sent:
+                await asyncio.sleep(0)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            assert client._lanes["chain"].pool.phase(0) is Phase.LEFT
+            second = asyncio.create_task(client.claim("chain", 1, deadline=soon()))
+            await asyncio.sleep(0)
+            assert not second.done()
+            (await second).release()
+            assert (await client.metrics())["models"]["chain"]["requests"]["cancelled"] == 1
+
+    run(test())
+
+
+def test_a_claim_that_outlives_the_engine_cannot_be_sent(models: Path) -> None:
+    async def test() -> None:
+        async with engine(models) as client:
+            with await client.claim("chain", 1, deadline=soon()) as claim:
+                client._process.kill()
+                while client.live():
+                    await asyncio.sleep(0.001)
+                with pytest.raises(Unavailable, match="restart"):
+                    await claim.send(deadline=soon())
 
     run(test())
 

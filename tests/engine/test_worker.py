@@ -16,6 +16,7 @@ from latebind.domain.events import Arrived
 from latebind.engine.activations import Activations, Batch
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import LoadedModel, Worker, load_model
+from latebind.program.program import Program
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
 from tests.networks import Chain
@@ -55,6 +56,26 @@ def test_a_batch_that_was_let_past_another_joins_it(model: LoadedModel) -> None:
         for stage in range(3, model.spec.stages):
             worker.run(Run(0, "chain", stage, (1, 3, 4), (1, 3, 4)))  # 2 was cancelled
         check(rows, [1, 3, 4])
+
+
+def test_the_first_stage_sees_the_slots_themselves_where_they_follow_each_other(model: LoadedModel) -> None:
+    assert isinstance(model.program, Program)
+    first, *others = model.program.stages
+    seen: list[torch.Tensor] = []
+
+    def watched(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        seen.extend(inputs)
+        return first(*inputs)
+
+    worker, rows = with_worker(replace(model, program=replace(model.program, stages=(watched, *others))))
+    row = rows.inputs[0][0].nbytes
+    with torch.inference_mode():
+        worker.run(Run(0, "chain", 0, (1, 2, 3), (4, 5, 6)))
+        worker.run(Run(0, "chain", 0, (4, 5), (1, 3)))
+    here = rows.inputs[0].ctypes.data
+    together, apart = (tensor.data_ptr() for tensor in seen)
+    assert together == here + 4 * row
+    assert not here <= apart < here + SLOTS * row
 
 
 @settings(max_examples=50)

@@ -69,6 +69,7 @@ class Arithmetic:
 
     def __init__(self, *specs: ModelSpec) -> None:
         self.models: Mapping[str, ModelSpec] = {spec.name: spec for spec in specs or SPECS}
+        self.taken = 0  # places that nobody has given back
         self.is_live = True
         self.unready: set[str] = set()
         self.answered: Counter[str] = Counter()
@@ -82,7 +83,11 @@ class Arithmetic:
     def ready(self, model: str | None = None) -> bool:
         return model not in self.unready if model else not self.unready
 
-    async def infer(self, model: str, rows: Rows, *, deadline: float) -> Answer:
+    async def claim(self, model: str, rows: int, *, deadline: float) -> "Places":
+        self.taken += 1
+        return Places(self, self.models[model], rows)
+
+    async def answer(self, model: str, rows: Rows, *, deadline: float) -> Answer:
         self.deadlines.append(deadline)
         if model == "stuck":
             await self._stick()
@@ -105,6 +110,22 @@ class Arithmetic:
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
+
+
+class Places:
+    """Memory for one call."""
+
+    def __init__(self, gateway: Arithmetic, spec: ModelSpec, rows: int) -> None:
+        self._gateway = gateway
+        self._model = spec.name
+        self._arrays = {tensor.name: np.empty((rows, *tensor.shape), tensor.dtype) for tensor in spec.inputs}
+        self.rows = {name: [array[i, ...] for i in range(rows)] for name, array in self._arrays.items()}
+
+    async def send(self, *, deadline: float) -> Answer:
+        return await self._gateway.answer(self._model, self._arrays, deadline=deadline)
+
+    def release(self) -> None:
+        self._gateway.taken -= 1
 
 
 def figures(answered: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from .conftest import Site, opened, read_response, scalar
 def the_door_still_answers(site: Site) -> Iterator[None]:
     yield
     assert site.is_well()
+    assert site.gateway.taken == 0
 
 
 # What the door refuses ----------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from latebind.server.codec import Codec
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
 
+from .taking import take
+
 SPEC = ModelSpec(
     "m",
     "1",
@@ -39,18 +41,19 @@ def binary(rows: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[bytes, int]:
 def test_rows_of_any_length_are_taken(length: int) -> None:
     rows = np.arange(2 * length).reshape(2, length) % 10
     for call in (
-        CODEC.decode(body([2, length], rows.flatten().tolist())),
-        CODEC.decode(body([2, length], rows.tolist())),
-        CODEC.decode(*binary(rows)),
+        take(CODEC, body([2, length], rows.flatten().tolist())),
+        take(CODEC, body([2, length], rows.tolist())),
+        take(CODEC, *binary(rows)),
     ):
-        assert call.rows["tokens"].tolist() == rows.tolist()
+        padding = [[0] * (6 - length)] * 2
+        assert call.rows["tokens"].tolist() == np.hstack([rows, np.array(padding, np.int64)]).tolist()
 
 
 def test_a_body_without_json_is_one_row_of_any_length() -> None:
-    assert CODEC.decode(np.array([4, 5, 6]).tobytes(), 0).rows["tokens"].tolist() == [[4, 5, 6]]
+    assert take(CODEC, np.array([4, 5, 6]).tobytes(), 0).rows["tokens"].tolist() == [[4, 5, 6, 0, 0, 0]]
     for size in (0, 7, 8 * 7):
         with pytest.raises(InvalidRequest, match="at most 48"):
-            CODEC.decode(bytes(size), 0)
+            take(CODEC, bytes(size), 0)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_rows_that_are_too_long_or_none_are_refused(shape: list[int], data: list
 def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
     for call in ((body([1, 2], [3, token]),), binary(np.array([[3, token]]))):
         with pytest.raises(InvalidRequest, match="0 to 9"):
-            CODEC.decode(*call)
+            take(CODEC, *call)
 
 
 def test_metadata_and_answers_tell_the_length_there_is() -> None:

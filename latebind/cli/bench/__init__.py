@@ -9,7 +9,7 @@ from latebind.cli.bench.elastic import elastic
 from latebind.cli.bench.elastic_live import elastic_live
 from latebind.cli.bench.exits import engine, exits
 from latebind.cli.bench.joint import joint
-from latebind.cli.bench.load import flood, load
+from latebind.cli.bench.load import door, flood, load
 from latebind.cli.bench.memory import memory
 from latebind.cli.bench.overhead import boundary, scheduler, stages
 
@@ -34,6 +34,7 @@ for command in (
     drift,
     load,
     flood,
+    door,
     scheduler,
     stages,
     boundary,

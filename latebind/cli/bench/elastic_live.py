@@ -9,8 +9,8 @@ from latebind.bench.elastic import live
 from latebind.bench.exits import Setting
 from latebind.cli.bench.options import Awake, Backend, Data, DataOption, DoorCore, Model, Repository, Seed
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.numbers import numbers
 from latebind.cli.sources import load_rows, options
-from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 
 
@@ -49,7 +49,7 @@ def elastic_live(
         inputs, _ = load_rows(data, options(data_option or []))
         setting = Setting(backend, (door_core,), seed=seed)
         plan = live.Plan(tuple(load or live.LOADS), target, rounds, seconds, tuple(side or ()))
-        cores = _cores(engine_cores)
+        cores = numbers("--engine-cores", engine_cores)
         report = live.run(repository, model, inputs, setting=setting, cores=cores, plan=plan, progress=tell)
     console.print(
         f"{model} on cores {engine_cores}: {report.alone * 1e3:.2f} ms alone, the best baseline {report.capacity:.0f} "
@@ -67,10 +67,3 @@ def elastic_live(
             "judged": report.judged_rows(),
         },
     )
-
-
-def _cores(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(core) for core in text.split(","))
-    except ValueError:
-        raise ConfigError(f"--engine-cores is {text!r}: name cores like 0,1") from None

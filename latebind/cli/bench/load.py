@@ -1,10 +1,13 @@
-"""`latebind bench load` and `flood`: many requests at once."""
+"""`latebind bench load`, `flood` and `door`: requests through the port, many at once."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import latebind
+from latebind.bench import door as door_bench
 from latebind.bench import flood as flood_bench
 from latebind.bench import load as load_bench
 from latebind.cli.bench.options import Core, Data, DataOption, DoorCore, Model, Page, Repository, Seed
@@ -74,3 +77,22 @@ def flood(
         )
     show(f"{model}: {rounds} rounds of {seconds:g} s, medians", [asdict(report)])
     save(json_file, report)
+
+
+def door(
+    checkout: Annotated[
+        list[Path] | None, typer.Option(help="Folder of a latebind to measure; may be repeated. Default: this one.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds in which all take turns.")] = 40,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """What a call takes whose model does next to nothing, by the size of its tensor; two checkouts can be compared.
+
+    Example: `latebind bench door --checkout ../before --checkout .`
+    """
+    with reporting():
+        checkouts = [folder.resolve() for folder in checkout or [Path(latebind.__file__).parents[1]]]
+        figures = door_bench.run(checkouts, rounds=rounds, seed=seed)
+    show(f"the door, {rounds} rounds, seed {seed}", [figure.row() for figure in figures])
+    save(json_file, figures)

@@ -1,0 +1,109 @@
+"""One model at the door: its number in messages, its slots, who has them and who waits for some."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+
+from latebind.domain.errors import LatebindError, Refused
+from latebind.domain.model import ModelSpec
+from latebind.engine.pool import Phase, Pool, Step
+from latebind.engine.slots import ModelSlots, Rows
+
+Places = tuple[tuple[int, ...], tuple[int, ...]]  # requests and their slots
+
+
+class Turn:
+    """A call that waits for slots."""
+
+    __slots__ = ("places", "wanted")
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.places: asyncio.Future[Places] = asyncio.get_running_loop().create_future()
+
+
+class Lane:
+    """The slots of one model. `numbers` gives each request its own; other lanes draw from the same."""
+
+    def __init__(self, number: int, spec: ModelSpec, rows: ModelSlots, numbers: Iterator[int]) -> None:
+        self.number = number
+        self.spec = spec
+        self.outputs = rows.outputs
+        self.pool = Pool(len(rows.inputs[0]))
+        self._numbers = numbers
+        self._waiting: deque[Turn] = deque()
+        self._inputs = {
+            tensor.name: [array[slot, ...] for slot in range(len(array))]
+            for tensor, array in zip(spec.inputs, rows.inputs, strict=True)
+        }
+
+    def inputs(self, slots: tuple[int, ...]) -> dict[str, list[Rows]]:
+        """Return the rows of these slots by input, each writable and of the tensor's shape."""
+        return {name: [rows[slot] for slot in slots] for name, rows in self._inputs.items()}
+
+    async def claim(self, wanted: int, *, deadline: float) -> Places:
+        """Return `wanted` requests, new ones, and a slot for each; waits behind those who came before.
+
+        As many calls may wait as there are slots. Raises `Refused` at the `deadline` (`time.monotonic()` seconds), and
+        at once where too many wait or there will never be so many slots.
+        """
+        if not self._waiting and (places := self._taken(wanted)) is not None:
+            return places
+        if wanted > len(self.pool) or len(self._waiting) >= len(self.pool):
+            raise self._refused(wanted)
+        turn = Turn(wanted)
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await turn.places
+        except BaseException as error:
+            self._give_up(turn)
+            if isinstance(error, TimeoutError):
+                raise self._refused(wanted) from None
+            raise
+
+    def move(self, slot: int, request: int, step: Step) -> None:
+        """Note what has become of a request; a slot that is free by that goes to whoever waits."""
+        if self.pool.move(slot, request, step) is Phase.FREE and self._waiting:
+            self._serve()
+
+    def lose(self, error: LatebindError) -> None:
+        """Nobody's turn will come."""
+        for turn in self._waiting:
+            if not turn.places.done():
+                turn.places.set_exception(error)
+        self._waiting.clear()
+
+    def _taken(self, wanted: int) -> Places | None:
+        if wanted > self.pool.free:
+            return None
+        requests = tuple(islice(self._numbers, wanted))
+        slots = self.pool.claim(requests)
+        assert slots is not None
+        return requests, slots
+
+    def _serve(self) -> None:
+        """Give slots to those who wait, in their order, as far as there are enough for the first."""
+        while self._waiting:
+            turn = self._waiting[0]
+            if not turn.places.done():
+                places = self._taken(turn.wanted)
+                if places is None:
+                    return
+                turn.places.set_result(places)
+            self._waiting.popleft()
+
+    def _give_up(self, turn: Turn) -> None:
+        """Forget a turn; what it was given in the meantime goes on to the next."""
+        if turn in self._waiting:
+            self._waiting.remove(turn)
+        elif turn.places.done() and not turn.places.cancelled() and turn.places.exception() is None:
+            for request, slot in zip(*turn.places.result(), strict=True):
+                self.pool.move(slot, request, Step.LEAVE)
+        self._serve()
+
+    def _refused(self, wanted: int) -> Refused:
+        places = f"{self.pool.free} of {len(self.pool)} places are free"
+        return Refused(f"{self.spec.name} has no room for {wanted} more rows ({places}): try again later")

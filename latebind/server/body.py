@@ -1,0 +1,112 @@
+"""The body of an HTTP request as it arrives, within its limits of bytes and seconds. It knows nothing of tensors."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from latebind.domain.errors import TooLarge
+from latebind.server.limits import BodyTimeout, Limits, UnsupportedEncoding
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+
+NOTHING = memoryview(b"")
+
+
+class ClientGone(Exception):
+    """The client hung up; there is nobody to answer."""
+
+
+class Body:
+    """Reads a body piece by piece. Raises `TooLarge`, `BodyTimeout`, `UnsupportedEncoding` or `ClientGone`.
+
+    `size` are the bytes that the headers tell of, None where they do not; so many have arrived. Nothing is read that
+    nobody asks for, so that a client whose body has to wait is held back by TCP. What the HTTP library does before: the
+    event loop reads from the socket into a `bytes`, the parser cuts the body's part out of it, and uvicorn appends that
+    to a buffer, of which each message here is a copy.
+    """
+
+    def __init__(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive, limits: Limits) -> None:
+        self.size: int | None = None
+        self.arrived = 0
+        self._receive = receive
+        self._limits = limits
+        self._seconds = limits.body_seconds  # that are left for the client, who does not pay for waits of ours
+        self._unread = NOTHING
+        self._begun = False
+        self._more = True
+        for name, value in headers:
+            if name == b"content-length":
+                self.size = int(value)
+            if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+                raise UnsupportedEncoding("compressed bodies are not taken: send it without Content-Encoding")
+        if self.size is not None and self.size > limits.body_bytes:
+            raise self._too_large()
+
+    async def read(self, size: int | None = None) -> bytes:
+        """Return the next `size` bytes, or all that come; fewer where the body ends before."""
+        missing = sys.maxsize if size is None else size
+        if await self.available() and len(self._unread) >= missing:
+            return bytes(self._cut(missing))
+        parts: list[memoryview] = []
+        while missing and await self.available():
+            parts.append(self._cut(missing))
+            missing -= len(parts[-1])
+        return b"".join(parts)
+
+    async def read_into(self, place: memoryview) -> bool:
+        """Copy the next bytes, as many as there is place for, and tell whether the body had so many."""
+        filled = 0
+        while filled < len(place) and await self.available():
+            part = self._cut(len(place) - filled)
+            place[filled : filled + len(part)] = part
+            filled += len(part)
+        return filled == len(place)
+
+    async def measure(self) -> int:
+        """Return how many bytes the body has; where its headers do not tell, it has to be collected."""
+        if self.size is None:
+            whole = await self.read()
+            self._unread, self.size = memoryview(whole), len(whole)
+        return self.size
+
+    async def available(self) -> bool:
+        """Tell whether there is more of the body, once that is known."""
+        while not self._unread and self._more:
+            await self._take()
+        return bool(self._unread)
+
+    def _cut(self, most: int) -> memoryview:
+        unread = self._unread
+        if len(unread) <= most:
+            self._unread = NOTHING
+            return unread
+        self._unread = unread[most:]
+        return unread[:most]
+
+    async def _take(self) -> None:
+        """Take the next message in. The first one mostly brings everything, and a time-out is dear."""
+        message = await (self._receive_in_time() if self._begun else self._receive())
+        self._begun = True
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        self._unread = memoryview(message["body"])
+        self._more = message["more_body"]
+        self.arrived += len(self._unread)
+        if self.arrived > self._limits.body_bytes:
+            raise self._too_large()
+
+    async def _receive_in_time(self) -> Message:
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._receive()
+        except TimeoutError:
+            raise BodyTimeout(f"the body did not arrive within {self._limits.body_seconds:g} s") from None
+        finally:
+            self._seconds -= time.monotonic() - begun
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the body has more than {self._limits.body_bytes} bytes")

@@ -1,0 +1,58 @@
+"""An infer call's body on its way into slots: JSON first, then each chunk of binary data copied once, as it arrives."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from latebind.domain.errors import InvalidRequest
+from latebind.server.body import Body
+from latebind.server.codec import Call, Codec, wrong_size
+from latebind.server.gateway import Array
+
+
+async def read_call(codec: Codec, body: Body, json_bytes: int | None) -> Call:
+    """Read what describes the call: the first `json_bytes` of the body (None: all of it, 0: there is no JSON).
+
+    Raises what `Body` and `Codec` raise.
+    """
+    if json_bytes is None:
+        return codec.decode(await body.read())
+    if json_bytes == 0:
+        await body.available()  # nobody gets slots who has sent nothing yet
+        return codec.decode_raw(await body.measure())
+    if body.size is not None and json_bytes > body.size:
+        raise _no_json(json_bytes, body.size)
+    codec.check_json_size(json_bytes)
+    text = await body.read(json_bytes)
+    if len(text) < json_bytes:
+        raise _no_json(json_bytes, len(text))
+    return codec.decode(text, None if body.size is None else body.size - json_bytes)
+
+
+async def fill(call: Call, body: Body, rows: Mapping[str, Sequence[Array]]) -> None:
+    """Write the inputs into `rows`, those of a claim, and check what came as bytes. Raises `InvalidRequest`."""
+    inputs = [
+        (given, [given.tensor.room(row, given.shape) for row in rows[given.tensor.name]]) for given in call.inputs
+    ]
+    for given, places in inputs:
+        if given.rows is None:
+            await _take(call, body, places)
+        else:
+            for place, row in zip(places, given.rows, strict=True):
+                place[...] = row
+    if await body.available():
+        raise wrong_size(call.size, "more")
+    for given, places in inputs:
+        if given.rows is None:
+            given.tensor.check(places)
+
+
+async def _take(call: Call, body: Body, places: Sequence[Array]) -> None:
+    """Let the next bytes of the body fill these places."""
+    for place in places:
+        if not await body.read_into(place.reshape(-1).view(np.uint8).data):
+            raise wrong_size(call.size, body.arrived)
+
+
+def _no_json(said: int, size: int) -> InvalidRequest:
+    return InvalidRequest(f"the JSON part is said to have {said} bytes, but the body has {size}")

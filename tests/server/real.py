@@ -1,0 +1,92 @@
+"""A door with a real engine behind it on the test's own event loop, and calls written by hand, byte by byte."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+from latebind.bench.client import Reply
+from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig
+from latebind.engine.client import EngineClient
+from latebind.engine.order import EngineOrder
+from latebind.repository.listing import find_models
+from latebind.server.door import Door
+from latebind.server.gateway import Array
+from latebind.server.limits import Limits
+from latebind.server.tensors import DATATYPES
+
+
+@asynccontextmanager
+async def real_door(
+    models: Path,
+    *names: str,
+    engine: EngineConfig | None = None,
+    policy: PolicyConfig | None = None,
+    limits: Limits | None = None,
+    deadline: float = 30.0,
+) -> AsyncIterator[tuple[EngineClient, Door]]:
+    paths = tuple(str(path) for path in find_models(models, names))
+    client = await EngineClient.start(EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig()))
+    try:
+        async with Door(client, DoorConfig(port=0, deadline=deadline), limits=limits) as door:
+            yield client, door
+    finally:
+        await client.close()
+
+
+async def until_all_is_free(client: EngineClient) -> None:
+    """Wait until the engine has nothing and every slot is free, and see that the pools are right."""
+    async with asyncio.timeout(10.0):
+        while any(lane.pool.free < len(lane.pool) for lane in client._lanes.values()):
+            await asyncio.sleep(0.001)
+    for lane in client._lanes.values():
+        lane.pool.check()
+    assert not client.sent
+    assert not any(figures["pending"] for figures in (await client.metrics())["models"].values())
+
+
+def binary_body(inputs: Mapping[str, Array], **rest: object) -> tuple[bytes, int]:
+    """Return a body with binary tensors and the length of its JSON."""
+    tensors = [
+        {**_described(name, array), "parameters": {"binary_data_size": array.nbytes}} for name, array in inputs.items()
+    ]
+    text = json.dumps({"inputs": tensors, **rest}).encode()
+    return text + b"".join(array.tobytes() for array in inputs.values()), len(text)
+
+
+def json_body(inputs: Mapping[str, Array], **rest: object) -> bytes:
+    tensors = [{**_described(name, array), "data": array.flatten().tolist()} for name, array in inputs.items()]
+    return json.dumps({"inputs": tensors, **rest}).encode()
+
+
+def written(model: str, parts: Sequence[bytes], json_bytes: int | None, *, chunked: bool) -> list[bytes]:
+    """Return the pieces of an infer call, the first with its head; chunked ones do not tell the size beforehand."""
+    length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {sum(map(len, parts))}"
+    binary = "" if json_bytes is None else f"Inference-Header-Content-Length: {json_bytes}\r\n"
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\n{length}\r\n{binary}\r\n".encode()
+    if not chunked:
+        return [head, *parts]
+    return [head, *(b"%x\r\n%s\r\n" % (len(part), part) for part in parts if part), b"0\r\n\r\n"]
+
+
+def odd_parts(body: bytes, random: Random) -> Iterator[bytes]:
+    """Cut a body into up to five parts of any size."""
+    cuts = sorted(random.randrange(len(body) + 1) for _ in range(random.randrange(5)))
+    for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
+        yield body[start:end]
+
+
+async def read_reply(reader: asyncio.StreamReader) -> Reply:
+    reply = Reply()
+    while not reply.whole:
+        received = await reader.read(1 << 16)
+        if not received:
+            raise ConnectionError("the door closed the connection before it had answered")
+        reply.feed(received)
+    return reply
+
+
+def _described(name: str, array: Array) -> dict[str, object]:
+    return {"name": name, "shape": list(array.shape), "datatype": DATATYPES[array.dtype.name]}

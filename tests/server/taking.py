@@ -1,0 +1,67 @@
+"""Takes a body as the door does, without HTTP: what describes the call first, then every tensor into its rows."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from latebind.server.body import Body
+from latebind.server.codec import Call, Codec
+from latebind.server.filling import fill, read_call
+from latebind.server.gateway import Array
+from latebind.server.limits import Limits
+
+
+@dataclass(frozen=True)
+class Taken:
+    call: Call
+    rows: dict[str, Array]  # as the engine would find them
+
+
+def body_of(content: bytes, *, chunk: int = 1 << 30, told: bool = True, limits: Limits | None = None) -> Body:
+    """A body that arrives in chunks of so many bytes; its headers may tell its size."""
+    parts = [content[start : start + chunk] for start in range(0, len(content), chunk)] or [b""]
+    messages = _messages(parts)
+
+    async def receive() -> dict[str, Any]:
+        return next(messages)
+
+    headers = [(b"content-length", b"%d" % len(content))] if told else []
+    return Body(headers, receive, limits or Limits())
+
+
+def take(codec: Codec, content: bytes, json_bytes: int | None = None, *, chunk: int = 1 << 30) -> Taken:
+    """Take a body twice, told and not told how long it is: raises what the door raises, and the same both times."""
+    (told, error), (untold, other) = (_attempt(codec, content, json_bytes, chunk, told) for told in (True, False))
+    assert type(error) is type(other)
+    if error is not None:
+        raise error
+    assert told is not None
+    assert untold is not None
+    for name, rows in told.rows.items():
+        np.testing.assert_array_equal(untold.rows[name], rows)
+    return told
+
+
+def _attempt(
+    codec: Codec, content: bytes, json_bytes: int | None, chunk: int, told: bool
+) -> tuple[Taken | None, Exception | None]:
+    async def attempt() -> Taken:
+        body = body_of(content, chunk=chunk, told=told)
+        call = await read_call(codec, body, json_bytes)
+        inputs = codec.spec.inputs
+        rows = {tensor.name: np.zeros((call.rows, *tensor.shape), tensor.dtype) for tensor in inputs}
+        await fill(call, body, {name: [array[i, ...] for i in range(call.rows)] for name, array in rows.items()})
+        return Taken(call, rows)
+
+    try:
+        return asyncio.run(attempt()), None
+    except Exception as error:
+        return None, error
+
+
+def _messages(parts: list[bytes]) -> Iterator[dict[str, Any]]:
+    for number, part in enumerate(parts):
+        yield {"type": "http.request", "body": part, "more_body": number + 1 < len(parts)}

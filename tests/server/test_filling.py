@@ -1,0 +1,250 @@
+"""From the bytes that the HTTP library hands over to the first stage a tensor is copied once, into its slots.
+
+What the library does before is said in `server/body.py`; here a call is made as the library makes it, through ASGI.
+"""
+
+import asyncio
+import json
+import os
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from latebind.domain.config import EngineConfig
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.engine.client import EngineClient
+from latebind.engine.lane import Lane
+from latebind.engine.slots import SlotMemory, create_file, file_bytes
+from latebind.server.body import Body
+from latebind.server.codec import Codec
+from latebind.server.filling import fill, read_call
+from latebind.server.gateway import Array
+from latebind.server.limits import Limits
+from latebind.server.rest import RestApp
+from latebind.server.service import Service
+from tests.building import build_stages
+
+from .real import binary_body, read_reply, real_door, until_all_is_free, written
+
+SIDE = 512
+CHUNK = 1 << 16
+WHOLE = 1 << 30
+SLOTS = 4
+
+
+class Brightness(nn.Module):
+    """The mean of each channel: next to no work for a large image."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Map `(B, 3, SIDE, SIDE) float32`, 3 MiB a row, to `(B, 3) float32`."""
+        return image.mean(dim=(2, 3))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("large")
+    example = {"image": torch.zeros(1, 3, SIDE, SIDE)}
+    build_stages(Brightness().eval(), example, root / "brightness" / "1", name="brightness", max_batch=2)
+    return root
+
+
+def images(rows: int) -> Array:
+    return np.random.default_rng(rows).random((rows, 3, SIDE, SIDE), np.float32)
+
+
+async def call(app: RestApp, chunks: list[bytes], json_bytes: int) -> tuple[int, bytes]:
+    """Make one call as uvicorn does, the body in these chunks; return status and body."""
+    messages = iter({"type": "http.request", "body": chunk, "more_body": chunk is not chunks[-1]} for chunk in chunks)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.sleep(0)
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"inference-header-content-length", b"%d" % json_bytes)]
+    path = "/v2/models/brightness/infer"
+    await app({"type": "http", "method": "POST", "path": path, "headers": headers}, receive, send)
+    return sent[0]["status"], sent[1]["body"]
+
+
+def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer(large: Path) -> None:
+    async def test() -> None:
+        async with real_door(large, "brightness", engine=EngineConfig(slots=SLOTS)) as (engine, _):
+            app = RestApp(Service(engine, deadline=30.0), Limits())
+            for rows, chunk in ((1, CHUNK), (1, CHUNK), (1, WHOLE), (3, CHUNK), (3, WHOLE)):
+                image = images(rows)
+                body, json_bytes = binary_body({"image": image})
+                chunks = [body[start : start + chunk] for start in range(0, len(body), chunk)]
+                tracemalloc.start()
+                try:
+                    status, answer = await call(app, chunks, json_bytes)
+                    _, peak = tracemalloc.get_traced_memory()
+                finally:
+                    tracemalloc.stop()
+                assert status == 200
+                found = np.array(json.loads(answer)["outputs"][0]["data"]).reshape(rows, 3)
+                np.testing.assert_allclose(found, image.mean(axis=(2, 3)), rtol=1e-4)
+                assert peak < image.nbytes / 10
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+class Counting(Body):
+    """Notes which bytes of memory are written, and how many bytes of the body are taken for each."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.written: Counter[tuple[int, int]] = Counter()
+        self.cut = 0
+
+    async def read_into(self, place: memoryview) -> bool:
+        array = np.frombuffer(place, np.uint8)
+        self.written[array.ctypes.data, array.nbytes] += 1
+        return await super().read_into(place)
+
+    def _cut(self, most: int) -> memoryview:
+        part = super()._cut(most)
+        self.cut += len(part)
+        return part
+
+
+def test_every_byte_goes_once_to_its_place_in_the_slots_themselves() -> None:
+    tensor = TensorSpec("image", "float32", (3, SIDE, SIDE))
+    spec = ModelSpec("brightness", "1", (tensor,), (TensorSpec("output", "float32", (3,)),), 1, 2)
+    fd = create_file()
+    os.ftruncate(fd, file_bytes([spec], SLOTS))
+    (shared,) = SlotMemory(fd, [spec], SLOTS).models
+    (as_the_engine_sees_it,) = SlotMemory(fd, [spec], SLOTS).models
+    os.close(fd)
+    lane = Lane(0, spec, shared, count(1))
+    image = images(2)
+    content, json_bytes = binary_body({"image": image})
+    starts = iter(range(0, len(content), CHUNK))
+
+    async def receive() -> dict[str, Any]:
+        start = next(starts)
+        return {
+            "type": "http.request",
+            "body": content[start : start + CHUNK],
+            "more_body": start + CHUNK < len(content),
+        }
+
+    async def test() -> None:
+        body = Counting([(b"content-length", b"%d" % len(content))], receive, Limits())
+        described = await read_call(Codec(spec, Limits()), body, json_bytes)
+        _, slots = await lane.claim(described.rows, deadline=time.monotonic() + 30)
+        await fill(described, body, lane.inputs(slots))
+        first, size = shared.inputs[0].ctypes.data, tensor.row_bytes
+        assert dict(body.written) == {(first, size): 1, (first + size, size): 1}
+        assert body.cut == len(content)
+
+    asyncio.run(test())
+    np.testing.assert_array_equal(as_the_engine_sees_it.inputs[0][:2], image)
+
+
+# Who does not send all of it, and who has to wait --------------------------------------------------------------------
+
+
+def free(engine: EngineClient) -> int:
+    return engine._lanes["brightness"].pool.free
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10.0):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def begun(port: int, rows: int, *, but: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
+    """Send a call without its last bytes; return those too."""
+    body, json_bytes = binary_body({"image": images(rows)})
+    content = b"".join(written("brightness", [body], json_bytes, chunked=False))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(content[:-but])
+    return reader, writer, content[-but:]
+
+
+def test_a_client_that_hangs_up_within_a_tensor_gives_its_slots_back_and_the_engine_never_hears_of_it(
+    large: Path,
+) -> None:
+    async def test() -> None:
+        async with real_door(large, "brightness", engine=EngineConfig(slots=SLOTS)) as (engine, door):
+            _, writer, _ = await begun(door.port, 3, but=1)
+            await until(lambda: free(engine) == SLOTS - 3)
+            writer.close()
+            await until_all_is_free(engine)
+            assert not any((await engine.metrics())["models"]["brightness"]["requests"].values())
+
+    asyncio.run(test())
+
+
+def test_a_tensor_that_does_not_arrive_in_time_gives_its_slots_back(large: Path) -> None:
+    async def test() -> None:
+        limits = Limits(body_seconds=0.2)
+        async with real_door(large, "brightness", engine=EngineConfig(slots=SLOTS), limits=limits) as (engine, door):
+            reader, writer, _ = await begun(door.port, 1, but=1)
+            await until(lambda: free(engine) == SLOTS - 1)
+            assert (await read_reply(reader)).status == 408
+            await until_all_is_free(engine)
+            writer.close()
+
+    asyncio.run(test())
+
+
+def test_the_time_that_a_client_takes_to_send_does_not_count(large: Path) -> None:
+    async def test() -> None:
+        async with real_door(large, "brightness", deadline=0.5) as (_, door):
+            reader, writer, rest = await begun(door.port, 1, but=1)
+            await asyncio.sleep(0.6)
+            writer.write(rest)
+            assert (await read_reply(reader)).status == 200
+            writer.close()
+
+    asyncio.run(test())
+
+
+def test_a_call_without_slots_is_not_read_until_it_has_some(large: Path) -> None:
+    async def test() -> None:
+        async with real_door(large, "brightness", engine=EngineConfig(slots=SLOTS)) as (engine, door):
+            _, holder, _ = await begun(door.port, 1, but=1)
+            await until(lambda: free(engine) == SLOTS - 1)
+            reader, writer, rest = await begun(door.port, SLOTS, but=1)
+            await until(lambda: bool(engine._lanes["brightness"]._waiting))
+            await asyncio.sleep(0.1)  # in which all would have been read
+            assert writer.transport.get_write_buffer_size() > 1 << 20  # the system takes no more
+            holder.close()
+            writer.write(rest)
+            assert (await read_reply(reader)).status == 200
+            writer.close()
+            await until_all_is_free(engine)
+
+    asyncio.run(test())
+
+
+def test_a_call_that_waits_for_slots_past_its_deadline_is_refused(large: Path) -> None:
+    async def test() -> None:
+        settings = EngineConfig(slots=SLOTS)
+        async with real_door(large, "brightness", engine=settings, deadline=0.2) as (engine, door):
+            _, holder, _ = await begun(door.port, SLOTS, but=1)
+            await until(lambda: free(engine) == 0)
+            reader, writer, _ = await begun(door.port, 1, but=1)
+            reply = await read_reply(reader)
+            assert reply.status == 503
+            assert b"places are free" in reply.data
+            holder.close()
+            writer.close()
+            await until_all_is_free(engine)
+
+    asyncio.run(test())

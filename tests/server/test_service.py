@@ -1,0 +1,76 @@
+"""The verbs by themselves: whatever happens to a call, its places are given back, once they were looked at."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from latebind.domain.errors import Failed, InvalidRequest
+from latebind.domain.model import ModelSpec
+from latebind.server.gateway import AdaptationFigures, Answer, Array
+from latebind.server.service import Service
+
+from .arithmetic import Arithmetic
+
+Rows = Mapping[str, Sequence[Array]]
+
+
+async def ones(rows: Rows) -> None:
+    for row in rows["x"]:
+        row[...] = 1.0
+
+
+class Watching:
+    """An observer that keeps a copy of what it sees and how many places were taken at that time."""
+
+    def __init__(self, gateway: Arithmetic) -> None:
+        self._gateway = gateway
+        self.seen: list[tuple[object, int]] = []
+
+    def answered(self, spec: ModelSpec, rows: Rows, answer: Answer, client: str) -> None:
+        self.seen.append((rows["x"][1].tolist(), self._gateway.taken))
+        raise RuntimeError("an observer that fails keeps no places")
+
+    def figures(self) -> Mapping[str, AdaptationFigures]:
+        return {}
+
+
+def test_an_observer_sees_the_rows_in_their_places_once_the_answer_is_on_its_way() -> None:
+    gateway = Arithmetic()
+    observer = Watching(gateway)
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        service = Service(gateway, observer=observer)
+        answer = await service.infer(gateway.models["scalar"], 2, ones)
+        np.testing.assert_array_equal(answer.outputs["y"], [2.0, 2.0])
+        assert not observer.seen
+        await asyncio.sleep(0)
+        assert observer.seen == [(1.0, 1)]
+        assert gateway.taken == 0
+
+    asyncio.run(test())
+
+
+def test_places_come_back_from_a_call_that_is_broken_refused_or_cancelled() -> None:
+    gateway = Arithmetic()
+
+    async def broken(rows: Rows) -> None:
+        raise InvalidRequest("too short")
+
+    async def test() -> None:
+        service = Service(gateway)
+        with pytest.raises(InvalidRequest):
+            await service.infer(gateway.models["scalar"], 1, broken)
+        with pytest.raises(Failed):
+            await service.infer(gateway.models["failing"], 1, ones)
+        call = asyncio.create_task(service.infer(gateway.models["stuck"], 1, ones))
+        await gateway.stuck.wait()
+        assert gateway.taken == 1
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert gateway.taken == 0
+
+    asyncio.run(test())

@@ -82,6 +82,16 @@ def resnet56() -> CifarResNet:
     return CifarResNet(56)
 
 
+def perceptron(width: int = 2048) -> nn.Module:
+    """Three linear layers, 10.5 M parameters, untrained: most of its time goes into reading weights.
+
+    Batches share that, which they hardly do in a convolution; for measurements of how requests are batched.
+    """
+    torch.manual_seed(0)
+    layers = (nn.Linear(3 * 32 * 32, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+    return nn.Sequential(nn.Flatten(), *layers).eval()
+
+
 def load_weights(model: nn.Module, path: Path) -> None:
     """Fill `model` from a `.safetensors` file; every parameter must be there."""
     model.load_state_dict(load_file(path), strict=True)

@@ -167,9 +167,11 @@ class StagePools(BatchTable):
 
     @property
     def is_open(self) -> bool:
-        """Whether more than one rest, who need not go on together."""
+        """Whether some rest who need not go on together; those at a decoder's step do."""
         entries = self.entries
-        return len(entries) > 1 or (len(entries) == 1 and len(entries[0].members) > 1)
+        if len(entries) != 1:
+            return len(entries) > 1
+        return len(entries[0].members) > 1 and entries[0].kind is StageKind.STATIC
 
     def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
         """Return the one at `place` of the entries, or these members of it as one of their own."""

@@ -41,7 +41,7 @@ def serve(
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None,
-    policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(POLICIES)}. graph.")] = None,
+    policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(POLICIES)}. late.")] = None,
     max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0 is what a model was built for.")] = None,
     window_ms: Annotated[float | None, typer.Option(help="How long graph batching holds a batch back. 0.")] = None,
     workers: Annotated[int | None, typer.Option(help="Workers that run at once. 1.")] = None,

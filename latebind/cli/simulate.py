@@ -36,7 +36,7 @@ def simulate(
         typer.Option(help="Requests a second, Poisson; may be repeated. Default: 25 to 110 % of serial capacity."),
     ] = None,
     policy: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(POLICIES)}; may be repeated. Default: serial, graph, lazy+.")
+        list[str] | None, typer.Option(help=f"{', '.join(POLICIES)}; may be repeated. Default: serial, graph, lazy+, late.")
     ] = None,
     window_ms: Annotated[float, typer.Option(help="How long graph batching holds a batch back.")] = 0.0,
     max_batch: Annotated[int, typer.Option(help="The largest batch; 0 is what the model was built for.")] = 0,
@@ -62,7 +62,7 @@ def simulate(
         estimate = Estimate(served.spec, served.costs)
         capacity = workers * len(lengths) / sum(estimate.whole(1, *steps) for steps in lengths)
         rates = rate or [share * capacity for share in SHARES_OF_CAPACITY]
-        cells = [(name, at) for name in policy or ["serial", "graph", "lazy+"] for at in rates]
+        cells = [(name, at) for name in policy or ["serial", "graph", "lazy+", "late"] for at in rates]
         results: list[tuple[str, float, Summary]] = []
         for number, (name, at) in enumerate(cells):
             tell(f"{name}, {at:.0f}/s", number / len(cells))

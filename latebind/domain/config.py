@@ -22,7 +22,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests that may have begun at once, Ebird's MaxInf (table II); 0 sets no bound.
     """
 
-    name: str = "graph"
+    name: str = "late"
     max_batch: int = 0
     window: float = 0.0
     leave: bool = True

@@ -57,4 +57,4 @@ def test_cores_are_numbers(models: Path, tmp_path: Path) -> None:
         app, ["bench", "elastic-live", str(models), "--model", "chain", "--data", str(rows), "--engine-cores", "a"]
     )
     assert told.exit_code == 2
-    assert "name cores like 0,1" in told.output
+    assert "give whole numbers with commas between" in told.output

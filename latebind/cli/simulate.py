@@ -36,7 +36,8 @@ def simulate(
         typer.Option(help="Requests a second, Poisson; may be repeated. Default: 25 to 110 % of serial capacity."),
     ] = None,
     policy: Annotated[
-        list[str] | None, typer.Option(help=f"{', '.join(POLICIES)}; may be repeated. Default: serial, graph, lazy+, late.")
+        list[str] | None,
+        typer.Option(help=f"{', '.join(POLICIES)}; may be repeated. Default: serial, graph, lazy+, late."),
     ] = None,
     window_ms: Annotated[float, typer.Option(help="How long graph batching holds a batch back.")] = 0.0,
     max_batch: Annotated[int, typer.Option(help="The largest batch; 0 is what the model was built for.")] = 0,

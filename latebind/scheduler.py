@@ -8,46 +8,17 @@ from heapq import heappop, heappush
 from math import inf, nextafter
 
 from latebind.batching import make_policy
-from latebind.batching.estimate import Estimate
-from latebind.batching.queue import Queue
+from latebind.batching.lane import Lane
 from latebind.batching.request import Request, State
 from latebind.batching.table import BatchTable, SubBatch
-from latebind.batching.view import ANY_SIZE, GoOn, Launch, ModelView, Shed, WorkView
+from latebind.batching.view import ANY_SIZE, GoOn, Launch, Shed, WorkView
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
-from latebind.domain.config import SchedulerConfig, ServedModel
+from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Cancelled, Event, Exited, StageDone, StageFailed, Woke
 from latebind.domain.model import StageKind
 
 NOT_RUN = -1  # the stage of a request that has run none
-
-
-class Lane:
-    """The queue of one model and the figures that decide whether a newcomer can be in time."""
-
-    def __init__(self, served: ServedModel, *, coverage: float, hopes: bool) -> None:
-        self.spec = served.spec
-        self.max_queued = served.max_queued
-        self.queue = Queue()
-        self.estimate = Estimate(served.spec, served.costs, coverage=coverage)
-        self.view = ModelView(served.spec, self.estimate, self.queue)
-        self.seconds_per_request = 0.0  # of a worker, at the largest batch that the policy forms
-        self._hopes = hopes and self.estimate.exits.some
-
-    def least(self, inputs: int) -> float:
-        """Return the seconds that a request takes at least, alone, with as short an answer as any.
-
-        That is to the end of the network, or to its first exit where exits are hoped for.
-        """
-        if self._hopes:
-            return self.estimate.exits.next(0, 1).seconds
-        return self.estimate.whole(1, inputs, self.estimate.fewest_outputs)
-
-    def whole(self, batch: int) -> float:
-        """Return the seconds of a batch, to the end or until all are expected to have left."""
-        if self._hopes:
-            return self.estimate.exits.all(0, batch).seconds
-        return self.estimate.whole(batch)
 
 
 class Worker:

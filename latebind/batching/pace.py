@@ -6,6 +6,7 @@ and each launch takes a while whatever its batch (`launch`): the core was idle, 
 
 LATEST = 1 / 32  # how much the latest launch counts in an average; the first ones more, as one of all so far
 DOUBT = 0.1  # as a share of what launches take: so far apart must they be to tell the factor from the launch
+LONGEST = 3.0  # times what a launch should take: whatever is longer was held up by others on the machine
 SLOWER = 0.02  # share by which all launches take longer or shorter when what follows is worked out anew
 CHANGED = 0.1  # share by which what a launch costs has changed, likewise
 NOTHING = 1e-6  # seconds: less than that is rounding
@@ -37,6 +38,8 @@ class Pace:
             self._expected = self._seen = expected
         self._heard += 1
         latest = max(LATEST, 1.0 / self._heard)
+        if latest == LATEST:
+            seconds = min(seconds, LONGEST * (self.factor * expected + self.launch))
         apart, other = expected - self._expected, seconds - self._seen
         self._expected += latest * apart
         self._seen += latest * other

@@ -19,6 +19,7 @@ from latebind.domain.model import StageKind
 # In units of what the batch takes as a whole:
 BOUND = 1.0  # by which those who catch up may hold up a request
 BOUND_PASSING = 0.25  # by which those of another model may, who never join it
+HELD_ONCE = 0.25  # by which those who are not at a decoder are held up as a rule: they are joined rarely
 PATIENCE = 0.6  # for which those of another model wait before nobody joins any more
 
 CROWD = 2.0  # times the quickest batch: where so many wait, what counts is how many are answered in all
@@ -63,7 +64,8 @@ class LazyPlus(Stacked):
             return None
         inputs = longest(newcomers)
         if len(model.queue) > len(newcomers):
-            ends = now + (1.0 + BOUND) * model.estimate.whole(together, inputs)
+            held = BOUND if model.estimate.decoder is not None else HELD_ONCE
+            ends = now + (1.0 + held) * model.estimate.whole(together, inputs)
         else:
             ends = now + model.estimate.whole(together, inputs, mean(model))
         lost = [request.id for request in newcomers if request.deadline < ends]

@@ -179,7 +179,6 @@ class StagePools(BatchTable):
         if not requests or len(requests) == len(pool.members):
             return pool
         chosen = SubBatch(pool.spec, {i: pool.members.pop(i) for i in requests}, pool.stage, pool.step)
-        chosen.preempted = pool.preempted
         self.entries.append(chosen)
         return chosen
 

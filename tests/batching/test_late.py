@@ -5,6 +5,11 @@ from random import Random
 
 import pytest
 
+from latebind.batching.estimate import Estimate
+from latebind.batching.late import Choice, hurries, together
+from latebind.batching.queue import Queue
+from latebind.batching.request import Request
+from latebind.batching.view import ModelView
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
@@ -106,3 +111,45 @@ def test_who_rests_and_cannot_be_in_time_any_more_is_told() -> None:
 def test_somebody_with_time_for_the_first_exit_alone_is_not_refused() -> None:
     model = chain(STATIC, STATIC, STATIC, hit_rates=EARLY)
     assert played(model, [call(0.0, 0, allowed=1.5)], shed=True)[1] == {1: (1.0, Outcome.ANSWERED)}
+
+
+def view_of(model: ServedModel, arrivals: Sequence[float] = ()) -> ModelView:
+    queue = Queue()
+    for number, arrived in enumerate(arrivals):
+        queue.add(Request(number, "net", number, 1e3, arrived))
+    return ModelView(model.spec, Estimate(model.spec, model.costs), queue)
+
+
+def choice(model: ModelView, deadline: float, stage: int) -> Choice:
+    return Choice(model, [Request(1, "net", 1, deadline, 0.0)], stage, -1 if stage == 0 else 0)
+
+
+def test_nobody_hurries_where_that_would_make_others_late() -> None:
+    model = view_of(chain(*(STATIC,) * 4, hit_rates=EARLY))
+    miss = choice(model, 4.0, 1)  # three seconds of work
+    assert hurries(miss, choice(model, 5.0, 0), 0.0)  # who waits has time for both
+    assert not hurries(miss, choice(model, 3.5, 0), 0.0)  # who waits would be late
+    assert not hurries(choice(model, 2.5, 1), choice(model, 5.0, 0), 0.0)  # too late as it is
+    assert not hurries(choice(model, 9.0, 1), choice(model, 5.0, 0), 0.0)  # time enough
+
+
+def test_more_go_on_together_when_many_come() -> None:
+    served = chain(STATIC, STATIC, curve=Curve((1, 16), (1.0, 12.0)), max_batch=16, hit_rates=EARLY)
+    quiet, busy = view_of(served, [0.0, 100.0]), view_of(served, [0.7 * i for i in range(60)])
+    few, many = (together(model, 0, 4, 4, 16, now) for model, now in ((quiet, 100.0), (busy, 41.3)))
+    assert few < many == 4
+
+
+def test_idle_workers_that_are_alike_share_who_waits() -> None:
+    timeline = Timeline(SchedulerConfig((chain(STATIC, max_batch=16),), 2, PolicyConfig("late")))
+    timeline.run([Arrival(0.0, "net", 1e3, 0, rows=8)])
+    assert [len(requests) for _, _, requests in timeline.ran] == [4, 4]
+
+
+def test_hope_looks_past_an_exit_that_few_take_and_counts_who_is_left() -> None:
+    served = chain(*(STATIC,) * 5, curve=LINEAR, hit_rates={0: 0.1, 1: 0.8})
+    exits = Estimate(served.spec, served.costs).exits
+    assert exits.next(0, 10).answers == pytest.approx(1.0)
+    assert exits.best(0, 10).answers == pytest.approx(9.0)
+    assert exits.best(0, 10).seconds == pytest.approx(10.0 + 9.0)
+    assert exits.all(0, 10).seconds == pytest.approx(10.0 + 9.0 + 3.0)

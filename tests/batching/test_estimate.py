@@ -3,6 +3,7 @@
 import pytest
 
 from latebind.batching.estimate import Estimate
+from latebind.batching.pace import Pace
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import Curve
@@ -78,3 +79,12 @@ def test_the_scheduler_hears_how_long_stages_take_and_takes_more_at_once() -> No
     assert sizes[0] == 1
     assert sizes[1:30] == [8] * 29  # the quickest for all who wait
     assert sizes[-2:] == [1, 1]  # when few are left and nobody comes, the first of them is answered first
+
+
+def test_a_pause_of_the_machine_is_no_cost_of_launches() -> None:
+    steady, paused = Pace(least=-1.0), Pace(least=-1.0)
+    for number in range(200):
+        steady.observe(1.0, 1.5)
+        paused.observe(1.0, 100.0 if number == 199 else 1.5)
+    assert steady.factor + steady.launch == pytest.approx(1.5, rel=0.01)
+    assert paused.factor + paused.launch < 1.7

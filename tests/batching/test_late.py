@@ -10,9 +10,11 @@ from latebind.batching.late import Choice, hurries, together
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
 from latebind.batching.view import ModelView
-from latebind.domain.actions import Outcome
+from latebind.domain.actions import Outcome, Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
+from latebind.domain.events import Arrived, StageDone
+from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival, poisson
 from tests.batching.chains import DECODER, FLAT, STATIC, Timeline, chain
@@ -153,3 +155,30 @@ def test_hope_looks_past_an_exit_that_few_take_and_counts_who_is_left() -> None:
     assert exits.best(0, 10).answers == pytest.approx(9.0)
     assert exits.best(0, 10).seconds == pytest.approx(10.0 + 9.0)
     assert exits.all(0, 10).seconds == pytest.approx(10.0 + 9.0 + 3.0)
+
+
+def graph(*, leave: bool = True, compact: bool = True) -> tuple[list[Run], dict[int, tuple[int, int]]]:
+    """Run three together of whom one hits behind the first stage, and one there and then behind the second."""
+    policy = PolicyConfig("graph", shed=False, leave=leave, compact=compact)
+    scheduler = Scheduler(SchedulerConfig((chain(STATIC, STATIC, STATIC, hit_rates=EARLY),), 1, policy))
+    runs: list[Run] = []
+    replies: dict[int, tuple[int, int]] = {}
+    exits: list[tuple[int, ...]] = [(1,), (1, 2) if not leave else (2,), ()]
+    actions = scheduler.handle(Arrived("net", 1e3, (1, 2, 3), (0, 1, 2)), 0.0)
+    for now, exited in enumerate(exits, start=1):
+        runs += [action for action in actions if isinstance(action, Run)]
+        actions = scheduler.handle(StageDone(0, exited), float(now))
+        replies |= {action.request: (now, action.stage) for action in actions if isinstance(action, Reply)}
+    return runs, replies
+
+
+def test_where_batches_are_not_compacted_rows_of_those_who_left_run_on() -> None:
+    runs, replies = graph(compact=False)
+    assert [(len(run.requests), run.rows) for run in runs] == [(3, 3), (2, 3), (1, 3)]
+    assert replies == {1: (1, 0), 2: (2, 1), 3: (3, 2)}
+
+
+def test_where_all_wait_for_the_last_each_is_told_with_the_stage_that_first_answered_it() -> None:
+    runs, replies = graph(leave=False)
+    assert [run.requests for run in runs] == [(1, 2, 3)] * 3
+    assert replies == {1: (3, 0), 2: (3, 1), 3: (3, 2)}

@@ -184,3 +184,11 @@ def test_of_a_crowd_only_those_who_will_be_in_time_even_so_are_begun() -> None:
     crowd = {r.request: r.outcome for r in Timeline(config(plus(shed=True), model)).run([calls[1], *calls])}
     assert crowd[1] is Outcome.EXPIRED
     assert [outcome for request, outcome in crowd.items() if request != 1] == [Outcome.ANSWERED] * 5
+
+
+def test_who_runs_a_network_once_is_given_up_only_when_a_quarter_more_is_too_much() -> None:
+    """Three wait for two places when the worker is free at 2; a batch takes two seconds, and all are due at 4.8."""
+    timeline = Timeline(config(plus(shed=True), chain(STATIC, STATIC, max_batch=2)))
+    calls = [Arrival(0.0, "net", LONG, 1), *(Arrival(0.1, "net", 4.7, 1) for _ in range(3))]
+    outcomes = {record.request: record.outcome for record in timeline.run(calls)}
+    assert [outcomes[i] for i in range(4)] == [*[Outcome.ANSWERED] * 3, Outcome.EXPIRED]

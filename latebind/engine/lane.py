@@ -58,10 +58,11 @@ class Lane:
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 return await turn.places
-        except BaseException as error:
+        except TimeoutError:
             self._give_up(turn)
-            if isinstance(error, TimeoutError):
-                raise self._refused(wanted) from None
+            raise self._refused(wanted) from None
+        except asyncio.CancelledError:
+            self._give_up(turn)
             raise
 
     def move(self, slot: int, request: int, step: Step) -> None:

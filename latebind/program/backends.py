@@ -2,7 +2,8 @@
 
 import importlib.util
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -34,6 +35,20 @@ def twin(stage: StageFunction) -> StageFunction:
     return stage.twin() if isinstance(stage, OpenVinoStage) else stage
 
 
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a stage is to be used: on so many threads, with batches of these sizes most of all, and where.
+
+    On `device` its inputs, outputs and weights lie. `streams` of its twins may run at the same time; where more are
+    asked to, they may wait for each other.
+    """
+
+    threads: int
+    sizes: tuple[int, ...] = (1,)
+    device: torch.device = HOST
+    streams: int = 1
+
+
 class Backend(Protocol):
     """Makes stages fast. `exact` backends compute in the model's precision, others need a tolerance to be allowed.
 
@@ -46,21 +61,8 @@ class Backend(Protocol):
     def unavailable(self, device: str = HOST.type) -> str | None:
         """Return why this backend cannot be used on this machine and kind of device and what to do, or None."""
 
-    def compile(
-        self,
-        graph: Graph,
-        weights: Mapping[str, Tensor],
-        *,
-        threads: int,
-        sizes: Sequence[int] = (1,),
-        device: torch.device = HOST,
-        streams: int = 1,
-    ) -> StageFunction:
-        """Return a callable for the graph that uses `threads` threads; batches of these sizes come most.
-
-        The weights lie on `device`, where inputs will and outputs do; they are not copied there. `streams` of its twins
-        may run at the same time; where more are asked to, they may wait for each other.
-        """
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: Use) -> StageFunction:
+        """Return a callable for the graph. The weights lie on the device already; they are not copied there."""
 
 
 class Eager:
@@ -74,20 +76,10 @@ class Eager:
         del device
         return None
 
-    def compile(
-        self,
-        graph: Graph,
-        weights: Mapping[str, Tensor],
-        *,
-        threads: int,
-        sizes: Sequence[int] = (1,),
-        device: torch.device = HOST,
-        streams: int = 1,
-    ) -> StageFunction:
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: Use) -> StageFunction:
         """Rebuild the graph as a module; the number of threads is the process's."""
-        del sizes, streams
-        torch.set_num_threads(threads)
-        module = rebuild(graph, weights, device=device)
+        torch.set_num_threads(use.threads)
+        module = rebuild(graph, weights, device=use.device)
 
         def stage(*inputs: Tensor) -> tuple[Tensor, ...]:
             with torch.inference_mode():
@@ -111,20 +103,10 @@ class Inductor:
             return None
         return "torch.compile needs a C++ compiler: install g++ or clang++"
 
-    def compile(
-        self,
-        graph: Graph,
-        weights: Mapping[str, Tensor],
-        *,
-        threads: int,
-        sizes: Sequence[int] = (1,),
-        device: torch.device = HOST,
-        streams: int = 1,
-    ) -> StageFunction:
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: Use) -> StageFunction:
         """Compile for a batch of one and for larger ones; takes seconds a stage unless torch's own cache has it."""
-        del sizes, streams
-        torch.set_num_threads(threads)
-        return compile_with_inductor(graph, rebuild(graph, weights, device=device), device)
+        torch.set_num_threads(use.threads)
+        return compile_with_inductor(graph, rebuild(graph, weights, device=use.device), use.device)
 
 
 class OpenVino:
@@ -142,21 +124,11 @@ class OpenVino:
             return None
         return "OpenVINO is not installed: pip install 'latebind[openvino]'"
 
-    def compile(
-        self,
-        graph: Graph,
-        weights: Mapping[str, Tensor],
-        *,
-        threads: int,
-        sizes: Sequence[int] = (1,),
-        device: torch.device = HOST,
-        streams: int = 1,
-    ) -> StageFunction:
+    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: Use) -> StageFunction:
         """Convert the graph in memory and compile it; weights are converted and copied."""
-        del device
         module = rebuild(graph, weights)
         return compile_with_openvino(
-            graph, module, threads=threads, precision=self.precision, sizes=sizes, streams=streams
+            graph, module, threads=use.threads, precision=self.precision, sizes=use.sizes, streams=use.streams
         )
 
 

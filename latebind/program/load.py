@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, RepositoryError
-from latebind.program.backends import StageFunction, backend_named, hand_on
+from latebind.program.backends import StageFunction, Use, backend_named, hand_on
 from latebind.program.device import HOST
 from latebind.program.export import export
 from latebind.program.graph import Graph
@@ -81,9 +81,8 @@ def compile_graph(
     if not graph.nodes:
         return hand_on
     there = _on(device, weights)
-    return backend_named(backend, device=device.type).compile(
-        graph, there, threads=threads, sizes=sizes, device=device, streams=streams
-    )
+    use = Use(threads, tuple(sizes), device, streams)
+    return backend_named(backend, device=device.type).compile(graph, there, use)
 
 
 def compile_stages(

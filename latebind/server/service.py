@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import cast
 
 from latebind import __version__
@@ -88,17 +89,14 @@ class Service:
             raise Unavailable("the server is shutting down: ask another one")
         deadline = time.monotonic() + self._seconds(spec, timeout)
         claim = await self._gateway.claim(spec.name, rows, deadline=deadline)
-        try:
+        with ExitStack() as held:
+            held.callback(claim.release)
             begun = time.monotonic()
             await fill(claim.rows)
             answer = await claim.send(deadline=deadline + time.monotonic() - begun)
-        except BaseException:
-            claim.release()
-            raise
-        if self._observer is None:
-            claim.release()
-        else:  # after the reply is on its way
-            asyncio.get_running_loop().call_soon(self._show, self._observer, spec, claim, answer, client)
+            if self._observer is not None:  # it sees the rows after the reply is on its way, and then lets go of them
+                held.pop_all()
+                asyncio.get_running_loop().call_soon(self._show, self._observer, spec, claim, answer, client)
         return answer
 
     def told(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:

@@ -14,6 +14,7 @@ from latebind.domain.actions import Outcome, Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
 from latebind.domain.events import Arrived, StageDone
+from latebind.domain.model import StageKind
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival, poisson
@@ -48,8 +49,8 @@ def mean(
 
 @pytest.mark.parametrize("curve", [FLAT, HALF_STEEP, LINEAR])
 @pytest.mark.parametrize("kinds", [(STATIC, STATIC, STATIC), (STATIC, DECODER)])
-def test_with_one_worker_and_no_learned_caches_it_is_lazy_plus(curve: Curve, kinds: tuple[object, ...]) -> None:
-    model = chain(*kinds, curve=curve, max_batch=16)  # type: ignore[arg-type]
+def test_with_one_worker_and_no_learned_caches_it_is_lazy_plus(curve: Curve, kinds: tuple[StageKind, ...]) -> None:
+    model = chain(*kinds, curve=curve, max_batch=16)
     for rate in (0.1, 0.4, 2.0):
         assert mean(model, PolicyConfig("late"), rate=rate) == mean(model, PolicyConfig("lazy+"), rate=rate)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from latebind.domain.errors import LatebindError
 from latebind.server.body import Body
 from latebind.server.codec import Call, Codec
 from latebind.server.filling import fill, read_call
@@ -58,7 +59,7 @@ def _attempt(
 
     try:
         return asyncio.run(attempt()), None
-    except Exception as error:
+    except LatebindError as error:
         return None, error
 
 

@@ -28,10 +28,8 @@ from latebind.simulation.workloads import Arrival, leaving_stage
 UNLIMITED = 1 << 30  # requests that may wait
 FOR_EVER = 1e9  # seconds
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-STEEP_AT_32, STEEP_GAIN = (
-    32,
-    13.0,
-)  # a layer that waits for its weights: in 32 batches of one 13 times as long as in one
+STEEP_GAIN = 13.0  # times as long as together, one by one, take so many that wait for the weights of a layer:
+STEEP_AT = 32
 
 
 class Scaling(StrEnum):
@@ -65,7 +63,7 @@ def relative(scaling: Scaling) -> Curve:
     if scaling is Scaling.NPU:
         curve = in_turn(NETWORKS["resnet"]().served().costs.stages)
         return Curve(curve.batches, tuple(seconds / curve.at(1) for seconds in curve.seconds))
-    fixed = (STEEP_AT_32 - STEEP_AT_32 / STEEP_GAIN) / (STEEP_AT_32 - 1)
+    fixed = (STEEP_AT - STEEP_AT / STEEP_GAIN) / (STEEP_AT - 1)
     return Curve(BATCHES, tuple(fixed + (1.0 - fixed) * batch for batch in BATCHES))
 
 

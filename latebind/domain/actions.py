@@ -13,6 +13,7 @@ class Outcome(IntEnum):
     EXPIRED = 3
     CANCELLED = 4
     FAILED = 5
+    NOT_LOADED = 6  # its model could not be brought into memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,30 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """Bring these pieces of `model` into memory, in this order; one `Loaded` or `LoadFailed` tells when all are there.
+
+    Pieces are numbered as its `Footprint` counts them. `begins` says that nothing else of the model is on its way.
+    """
+
+    model: str
+    pieces: tuple[int, ...]
+    begins: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Give the memory of these pieces of `model` back, before anything is loaded that is told of after this."""
+
+    model: str
+    pieces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WakeAt:
     """Send `Woke` at `time` or soon after; a later `WakeAt` replaces an earlier one."""
 
     time: float
 
 
-Action = Run | Reply | WakeAt
+Action = Run | Reply | Load | Evict | WakeAt

@@ -7,8 +7,10 @@ import msgspec
 
 from latebind.domain.costs import ModelCosts
 from latebind.domain.errors import ConfigError
+from latebind.domain.footprint import NOTHING, Footprint
 from latebind.domain.model import ModelSpec
 
+LOAD_ORDERS = ("waits", "oldest", "fifo")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
@@ -42,13 +44,50 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"policy.max_alive is {self.max_alive}: give 1 or more, or 0 for no bound")
 
 
+class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much memory models may take together, and who decides what lies in it.
+
+    `budget` in bytes; 0 sets no bound: all models are loaded before anything is served. `policy` chooses what goes.
+    Models come and go piece by piece, where `stages`, and may then run while the rest of them is on its way. `order`
+    says who is loaded first: "waits" those who wait longest together for the time it takes, "oldest" whoever came
+    first, "fifo" keeps all requests in the order in which they came. Loads go on `beside` runs, or nothing runs
+    meanwhile. Where `foresight`, policies know who waits. Nobody waits longer than `patience` seconds for a model to
+    be loaded while others are served that came later, save for the loads under way. `window` is how far back, in
+    seconds, the rate of requests is counted. A load that failed is tried again after `back_off` seconds, twice as many
+    each further time.
+    """
+
+    budget: int = 0
+    policy: str = "late"
+    stages: bool = True
+    order: str = "waits"
+    beside: bool = True
+    foresight: bool = True
+    patience: float = 30.0
+    window: float = 600.0
+    back_off: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.budget < 0:
+            raise ConfigError(f"residency.budget is {self.budget} bytes: give 0 for no bound, or more")
+        if self.order not in LOAD_ORDERS:
+            raise ConfigError(f"residency.order is {self.order!r}: choose from {', '.join(LOAD_ORDERS)}")
+        for name, value in (("patience", self.patience), ("window", self.window), ("back_off", self.back_off)):
+            if not value > 0:
+                raise ConfigError(f"residency.{name} is {value} s: give more than 0")
+
+
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What the scheduler knows of one model: its shape, its costs and how many requests may wait for it."""
+    """What the scheduler knows of one model: its shape, its costs and how many requests may wait for it.
+
+    Its footprint counts only where memory is limited.
+    """
 
     spec: ModelSpec
     costs: ModelCosts
     max_queued: int = 256
+    footprint: Footprint = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +103,7 @@ class SchedulerConfig:
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     granularities: tuple[int, ...] = ()
     at_once: int = 0
+    residency: ResidencyConfig = field(default_factory=ResidencyConfig)
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -158,4 +198,5 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: DoorConfig = DoorConfig()
     engine: EngineConfig = EngineConfig()
     policy: PolicyConfig = PolicyConfig()
+    residency: ResidencyConfig = ResidencyConfig()
     adaptation: AdaptationConfig = AdaptationConfig()

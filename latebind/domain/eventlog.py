@@ -9,14 +9,24 @@ from typing import IO, Any
 
 import msgspec
 
-from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
+from latebind.domain.actions import Action, Evict, Load, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import ConfigError
-from latebind.domain.events import Arrived, Cancelled, Event, Exited, StageDone, StageFailed, Woke
+from latebind.domain.events import (
+    Arrived,
+    Cancelled,
+    Event,
+    Exited,
+    Loaded,
+    LoadFailed,
+    StageDone,
+    StageFailed,
+    Woke,
+)
 
-KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Arrived, Cancelled, StageDone, Exited, StageFailed, Woke, Run, Reply, WakeAt)
-}
+EVENTS: tuple[type[Any], ...] = (Arrived, Cancelled, StageDone, Exited, StageFailed, Loaded, LoadFailed, Woke)
+ACTIONS: tuple[type[Any], ...] = (Run, Reply, Load, Evict, WakeAt)
+KINDS = {kind.__name__: kind for kind in (*EVENTS, *ACTIONS)}
 FIELDS = {name: tuple(kind.__dataclass_fields__) for name, kind in KINDS.items()}
 
 

@@ -58,8 +58,29 @@ class StageFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """All pieces of a `Load` are in memory, which took so many `seconds`.
+
+    `sizes` are the bytes that each was found to take, where that was measured.
+    """
+
+    model: str
+    pieces: tuple[int, ...]
+    seconds: float
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """These pieces of a `Load` could not be brought into memory, and none of them is there."""
+
+    model: str
+    pieces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Woke:
     """A time asked for by `WakeAt` has come. A late or doubled one is harmless."""
 
 
-Event = Arrived | Cancelled | StageDone | Exited | StageFailed | Woke
+Event = Arrived | Cancelled | StageDone | Exited | StageFailed | Loaded | LoadFailed | Woke

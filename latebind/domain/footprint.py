@@ -1,0 +1,40 @@
+"""What a model takes in memory, piece by piece, and how long each piece takes to get there: measured, never declared.
+
+Pieces are numbered: the stages first, from 0, then the learned caches in the order of their stages.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The pieces of one model: `sizes` in bytes and the `seconds` that each takes to load.
+
+    `behind[i]` is the stage behind which learned cache i stands, and `gains[i]` the seconds of work that it saves a
+    request on average. A load that begins takes `fixed` seconds beside those of its pieces. A weight that several
+    stages read counts in each.
+    """
+
+    sizes: tuple[int, ...] = ()
+    seconds: tuple[float, ...] = ()
+    behind: tuple[int, ...] = ()
+    gains: tuple[float, ...] = ()
+    fixed: float = 0.0
+
+    @property
+    def stages(self) -> int:
+        """The number of stages, without which the model does not run."""
+        return len(self.sizes) - len(self.behind)
+
+    @property
+    def size(self) -> int:
+        """All bytes."""
+        return sum(self.sizes)
+
+    @property
+    def penalty(self) -> float:
+        """The seconds that the whole model takes to load: the miss penalty P of mCache (equation 1)."""
+        return self.fixed + sum(self.seconds)
+
+
+NOTHING = Footprint()  # of a model whose memory nobody counts

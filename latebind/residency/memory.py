@@ -1,0 +1,119 @@
+"""The memory that models share: what lies in it, what is on its way, never more than the budget. Pure.
+
+It commits what others have chosen. A piece counts from the moment that its load is told of until its eviction is: a
+driver performs both in that order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from types import MappingProxyType
+
+from latebind.domain.errors import IllegalEvent
+from latebind.domain.footprint import Footprint
+from latebind.residency.base import MemoryView, Victim
+from latebind.residency.held import Held
+from latebind.residency.life import Life
+
+
+class Memory:
+    """All models, by name, and `budget` bytes for them."""
+
+    def __init__(self, budget: int, footprints: Mapping[str, Footprint]) -> None:
+        self.budget = budget
+        self.models = {name: Held(name, footprint) for name, footprint in footprints.items()}
+        self.used = 0  # bytes that are resident or on their way
+        self._evictable: dict[str, Held] = {}
+        self._seen = MappingProxyType(self._evictable)
+
+    @property
+    def free(self) -> int:
+        """Bytes that nothing lies in; less than none where something was found larger than it was thought to be."""
+        return self.budget - self.used
+
+    def view(self, waiting: int = 0) -> MemoryView:
+        """Return what policies see."""
+        return MemoryView(self.models, self._seen, self.budget, waiting)
+
+    def begin(self, name: str, pieces: tuple[int, ...]) -> None:
+        """Have pieces on their way. Raises `IllegalEvent` where they are, or lie there, or there is no room."""
+        model, size = self.models[name], self.models[name].size_of(pieces)
+        if model.loading or model.resident.intersection(pieces):
+            raise IllegalEvent(f"pieces {pieces} of {name!r} are in memory or something is on its way already")
+        if size > self.free:
+            raise IllegalEvent(f"{name!r} needs {size} bytes and {self.free} of {self.budget} are free")
+        model.move(Life.LOADING)
+        model.loading = pieces
+        self.used += size
+
+    def loaded(self, name: str, pieces: tuple[int, ...], sizes: Sequence[int] = ()) -> Held:
+        """Have pieces arrived; `sizes` are their bytes as measured. Returns the model."""
+        model = self._arriving(name, pieces)
+        if sizes:
+            self._measured(model, pieces, sizes)
+        model.loading = ()
+        model.resident.update(pieces)
+        model.bytes += model.size_of(pieces)
+        model.move(Life.PARTIAL if model.missing else Life.READY)
+        self.settle(model)
+        return model
+
+    def failed(self, name: str, pieces: tuple[int, ...]) -> Held:
+        """Have pieces that were on their way come to nothing. Returns the model; what lay there before stays."""
+        model = self._arriving(name, pieces)
+        model.loading = ()
+        self.used -= model.size_of(pieces)
+        model.move(Life.FAILED)
+        return model
+
+    def evict(self, victim: Victim) -> Held:
+        """Let pieces go. Returns the model. Raises `IllegalEvent` where one of them may not go."""
+        model = self.models[victim.model]
+        if not victim.pieces or not set(victim.pieces) <= set(model.may_go()):
+            raise IllegalEvent(f"pieces {victim.pieces} of {victim.model!r} may not all go")
+        model.resident.difference_update(victim.pieces)
+        size = model.size_of(victim.pieces)
+        model.bytes -= size
+        self.used -= size
+        if not model.resident and not model.loading and model.life is not Life.FAILED:
+            model.move(Life.ABSENT)
+        elif model.life is Life.READY and model.missing:
+            model.move(Life.PARTIAL)
+        self.settle(model)
+        return model
+
+    def settle(self, model: Held) -> None:
+        """Count a model among those of which something may go, or not, after its `kept` or `needed` has changed."""
+        if model.resident and not model.kept and (model.needed == inf or model.may_go()):
+            self._evictable[model.name] = model
+        else:
+            self._evictable.pop(model.name, None)
+
+    def check(self) -> None:
+        """Raise `AssertionError` where an invariant does not hold."""
+        models = self.models.values()
+        assert self.used == sum(m.bytes + m.size_of(m.loading) for m in models), "the bytes in memory are off"
+        for model in models:
+            assert model.bytes == model.size_of(tuple(model.resident)), f"the bytes of {model.name} are off"
+            assert not model.resident.intersection(model.loading), f"{model.name} loads what it has"
+            assert bool(model.loading) == (model.life is Life.LOADING), f"{model.name} is {model.life.name}"
+            assert model.resident or model.life is not Life.PARTIAL, f"nothing of {model.name} is there"
+            assert not (model.life is Life.READY and model.missing), f"{model.name} is not complete"
+            assert not (model.life is Life.ABSENT and model.resident), f"{model.name} is not absent"
+            may_go = bool(model.may_go())
+            assert (model.name in self._evictable) == may_go, f"whether {model.name} may go is off"
+
+    def _arriving(self, name: str, pieces: tuple[int, ...]) -> Held:
+        model = self.models.get(name)
+        if model is None or not pieces or model.loading != pieces:
+            raise IllegalEvent(f"pieces {pieces} of {name!r} have come, which were not on their way")
+        return model
+
+    def _measured(self, model: Held, pieces: tuple[int, ...], sizes: Sequence[int]) -> None:
+        """Count what pieces were found to take in place of what they were thought to."""
+        before = model.size_of(pieces)
+        known = list(model.footprint.sizes)
+        for piece, size in zip(pieces, sizes, strict=True):
+            known[piece] = size
+        model.footprint = replace(model.footprint, sizes=tuple(known))
+        self.used += model.size_of(pieces) - before

@@ -12,8 +12,8 @@ from latebind.batching.admission import Admission
 from latebind.batching.lane import Lane
 from latebind.batching.request import Request, State
 from latebind.batching.table import SubBatch
-from latebind.batching.view import ANY_SIZE, GoOn, Launch, Shed, WorkView
-from latebind.batching.worker import Worker, begun
+from latebind.batching.view import GoOn, Launch, Shed
+from latebind.batching.worker import Crew, Worker
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
@@ -36,20 +36,13 @@ class Scheduler:
             served.spec.name: Lane(served, coverage=config.policy.coverage, hopes=self._policy.counts_exits)
             for served in config.models
         }
-        views = tuple(lane.view for lane in self._lanes.values())
-        crew: list[WorkView] = []
-        self._workers = []
-        for granularity in config.granularities or (ANY_SIZE,) * config.workers:
-            table = self._policy.table(granularity)
-            crew.append(WorkView(views, table.entries, granularity, crew))
-            self._workers.append(Worker(crew[-1], table))
-        self._at_once = min(config.at_once or config.workers, config.workers)
-        self._largest_first = sorted(range(config.workers), key=lambda number: -crew[number].granularity)
+        self._crew = Crew(config, self._policy, tuple(lane.view for lane in self._lanes.values()))
+        self._workers = self._crew.workers
         self._residency: Residency | None = None
         if config.residency.budget:
-            self._residency = Residency(config.residency, config.models, self._lanes, self._workers)
+            self._residency = Residency(config.residency, config.models, self._lanes, self._crew)
         self._live: dict[int, Request] = {}
-        self._admission = Admission(self._lanes, at_once=self._at_once, sheds=self._sheds)
+        self._admission = Admission(self._lanes, at_once=self._crew.at_once, sheds=self._sheds)
         self._last_starts: list[tuple[float, int]] = []  # heap: when a queued request must start at the latest
         for lane in self._lanes.values():
             self._renew(lane)
@@ -95,7 +88,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        entries = list(begun(self._workers))
+        entries = list(self._crew.begun())
         members = {i for entry in entries for i in entry.members}
         queued = {i for lane in self._lanes.values() for i in (*lane.queue, *lane.held)}
         assert self._accepted == self._ended + len(self._live), "accepted is not queued + running + ended"
@@ -113,9 +106,10 @@ class Scheduler:
             )
             assert not worker.rests, "a worker has begun something and rests"
             assert all(entry.members or entry is worker.running for entry in worker.begun), "an empty batch waits"
-        idle = all(worker.running is None for worker in self._workers)
-        assert sum(worker.running is not None for worker in self._workers) <= self._at_once, "too many run at once"
-        assert not (self._may_begin() and self._wake == inf and idle), "nobody works and who waits is forgotten"
+        assert self._crew.running <= self._crew.at_once, "too many run at once"
+        assert not (self._may_begin() and self._wake == inf and not self._crew.running), (
+            "nobody works and who waits is forgotten"
+        )
         self._admission.check()
         if self._residency is not None:
             self._residency.check()
@@ -154,8 +148,7 @@ class Scheduler:
         return self._admission.refusal(lane, event, now, loads=self._residency.seconds_until(event.model))
 
     def _renew(self, lane: Lane) -> None:
-        most = self._workers[self._largest_first[0]].view.granularity
-        self._admission.renew(lane, min(self._policy.batch_limit(lane.view), most))
+        self._admission.renew(lane, min(self._policy.batch_limit(lane.view), self._crew.largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
         request = self._live.get(event.request)
@@ -168,9 +161,7 @@ class Scheduler:
             request.move(State.LEAVING)
 
     def _stage_done(self, event: StageDone, now: float, actions: list[Action]) -> None:
-        worker = self._busy(event.worker)
-        batch = worker.running
-        assert batch is not None
+        worker, batch = self._crew.busy(event.worker)
         for i in event.exited:
             if i not in batch.members:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
@@ -213,8 +204,7 @@ class Scheduler:
         worker.drop_empty()
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
-        batch = self._busy(event.worker).running
-        assert batch is not None
+        _, batch = self._crew.busy(event.worker)
         self._end_all(batch, Outcome.FAILED, now, actions, batch.stage - 1)
         self._settle(event.worker, batch, now, actions)
 
@@ -286,9 +276,9 @@ class Scheduler:
     def _launch(self, now: float, actions: list[Action]) -> None:
         """Ask the policy for every free worker, until it wants to wait or nothing waits."""
         until = None
-        for number in self._in_order():
+        for number in self._crew.in_order():
             worker = self._workers[number]
-            while worker.running is None and (len(self._workers) == 1 or self._may_run()):
+            while worker.running is None and self._crew.may_run():
                 if not self._may_begin() and not worker.table.is_open:
                     if worker.table.entries:
                         self._run(number, -1, now, actions)
@@ -310,15 +300,6 @@ class Scheduler:
             self._ask_to_wake(until, now, actions)
         elif self._residency is not None and self._last_starts:  # somebody may get late while a model is loaded
             self._ask_to_wake(inf, now, actions)
-
-    def _in_order(self) -> Sequence[int]:
-        """Return the workers that have begun something, then the others, those with the largest batches first."""
-        if len(self._workers) == 1:
-            return self._largest_first
-        return sorted(self._largest_first, key=lambda number: not self._workers[number].table.entries)
-
-    def _may_run(self) -> bool:
-        return sum([worker.running is not None for worker in self._workers]) < self._at_once
 
     def _shed(self, worker: Worker, decision: Shed, now: float, actions: list[Action]) -> None:
         for i in decision.requests:
@@ -369,12 +350,6 @@ class Scheduler:
             actions.append(WakeAt(wanted))
 
     # Bookkeeping ----------------------------------------------------------------------------------------------------
-
-    def _busy(self, number: int) -> Worker:
-        worker = self._workers[number] if 0 <= number < len(self._workers) else None
-        if worker is None or worker.running is None:
-            raise IllegalEvent(f"worker {number} reports a stage but runs none")
-        return worker
 
     def _may_begin(self) -> bool:
         """Tell whether somebody waits who may begin; others wait for their model."""

@@ -1,9 +1,11 @@
-"""One stream of execution as the scheduler has it: what it has begun, what of that rests aside, and what runs now."""
+"""Streams of execution as the scheduler has them: what each has begun, what of that rests aside, and what runs now."""
 
 from collections.abc import Iterator, Sequence
 
 from latebind.batching.table import BatchTable, SubBatch
-from latebind.batching.view import WorkView
+from latebind.batching.view import ANY_SIZE, BatchPolicy, ModelView, WorkView
+from latebind.domain.config import SchedulerConfig
+from latebind.domain.errors import IllegalEvent
 
 
 class Worker:
@@ -44,7 +46,47 @@ class Worker:
         self.aside[:] = [entry for entry in self.aside if entry.members]
 
 
-def begun(workers: Sequence[Worker]) -> Iterator[SubBatch]:
-    """Yield what all workers have begun."""
-    for worker in workers:
-        yield from worker.begun
+class Crew:
+    """All workers. At most `at_once` of them run at a time."""
+
+    def __init__(self, config: SchedulerConfig, policy: BatchPolicy, models: Sequence[ModelView]) -> None:
+        views: list[WorkView] = []
+        self.workers: list[Worker] = []
+        for granularity in config.granularities or (ANY_SIZE,) * config.workers:
+            table = policy.table(granularity)
+            views.append(WorkView(models, table.entries, granularity, views))
+            self.workers.append(Worker(views[-1], table))
+        self.at_once = min(config.at_once or config.workers, config.workers)
+        self._largest_first = sorted(range(config.workers), key=lambda number: -views[number].granularity)
+
+    @property
+    def largest(self) -> int:
+        """The largest batch that any worker takes."""
+        return self.workers[self._largest_first[0]].view.granularity
+
+    def begun(self) -> Iterator[SubBatch]:
+        """Yield what all workers have begun."""
+        for worker in self.workers:
+            yield from worker.begun
+
+    def in_order(self) -> Sequence[int]:
+        """Return the workers that have begun something, then the others, those with the largest batches first."""
+        if len(self.workers) == 1:
+            return self._largest_first
+        return sorted(self._largest_first, key=lambda number: not self.workers[number].table.entries)
+
+    def may_run(self) -> bool:
+        """Tell whether one more may run."""
+        return len(self.workers) == 1 or self.running < self.at_once
+
+    @property
+    def running(self) -> int:
+        """How many run."""
+        return sum([worker.running is not None for worker in self.workers])
+
+    def busy(self, number: int) -> tuple[Worker, SubBatch]:
+        """Return a worker that runs, and what; raises `IllegalEvent` where it does not."""
+        worker = self.workers[number] if 0 <= number < len(self.workers) else None
+        if worker is None or worker.running is None:
+            raise IllegalEvent(f"worker {number} reports a stage but runs none")
+        return worker, worker.running

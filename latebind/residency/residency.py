@@ -11,7 +11,7 @@ from math import inf
 
 from latebind.batching.lane import Lane
 from latebind.batching.table import SubBatch
-from latebind.batching.worker import Worker, begun
+from latebind.batching.worker import Crew
 from latebind.domain.actions import Action, Evict, Load
 from latebind.domain.config import ResidencyConfig, ServedModel
 from latebind.domain.errors import ConfigError
@@ -33,11 +33,11 @@ class Residency:
         config: ResidencyConfig,
         models: Iterable[ServedModel],
         lanes: Mapping[str, Lane],
-        workers: Sequence[Worker],
+        crew: Crew,
     ) -> None:
         self._config = config
         self._lanes = lanes
-        self._workers = workers
+        self._crew = crew
         self._policy = make_policy(config)
         self._whole = self._policy.whole or not config.stages
         self.memory = Memory(config.budget, {served.spec.name: served.footprint for served in models})
@@ -127,7 +127,7 @@ class Residency:
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
         self.memory.check()
-        for worker in self._workers:
+        for worker in self._crew.workers:
             for entry in worker.table.entries:
                 assert self.present(entry), f"stage {entry.stage} of {entry.spec.name} is about to run and not there"
             assert worker.running or not any(map(self.present, worker.aside)), "who could go on is left aside"
@@ -147,7 +147,7 @@ class Residency:
                 self._waiting[name] = model
             else:
                 self._waiting.pop(name, None)
-            model.needed = min([b.stage for b in begun(self._workers) if b.spec is lane.spec], default=inf)
+            model.needed = min([b.stage for b in self._crew.begun() if b.spec is lane.spec], default=inf)
             model.kept = self._keeps(model)
             self.memory.settle(model)
             if self._config.order != "fifo":
@@ -209,7 +209,7 @@ class Residency:
 
     def _next(self, now: float) -> Held | None:
         """Return the model to load: one that has begun without all of it, whoever waited too long, the one begun."""
-        for batch in begun(self._workers):
+        for batch in self._crew.begun():
             model = self.memory.models[batch.spec.name]
             if any(piece >= batch.stage for piece in model.missing):
                 return model
@@ -307,12 +307,12 @@ class Residency:
 
     def _progresses(self) -> bool:
         """Tell whether something runs, or could."""
-        runs = any(worker.running is not None or worker.table.entries for worker in self._workers)
+        runs = any(worker.running is not None or worker.table.entries for worker in self._crew.workers)
         return runs or self.anybody_may_begin()
 
     def _busy(self) -> bool:
         """Tell whether anybody has begun, or may."""
-        return any(True for _ in begun(self._workers)) or self.anybody_may_begin()
+        return any(True for _ in self._crew.begun()) or self.anybody_may_begin()
 
     @property
     def _is_loading(self) -> bool:

@@ -57,7 +57,7 @@ class Simulator:
         self._steps: Counter[int] = Counter()  # of a decoder, behind each request
         self._records: list[Record] = []
         self._requests = 0  # that have been sent
-        self._next: Iterator[Arrival] = iter(())  # what clients send who wait for each answer
+        self._next: Iterator[Arrival] | None = None  # what clients send who wait for each answer
 
     def run(self, arrivals: Iterable[Arrival]) -> list[Record]:
         """Return one record for every arrival (ascending times), in the order of their ends."""
@@ -89,8 +89,8 @@ class Simulator:
         event = Arrived(arrival.model, due, rows, rows, (arrival.inputs,) * n, (arrival.outputs,) * n)
         self._hardware.bring(arrival.model, n, arrival.time, self._telling(event))
 
-    def _send_next(self, now: float) -> None:
-        arrival = next(self._next, None)
+    def _send_next(self, wanted: Iterator[Arrival], now: float) -> None:
+        arrival = next(wanted, None)
         if arrival is not None:
             self._send(replace(arrival, time=now))
 
@@ -122,7 +122,8 @@ class Simulator:
         arrived = self._arrivals.pop(reply.request).time
         self._steps.pop(reply.request, None)
         self._records.append(Record(reply.request, reply.model, arrived, now, reply.outcome, reply.stage))
-        self._agenda.at(now, self._send_next)
+        if self._next is not None:
+            self._agenda.at(now, partial(self._send_next, self._next))
 
     def _run(self, action: Run, now: float) -> None:
         costs, batch = self._costs[action.model], action.rows or len(action.requests)

@@ -4,11 +4,27 @@ from collections.abc import Callable
 
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.errors import ConfigError
+from latebind.residency.arc import Arc
 from latebind.residency.base import EvictionPolicy
+from latebind.residency.belady import Belady
+from latebind.residency.gdsf import Gdsf
+from latebind.residency.iam import Iam, IamOracle
+from latebind.residency.late import Late
+from latebind.residency.lfu import Lfu, LfuInMemory
 from latebind.residency.lru import Lru
+from latebind.residency.srrip import Srrip
 
 POLICIES: dict[str, Callable[[ResidencyConfig], EvictionPolicy]] = {
     "lru": Lru,
+    "lfu": Lfu,
+    "lfu-in-memory": LfuInMemory,
+    "arc": Arc,
+    "srrip": Srrip,
+    "gdsf": Gdsf,
+    "iam": Iam,
+    "iam-oracle": IamOracle,
+    "belady": Belady,
+    "late": Late,
 }
 
 

@@ -1,11 +1,11 @@
 """Least recently used: the baseline of most servers (mCache, section 6.3)."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
 
 from latebind.domain.config import ResidencyConfig
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
+from latebind.residency.whole import first_whole
 
 
 class Lru:
@@ -15,18 +15,18 @@ class Lru:
 
     def __init__(self, config: ResidencyConfig) -> None:
         del config
-        self._last: OrderedDict[str, None] = OrderedDict()  # of all models that were asked for, the last one last
+        self._last: OrderedDict[str, Held] = OrderedDict()  # all models that were asked for, the last one last
 
     def requested(self, model: Held, now: float) -> None:
         """Put it last."""
         del now
-        self._last[model.name] = None
+        self._last[model.name] = model
         self._last.move_to_end(model.name)
 
     def loaded(self, model: Held, now: float) -> None:
         """Take note of one that nobody has asked for."""
         del now
-        self._last.setdefault(model.name, None)
+        self._last.setdefault(model.name, model)
 
     def evicted(self, model: Held, now: float) -> None:
         """What is gone is out of the running."""
@@ -36,18 +36,4 @@ class Lru:
     def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
         """Go through the models from the front."""
         del now
-        return first_whole(self._last, view, need, wanted)
-
-
-def first_whole(names: Iterable[str], view: MemoryView, need: int, wanted: Held) -> list[Victim]:
-    """Return whole models in the order of `names` until they free `need` bytes; nothing where they never do."""
-    found: list[Victim] = []
-    for name in names:
-        model = view.evictable.get(name)
-        if model is None or model is wanted or not model.whole:
-            continue
-        found.append(Victim(name, model.may_go()))
-        need -= model.bytes
-        if need <= 0:
-            return found
-    return []
+        return first_whole(self._last.values(), view, need, wanted)

@@ -1,0 +1,94 @@
+"""What it is worth that a model is in memory, and the queue of who is worth least (mCache, sections 4.3.2 and 3)."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from math import log
+
+from latebind.residency.held import Held
+from latebind.residency.ranking import Ranking
+
+Score = Callable[[Held, float], float]
+
+FEW = 64  # so many models are all scored afresh
+LOWEST = 12  # of more, so many of those that were lowest
+SLICE = 4  # models of the shadow that are scored at a decision
+
+
+def utility(penalty: float, size: float, gap: float) -> float:
+    """Return the seconds to load a byte again, by the seconds until then (equation 1)."""
+    return penalty / (max(size, 1.0) * gap)
+
+
+def ranks(utilities: Sequence[float], bias: float = 1.0) -> list[float]:
+    """Return for each utility the logarithm of `bias` and the number of lower ones (equation 2).
+
+    It never falls as utility rises, so that whoever is worth least is the same by either: the queue keeps utilities,
+    which change alone.
+    """
+    ordered = sorted(utilities)
+    lower = {value: place for place, value in reversed(list(enumerate(ordered)))}
+    return [log(lower[value] + bias) for value in utilities]
+
+
+class ImportanceQueue:
+    """Models in memory in the order of their score as it was when it was last told.
+
+    Scores change with time alone. A shadow is scored anew, a slice at each look, and takes the place of the queue once
+    it is complete (section 4.3.3); and those that are looked at are scored afresh, all where there are few.
+    """
+
+    def __init__(self, score: Score) -> None:
+        self._score = score
+        self._models: dict[str, Held] = {}
+        self._queue = Ranking()
+        self._shadow = Ranking()
+        self._unscored: list[str] = []
+
+    def __contains__(self, model: Held) -> bool:
+        return model.name in self._models
+
+    def put(self, model: Held, now: float) -> None:
+        """Take in a model, or one whose score has changed."""
+        self._models[model.name] = model
+        key = (self._score(model, now),)
+        self._queue.put(model.name, key)
+        if len(self._models) > FEW:
+            self._shadow.put(model.name, key)
+
+    def remove(self, model: Held) -> None:
+        """Let a model go that is there."""
+        del self._models[model.name]
+        self._queue.remove(model.name)
+        if model.name in self._shadow:
+            self._shadow.remove(model.name)
+
+    def ascending(self, among: Mapping[str, Held], now: float) -> Iterator[Held]:
+        """Go through models that are `among` those given, from the lowest score."""
+        if len(self._models) <= FEW:
+            scored = sorted([(self._score(model, now), name) for name in self._queue if (model := among.get(name))])
+            return (among[name] for _, name in scored)
+        self._rescore(now)
+        return self._lazily(among, now)
+
+    def _lazily(self, among: Mapping[str, Held], now: float) -> Iterator[Held]:
+        """Score afresh only what may come next: the order is exact where no score has fallen since it was told."""
+        looked = 0
+        fresh: list[tuple[float, str]] = []
+        for (told,), name in self._queue.items():
+            while looked >= LOWEST and fresh and fresh[0][0] <= told:
+                yield among[heappop(fresh)[1]]
+            if model := among.get(name):
+                heappush(fresh, (self._score(model, now), name))
+                looked += 1
+        yield from (among[name] for _, name in sorted(fresh))
+
+    def _rescore(self, now: float) -> None:
+        """Score a slice of the shadow; put it in the place of the queue when nothing is missing."""
+        for _ in range(SLICE):
+            if not self._unscored:
+                if len(self._shadow) == len(self._models):
+                    self._queue = self._shadow
+                self._shadow, self._unscored = Ranking(), list(self._models)
+            name = self._unscored.pop()
+            if name in self._models and name not in self._shadow:
+                self._shadow.put(name, (self._score(self._models[name], now),))

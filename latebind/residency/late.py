@@ -1,0 +1,158 @@
+"""`late`: pieces go one by one, those first that are worth least until their model runs again, knowing who waits.
+
+The worth of a byte is the seconds that it takes to come back (of a learned cache: that it saves a request), by the
+time until its model is asked for next: of a model that somebody waits for, as long as it takes to serve those before,
+and of others longer than it takes to serve all who wait. A model that is being loaded is one of those whose pieces may
+go, namely those that have run: where it is worth least it passes through a part of the memory that is smaller than
+itself, taken from no one. Where models come and go whole, the set goes whose loss costs least in all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
+
+from latebind.domain.config import ResidencyConfig
+from latebind.domain.footprint import Footprint
+from latebind.residency.base import MemoryView, Victim
+from latebind.residency.held import Held
+from latebind.residency.importance import ImportanceQueue, utility
+from latebind.residency.rates import DiscountedGaps, Gaps
+from latebind.residency.whole import SOME, Item, least_set, may_go_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Pieces of one model of which a byte is worth the same `seconds`, in the order in which they go."""
+
+    seconds: float
+    pieces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """A piece of `size` bytes that is to go."""
+
+    model: str
+    piece: int
+    size: int
+
+
+class Late:
+    """The joint policy: stages and learned caches, or whole models where `stages` is off."""
+
+    def __init__(self, config: ResidencyConfig) -> None:
+        self.whole = not config.stages
+        self._foresight = config.foresight
+        self._gaps: Gaps = DiscountedGaps(1.5 * config.window)
+        self._every: Gaps = DiscountedGaps(config.window)
+        self._queue = ImportanceQueue(self._importance)
+        self._lots: dict[str, tuple[Footprint, list[Lot]]] = {}
+        self._waiting = 0
+
+    def requested(self, model: Held, now: float) -> None:
+        """Count it."""
+        self._gaps.heard(model.name, now)
+        self._every.heard("", now)
+        if model in self._queue:
+            self._queue.put(model, now)
+
+    def loaded(self, model: Held, now: float) -> None:
+        """Take it in."""
+        self._queue.put(model, now)
+
+    def evicted(self, model: Held, now: float) -> None:
+        """What is gone is out of the running."""
+        del now
+        self._queue.remove(model)
+
+    def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
+        """Take what is worth least."""
+        self._waiting = view.waiting if self._foresight else 0
+        return self._set(view, need, wanted, now) if self.whole else self._pieces(view, need, now)
+
+    def _set(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
+        """Choose among the least important whole models of twice the bytes at least, or all."""
+        some: list[Held] = []
+        for model in self._queue.ascending(view.evictable, now):
+            if may_go_whole(model, view, wanted) and model.bytes:
+                some.append(model)
+                if len(some) >= SOME and sum(m.bytes for m in some) >= 2 * need:
+                    break
+        items = [Item(model.footprint.penalty / self._until(model, now), model.bytes) for model in some]
+        return [Victim(some[place].name, some[place].may_go()) for place in least_set(items, need)]
+
+    def _pieces(self, view: MemoryView, need: int, now: float) -> list[Victim]:
+        """Look at the lots of ever more models until they are enough."""
+        models = self._queue.ascending(view.evictable, now)
+        lots: list[tuple[float, str, Lot]] = []
+        while some := list(islice(models, SOME)):
+            for model in some:
+                until = self._until(model, now)
+                lots += [(lot.seconds / until, model.name, lot) for lot in self._lots_of(model)]
+            lots.sort(key=lambda entry: entry[:2])
+            if going := _enough([(view.evictable[name], lot) for _, name, lot in lots], need):
+                return _victims(going)
+        return []
+
+    def _importance(self, model: Held, now: float) -> float:
+        """Return the worth of a byte of what would go first of it."""
+        return self._lots_of(model)[0].seconds / self._until(model, now)
+
+    def _until(self, model: Held, now: float) -> float:
+        """Return the seconds until a model is asked for next, as far as is known."""
+        if not self._waiting:
+            return self._gaps.gap(model.name, now)
+        a_request = self._every.gap("", now)
+        if model.waiting and model.place is not None:
+            return a_request * (model.place + 1)
+        return a_request * self._waiting + self._gaps.gap(model.name, now)
+
+    def _lots_of(self, model: Held) -> list[Lot]:
+        known = self._lots.get(model.name)
+        if known is None or known[0] is not model.footprint:
+            known = self._lots[model.name] = model.footprint, _lots(model.footprint)
+        return known[1]
+
+
+def _lots(footprint: Footprint) -> list[Lot]:
+    """Return the stages, the last one first, and each learned cache by itself; what is worth least first."""
+    stages = range(footprint.stages)
+    size = sum(footprint.sizes[: footprint.stages])
+    seconds = footprint.fixed + sum(footprint.seconds[: footprint.stages])
+    lots = [Lot(utility(seconds, size, 1.0), tuple(reversed(stages)))]
+    for cache, gain in enumerate(footprint.gains):
+        piece = footprint.stages + cache
+        lots.append(Lot(utility(gain, footprint.sizes[piece], 1.0), (piece,)))
+    return sorted(lots, key=lambda lot: lot.seconds)
+
+
+def _enough(lots: Sequence[tuple[Held, Lot]], need: int) -> list[Going]:
+    """Return pieces from the front on that free `need` bytes, without those that were not needed in the end."""
+    going: list[Going] = []
+    for model, lot in lots:
+        for piece in lot.pieces:
+            if piece in model.resident and (model.needed == inf or model.stage_of(piece) < model.needed):
+                going.append(Going(model.name, piece, model.footprint.sizes[piece]))
+                need -= going[-1].size
+                if need <= 0:
+                    return _without_spare(going, -need)
+    return []
+
+
+def _without_spare(going: list[Going], spare: int) -> list[Going]:
+    """Let what is worth most stay where `spare` bytes have room for it; of a model always what would go last."""
+    stay: set[str] = set()
+    kept: list[Going] = []
+    for one in reversed(going):
+        if one.model not in stay and one.size <= spare:
+            spare -= one.size
+        else:
+            stay.add(one.model)
+            kept.append(one)
+    return kept[::-1]
+
+
+def _victims(going: list[Going]) -> list[Victim]:
+    models = dict.fromkeys(one.model for one in going)
+    return [Victim(name, tuple([one.piece for one in going if one.model == name])) for name in models]

@@ -1,0 +1,171 @@
+"""Plays requests over a memory that models share, one after another, each loading what it misses before the next.
+
+Only the order counts: nobody waits in a queue and loads take no time off the clock, as in mCache's evaluation (section
+6.2), where an open replay in real time has no steady state. What a request takes here is what it would take alone.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol, runtime_checkable
+
+from latebind.domain.errors import ConfigError
+from latebind.domain.footprint import Footprint
+from latebind.residency.base import EvictionPolicy
+from latebind.residency.held import Held
+from latebind.residency.memory import Memory
+from latebind.simulation.traces import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What one request had to wait for: `bytes` that were loaded for it in so many `seconds`."""
+
+    model: str
+    seconds: float
+    bytes: int
+
+    @property
+    def hit(self) -> bool:
+        """Whether all of the model was in memory."""
+        return not self.bytes
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """A policy that is told the future: only a simulator knows it."""
+
+    def foretell(self, times: Mapping[str, Sequence[float]]) -> None:
+        """Hear when requests for each model are going to come, in seconds, ascending."""
+
+
+class Order:
+    """Plays requests for models with `footprints` over `budget` bytes.
+
+    With a policy that is not `whole` a model runs as its stages come: those that it has passed may go, so that it also
+    runs in less memory than it takes. Learned caches are left out.
+    """
+
+    def __init__(self, budget: int, footprints: Mapping[str, Footprint], policy: EvictionPolicy) -> None:
+        self.memory = Memory(budget, footprints)
+        self._policy = policy
+        self._load = self._load_whole if policy.whole else self._load_in_pieces
+        self._hits = {name: Served(name, 0.0, 0) for name in footprints}
+        self._waiting = 0
+
+    def run(self, requests: Sequence[Request], known: int = 0) -> list[Served]:
+        """Return what each request had to wait for, in their order.
+
+        While one is served the next `known` ones have come already and wait. Raises `ConfigError` where a model cannot
+        run in this memory.
+        """
+        if isinstance(self._policy, Oracle):
+            self._policy.foretell(_times(requests))
+        self._come(requests[:known])
+        backlog = _Backlog(self.memory.models, requests[:known])
+        served: list[Served] = []
+        for place, request in enumerate(requests):
+            newest = requests[place + known : place + known + 1]
+            self._come(newest)
+            self._waiting = backlog.go_on(newest)
+            now = requests[min(place + known, len(requests) - 1)].time
+            served.append(self._serve(self.memory.models[request.model], now))
+        return served
+
+    def _come(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._policy.requested(self.memory.models[request.model], request.time)
+
+    def _serve(self, model: Held, now: float) -> Served:
+        if model.complete:
+            return self._hits[model.name]
+        pieces = self._load(model, now)
+        seconds = model.footprint.fixed + sum([model.footprint.seconds[piece] for piece in pieces])
+        return Served(model.name, seconds, model.size_of(pieces))
+
+    def _load_whole(self, model: Held, now: float) -> tuple[int, ...]:
+        pieces = model.missing
+        if not self._made_room(model, model.size_of(pieces), now):
+            raise _too_small(model, self.memory)
+        self._fetch(model, pieces, now)
+        return pieces
+
+    def _load_in_pieces(self, model: Held, now: float) -> tuple[int, ...]:
+        fetched: list[int] = []
+        for stage in range(model.footprint.stages):
+            if stage in model.resident:
+                continue
+            rest = tuple([piece for piece in range(stage, model.footprint.stages) if piece not in model.resident])
+            if model.size_of(rest) <= self.memory.free:
+                self._fetch(model, rest, now)
+                fetched += rest
+                break
+            self._find_room(model, stage, now)
+            self._fetch(model, (stage,), now)
+            fetched.append(stage)
+        self._need_from(model, inf)
+        return tuple(fetched)
+
+    def _find_room(self, model: Held, stage: int, now: float) -> None:
+        """Make room for a stage while the one before it runs; else once that has run; else at the cost of later ones.
+
+        A model whose last stages lie in memory alone may have to give some of them up.
+        """
+        for needed in (max(stage - 1, 0), stage, inf):
+            self._need_from(model, needed)
+            if self._made_room(model, model.footprint.sizes[stage], now):
+                return
+        raise _too_small(model, self.memory)
+
+    def _need_from(self, model: Held, stage: float) -> None:
+        if model.needed != stage:
+            model.needed = stage
+            self.memory.settle(model)
+
+    def _made_room(self, model: Held, size: int, now: float) -> bool:
+        need = size - self.memory.free
+        if need > 0:
+            for victim in self._policy.victims(self.memory.view(self._waiting), need, model, now):
+                held = self.memory.evict(victim)
+                if not held.resident:
+                    self._policy.evicted(held, now)
+        return self.memory.free >= size
+
+    def _fetch(self, model: Held, pieces: tuple[int, ...], now: float) -> None:
+        self.memory.begin(model.name, pieces)
+        self._policy.loaded(self.memory.loaded(model.name, pieces), now)
+
+
+class _Backlog:
+    """Who waits behind the request that is served, told to the models: how many of each, and the place of the first."""
+
+    def __init__(self, models: Mapping[str, Held], requests: Iterable[Request]) -> None:
+        self._models = models
+        self._waiting = deque([request.model for request in requests])
+        self._counts = Counter(self._waiting)
+
+    def go_on(self, newest: Iterable[Request]) -> int:
+        """Let in who comes, and let go the oldest, who is served; returns how many wait."""
+        for request in newest:
+            self._waiting.append(request.model)
+            self._counts[request.model] += 1
+        served = self._waiting.popleft()
+        self._counts[served] -= 1
+        self._models[served].waiting, self._models[served].place = self._counts[served], None
+        for place, name in zip(range(len(self._waiting) - 1, -1, -1), reversed(self._waiting), strict=True):
+            self._models[name].waiting, self._models[name].place = self._counts[name], place
+        return len(self._waiting)
+
+
+def _times(requests: Sequence[Request]) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {}
+    for request in requests:
+        times.setdefault(request.model, []).append(request.time)
+    return times
+
+
+def _too_small(model: Held, memory: Memory) -> ConfigError:
+    return ConfigError(
+        f"model {model.name!r} takes {model.footprint.size} bytes and cannot run in {memory.budget}: give more memory"
+    )

@@ -1,0 +1,166 @@
+"""Requests one after another over a memory: what each had to load, in what order, and who was told what."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import pytest
+
+from latebind.domain.config import ResidencyConfig
+from latebind.domain.errors import ConfigError
+from latebind.domain.footprint import Footprint
+from latebind.residency.base import MemoryView, Victim
+from latebind.residency.held import Held
+from latebind.residency.lru import Lru
+from latebind.simulation.order import Order, Served
+from latebind.simulation.traces import Request
+
+
+class First:
+    """Takes pieces of whoever comes first by name, of the wanted model too; writes down what it sees."""
+
+    whole = False
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str, float]] = []
+        self.seen: list[tuple[int, dict[str, tuple[int, int | None]]]] = []
+
+    def requested(self, model: Held, now: float) -> None:
+        self.heard.append(("requested", model.name, now))
+
+    def loaded(self, model: Held, now: float) -> None:
+        self.heard.append(("loaded", model.name, now))
+
+    def evicted(self, model: Held, now: float) -> None:
+        self.heard.append(("evicted", model.name, now))
+
+    def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
+        del wanted, now
+        self.seen.append((view.waiting, {n: (m.waiting, m.place) for n, m in view.models.items() if m.waiting}))
+        found: list[Victim] = []
+        for name, model in sorted(view.evictable.items()):
+            pieces: list[int] = []
+            for piece in model.may_go():
+                pieces.append(piece)
+                need -= model.footprint.sizes[piece]
+                if need <= 0:
+                    return [*found, Victim(name, tuple(pieces))]
+            found.append(Victim(name, tuple(pieces)))
+        return []
+
+
+class Foresees(First):
+    times: Mapping[str, Sequence[float]]
+
+    def foretell(self, times: Mapping[str, Sequence[float]]) -> None:
+        self.times = times
+
+
+def footprint(*sizes: int, fixed: float = 0.5) -> Footprint:
+    return Footprint(sizes, tuple(size / 10 for size in sizes), fixed=fixed)
+
+
+def calls(names: str) -> list[Request]:
+    return [Request(float(time), name) for time, name in enumerate(names)]
+
+
+def lru() -> Lru:
+    return Lru(ResidencyConfig(policy="lru"))
+
+
+def hits(served: Sequence[Served]) -> str:
+    return "".join("h" if one.hit else "m" for one in served)
+
+
+def test_lru_on_unit_sizes_hits_as_by_hand() -> None:
+    order = Order(2, dict.fromkeys("abc", footprint(1)), lru())
+    assert hits(order.run(calls("abacbcab"))) == "mmhmmhmm"
+
+
+def test_a_miss_costs_the_whole_penalty_and_a_hit_nothing() -> None:
+    order = Order(10, {"a": footprint(2, 3)}, lru())
+    assert order.run(calls("aa")) == [Served("a", 1.0, 5), Served("a", 0.0, 0)]
+
+
+def test_whole_models_go_whole() -> None:
+    order = Order(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, lru())
+    assert [one.bytes for one in order.run(calls("aba"))] == [4, 3, 4]
+
+
+def test_in_pieces_only_what_is_missing_is_loaded_and_the_fixed_part_paid_once() -> None:
+    order = Order(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, First())
+    served = order.run(calls("aba"))
+    assert [one.bytes for one in served] == [4, 3, 2]
+    assert served[2].seconds == pytest.approx(0.5 + 0.2)
+
+
+def test_a_model_runs_in_less_memory_than_it_takes_by_giving_up_what_it_has_passed() -> None:
+    order = Order(3, {"a": footprint(1, 1, 1, 1, 1)}, First())
+    first, second = order.run(calls("aa"))
+    assert first.bytes == 5
+    assert 2 <= second.bytes <= 5
+    assert order.memory.used <= 3
+
+
+def test_a_model_whose_last_stages_fill_the_memory_gives_some_of_them_up() -> None:
+    order = Order(3, {"a": footprint(1, 1, 1, 1, 1)}, First())
+    for pieces in ((2, 3, 4),):
+        order.memory.begin("a", pieces)
+        order.memory.loaded("a", pieces)
+    assert not order.run(calls("a"))[0].hit
+    order.memory.check()
+
+
+@pytest.mark.parametrize("policy", [lru(), First()])
+def test_what_cannot_run_in_this_memory_is_told(policy: Lru | First) -> None:
+    with pytest.raises(ConfigError, match="'a' takes 9 bytes and cannot run in 4"):
+        Order(4, {"a": footprint(9)}, policy).run(calls("a"))
+
+
+def test_policies_hear_of_requests_loads_and_who_has_gone() -> None:
+    policy = First()
+    Order(2, {"a": footprint(2), "b": footprint(1)}, policy).run(calls("abb"))
+    assert policy.heard == [
+        ("requested", "a", 0.0),
+        ("loaded", "a", 0.0),
+        ("requested", "b", 1.0),
+        ("evicted", "a", 1.0),
+        ("loaded", "b", 1.0),
+        ("requested", "b", 2.0),
+    ]
+
+
+def test_who_waits_is_known_with_its_place_and_has_been_heard_of() -> None:
+    policy = First()
+    Order(1, dict.fromkeys("abc", footprint(1)), policy).run(calls("abcbca"), known=3)
+    assert policy.seen[0] == (3, {"c": (2, 0), "b": (1, 1)})
+    assert policy.seen[-1] == (0, {})
+    asked = [name for word, name, _ in policy.heard if word == "requested"]
+    assert asked == list("abcbca")
+    assert policy.heard[:4] == [("requested", name, float(time)) for time, name in enumerate("abcb")]
+
+
+def test_without_known_requests_nobody_waits() -> None:
+    policy = First()
+    Order(1, dict.fromkeys("ab", footprint(1)), policy).run(calls("abab"))
+    assert policy.seen == [(0, {})] * 3
+
+
+def test_an_oracle_is_told_when_requests_come() -> None:
+    policy = Foresees()
+    Order(2, dict.fromkeys("ab", footprint(1)), policy).run(calls("aba"))
+    assert policy.times == {"a": [0.0, 2.0], "b": [1.0]}
+
+
+@pytest.mark.parametrize("budget", [4, 7, 12])
+@pytest.mark.parametrize("known", [0, 5])
+def test_invariants_hold_whatever_comes(budget: int, known: int) -> None:
+    random = Random(budget)
+    prints = {name: footprint(*(random.randint(1, 2) for _ in range(3))) for name in "abcd"}
+    order = Order(budget, prints, First())
+    served = order.run(calls("".join(random.choices("abcd", k=200))), known)
+    order.memory.check()
+    assert len(served) == 200
+    assert order.memory.used <= budget
+    for one in served:
+        penalty = prints[one.model].penalty
+        assert 0.0 <= one.seconds <= penalty + 1e-9

@@ -1,0 +1,100 @@
+"""Requests from counts by the minute: who is left out, who gets which model, and that nothing is lost on the way."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from latebind.simulation.traces import (
+    HOUR,
+    Pairing,
+    Service,
+    drawn,
+    eligible,
+    hour_of,
+    invocations,
+    paired,
+    workload,
+)
+
+SLOWEST_FIRST = ["t5", "bert", "resnet"]
+
+
+def often(*totals: int, minutes: int = HOUR) -> list[Service]:
+    return [Service((total,) + (0,) * (minutes - 1)) for total in totals]
+
+
+def test_only_http_services_up_to_the_90th_percentile_are_eligible() -> None:
+    services = [*often(*range(11)), Service((5,) * HOUR, "timer")]
+    found = eligible(services, range(HOUR))
+    assert [sum(service.counts) for service in found] == list(range(10))
+
+
+def test_popularity_is_that_of_the_minutes_asked_for() -> None:
+    early, late = Service((9, 9, 0, 0)), Service((0, 0, 1, 2))
+    assert eligible([early, late], range(2)) == [Service((0, 0))]
+    assert eligible([early, late], range(2, 4)) == [Service((0, 0))]
+
+
+def test_hours_are_laid_over_one_another_until_there_are_enough_requests() -> None:
+    services = [Service((1,) * 4 * HOUR), Service((0,) * 4 * HOUR)]
+    assert len(hour_of(services, Random(0), HOUR)) == 1
+    assert len(hour_of(services, Random(0), 3 * HOUR)) == 3
+    assert len(hour_of(services, Random(0), 99 * HOUR)) == 4
+
+
+def test_no_minute_is_taken_twice() -> None:
+    services = [Service(tuple(range(2 * HOUR)))]
+    found = hour_of(services, Random(3), 10**6)
+    assert sorted(count for service in found for count in service.counts) == list(range(2 * HOUR))
+
+
+def test_quantile_gives_slow_models_to_popular_services_and_its_reverse_to_the_others() -> None:
+    services = often(5, 60, 50, 1, 10, 11)
+    found = {pairing: paired(services, SLOWEST_FIRST, pairing, Random(0)) for pairing in Pairing}
+    assert found[Pairing.QUANTILE] == ["resnet", "t5", "t5", "resnet", "bert", "bert"]
+    assert found[Pairing.QUANTILE_R] == ["t5", "resnet", "resnet", "t5", "bert", "bert"]
+
+
+def test_round_robin_gives_each_model_to_as_many_services() -> None:
+    found = Counter(paired(often(*range(9)), SLOWEST_FIRST, Pairing.ROUND_ROBIN, Random(1)))
+    assert found == {"t5": 3, "bert": 3, "resnet": 3}
+
+
+def test_random_pairing_depends_on_the_seed() -> None:
+    services = often(*range(40))
+    pairs = [paired(services, SLOWEST_FIRST, Pairing.RANDOM, Random(seed)) for seed in (0, 0, 1)]
+    assert pairs[0] == pairs[1] != pairs[2]
+
+
+def test_a_request_comes_within_its_minute() -> None:
+    found = invocations([Service((0, 3, 0)), Service((1, 0, 2))], ["a", "b"], Random(0))
+    assert [request.time for request in found] == sorted(request.time for request in found)
+    minutes = Counter((request.model, int(request.time // 60)) for request in found)
+    assert minutes == {("a", 1): 3, ("b", 0): 1, ("b", 2): 2}
+
+
+def test_of_too_many_requests_so_many_stay_and_shares_with_them() -> None:
+    found = invocations(often(9000, 1000), ["a", "b"], Random(0), 2000)
+    assert len(found) == 2000
+    assert sum(request.model == "a" for request in found) == pytest.approx(1800, abs=60)
+
+
+@pytest.mark.parametrize("pairing", Pairing)
+def test_a_workload_repeats_with_its_seed(pairing: Pairing) -> None:
+    services = eligible(drawn(Random(0)), range(2 * HOUR))
+    some, again = (workload(services, SLOWEST_FIRST, pairing, Random(5)) for _ in range(2))
+    assert some == again
+    assert {request.model for request in some} == set(SLOWEST_FIRST)
+    assert all(0.0 <= request.time < 3600.0 for request in some)
+
+
+def test_drawn_services_have_a_long_tail_as_those_of_the_trace() -> None:
+    """In the trace 125 of 139 functions make 1,181 requests an hour, and the upper tenth of these 56 % of them."""
+    hourly, share = [], []
+    for seed in range(20):
+        some = sorted(sum(service.counts) for service in eligible(drawn(Random(seed)), range(4 * HOUR)))
+        hourly.append(sum(some) / 4)
+        share.append(sum(some[-len(some) // 10 :]) / sum(some))
+    assert sum(hourly) / 20 == pytest.approx(1181, rel=0.35)
+    assert 0.4 < sum(share) / 20 < 0.8

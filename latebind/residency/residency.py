@@ -113,15 +113,14 @@ class Residency:
         self._settle()
         actions: list[Action] = []
         self._make_good(now, actions)
-        if not self._is_loading:
-            self._load(now, actions)
-            if self._drains:
-                self._settle()
-                if not self._progresses():  # nobody is left whose end could make room
-                    self._load(now, actions)
-        if self._config.order == "fifo":
-            self._release_head()
-        self._settle()
+        for _ in range(2):  # the second time where nobody is left whose end could make room
+            if not self._is_loading:
+                self._load(now, actions)
+            if self._config.order == "fifo":
+                self._release_head()
+            self._settle()
+            if self._progresses():
+                break
         return actions
 
     def check(self) -> None:
@@ -193,12 +192,17 @@ class Residency:
             if self._target is None:
                 self._load_caches(actions)
             return
-        begins, self._target = model is not self._target, model
+        begins = model is not self._target
+        if begins and self._target is not None:
+            self._touched.add(self._target.name)
+        self._target = model
         ahead = tuple([piece for piece in model.missing if model.needed <= piece < inf]) or model.missing
         pieces = model.missing if self._whole else ahead[:1]
-        if begins and not self._whole and not self._grants(model, now):
+        if begins and not self._whole and self._streams_through(model):
             self._streams.add(model.name)
-        need = model.size_of(pieces) - self.memory.free
+        # Room for all of it is made at once: a piece at a time, over a long load, each idle model would lose its last.
+        wanted = pieces if model.name in self._streams else model.missing
+        need = model.size_of(wanted) - self.memory.free
         if need > 0 and not self._make_room(model, need, now, actions):
             self._drains = self._is_overdue(model, now)
             return
@@ -208,7 +212,7 @@ class Residency:
         self._touched.add(model.name)
 
     def _next(self, now: float) -> Held | None:
-        """Return the model to load: one that has begun without all of it, whoever waited too long, the one begun."""
+        """Return the model to load: one that has begun without all of it, whoever waited too long, the most urgent."""
         for batch in self._crew.begun():
             model = self.memory.models[batch.spec.name]
             if any(piece >= batch.stage for piece in model.missing):
@@ -222,8 +226,6 @@ class Residency:
         overdue = [model for model in wanted if self._is_overdue(model, now)]
         if overdue or self._config.order == "oldest":
             return min(overdue or wanted, key=self._oldest)
-        if self._target in wanted:
-            return self._target
         return max(wanted, key=lambda model: self._urgency(model, now))
 
     def _urgency(self, model: Held, now: float) -> tuple[float, float]:
@@ -237,10 +239,13 @@ class Residency:
         trigger = max(self._config.patience - ahead, 0.25 * self._config.patience)
         return model.waiting > 0 and now - self._lanes[model.name].oldest.arrived >= trigger
 
-    def _grants(self, model: Held, now: float) -> bool:
-        """Tell whether all that is missing of a model has a place in memory at the same time."""
-        need = model.size_of(model.missing) - self.memory.free
-        return need <= 0 or bool(self._victims(need, model, now))
+    def _streams_through(self, model: Held) -> bool:
+        """Tell whether a model is not to wait until all of it has a place: it never has, or nobody else wants any.
+
+        In that case the policy says, piece by piece, whether others make room or the pieces that have run.
+        """
+        alone = all(other is model for other in self._waiting.values())
+        return alone or model.size_of(tuple(range(model.footprint.stages))) > self.memory.budget
 
     def _make_room(self, model: Held, need: int, now: float, actions: list[Action]) -> bool:
         """Let go of `need` bytes that the policy chooses; of models that are waited for only where nothing goes on."""

@@ -36,6 +36,10 @@ class Lane:
             return (self.queue or self.held).oldest
         return min(self.queue.oldest, self.held.oldest, key=lambda request: request.id)
 
+    def waited(self, now: float) -> float:
+        """Return how many seconds all have waited together."""
+        return self.queue.waited(now) + self.held.waited(now)
+
     def add(self, request: Request) -> None:
         """Append a request."""
         (self.queue if self.open else self.held).add(request)

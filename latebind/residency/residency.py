@@ -231,7 +231,7 @@ class Residency:
     def _urgency(self, model: Held, now: float) -> tuple[float, float]:
         """Return the seconds that its requests have waited together, for each second that loading it takes."""
         seconds = max(model.load_seconds, 1e-9)
-        return self._lanes[model.name].held.waited(now) / seconds, model.waiting / seconds
+        return self._lanes[model.name].waited(now) / seconds, model.waiting / seconds
 
     def _is_overdue(self, model: Held, now: float) -> bool:
         """Tell whether its oldest request must have its model soon, lest it wait longer than anybody is to."""

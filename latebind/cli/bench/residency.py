@@ -19,7 +19,7 @@ from latebind.cli.bench.options import Page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.domain.errors import ConfigError
 from latebind.residency import POLICIES
-from latebind.simulation.traces import Pairing, drawn
+from latebind.simulation.traces import REQUESTS, Pairing, drawn
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -71,6 +71,7 @@ def residency(
     ] = False,
     bandwidth: Annotated[float, typer.Option(help="MB a second that are loaded.")] = BANDWIDTH / 1e6,
     execution: Annotated[float, typer.Option(help="Seconds that a request takes beside loading.")] = EXECUTION,
+    requests: Annotated[int, typer.Option(min=1, help="Requests of an hour, where the trace has as many.")] = REQUESTS,
     seeds: Annotated[int, typer.Option(min=1, help="Hours on each half of the trace, with seeds from 0 on.")] = 10,
     processes: Annotated[int, typer.Option(help="Hours at a time. Default: one for each core.")] = 0,
     page: Page = None,
@@ -79,7 +80,7 @@ def residency(
     """Play mCache's evaluation: seven models in less memory than they take, requests after an Azure trace.
 
     Requests are played one after another, each loads what it misses before the next: that is the paper's latency, which
-    leaves queueing out. An hour has 2,389 requests at most; which service gets which model, instants and the hour are
+    leaves queueing out. Which service gets which model, instants and the hour are
     drawn by seed, on both halves of the trace. Intervals are of 95 %, paired with LRU in the very same hours.
     `iam-oracle` and `belady` are told the future, all others learn from what came.
 
@@ -97,8 +98,9 @@ def residency(
             _shares(memory),
             family,
             Storage(bandwidth=bandwidth * 1e6, factors=UNEVEN if uneven else EVEN),
-            execution=execution,
-            processes=processes,
+            requests,
+            execution,
+            processes,
         )
         asked = Asked(plan, _sides(policies))
         console.print(

@@ -75,6 +75,17 @@ def test_nobody_loads_less_than_the_bounds_say(share: float) -> None:
     assert load(policy("late", known=16)) >= load(Bound.STREAMING) - 1e-6
 
 
+def test_belady_is_the_optimum_where_all_models_are_alike() -> None:
+    requests, footprints = seven().made()
+    alike = dict.fromkeys(footprints, Storage().footprint([1000]))
+    for models in (1, 3, 5):
+        played = policy("belady").cell(requests, alike, 1000 * models)
+        least = Bound.WHOLE.cell(requests, alike, 1000 * models)
+        assert played is not None
+        assert least is not None
+        assert played.loading == pytest.approx(least.loading)
+
+
 def test_whole_models_do_not_fit_where_the_largest_does_not_and_late_still_runs() -> None:
     requests, footprints = seven().made()
     budget = round(0.2 * sum(footprint.size for footprint in footprints.values()))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from latebind.bench.residency.models import Family, Storage
 from latebind.bench.residency.paper import EXECUTION
-from latebind.bench.residency.scenes import Many, Scene, Seven, halves
+from latebind.bench.residency.scenes import Many, Scene, Seven, hours
 from latebind.bench.residency.sides import ABLATED, IAM, KNOWN, LATE, LFU, LRU, WHOLE, Bound, Cell, Side, policy
 from latebind.bench.spread import Progress, spread
 from latebind.simulation.traces import HTTP, REQUESTS, Pairing, Service
@@ -51,19 +51,18 @@ class Plan:
 
     def sevens(self) -> list[Scene]:
         """Return an hour for each workload, half and seed."""
+        some = hours(self.services, self.seeds, self.requests)
         return [
-            Seven(services, half, seed, pairing, self.family, self.storage, self.requests)
+            Seven(drawn.hour, drawn.half, drawn.seed, pairing, self.family, self.storage, self.requests)
             for pairing in self.pairings
-            for half, services in enumerate(halves(self.services))
-            for seed in range(self.seeds)
+            for drawn in some
         ]
 
     def many(self, triggers: tuple[str, ...]) -> list[Scene]:
-        """Return an hour of many models for each half and seed."""
+        """Return an hour of many models for each half and seed: hours are not laid over one another."""
         return [
-            Many(services, half, seed, triggers, self.storage, self.requests)
-            for half, services in enumerate(halves(self.services, triggers))
-            for seed in range(self.seeds)
+            Many(drawn.hour, drawn.half, drawn.seed, triggers, self.storage, self.requests)
+            for drawn in hours(self.services, self.seeds, 1, triggers)
         ]
 
     def play(self, scenes: Sequence[Scene], sides: Sequence[Side], shares: Sequence[float], tell: Progress) -> Found:

@@ -7,16 +7,16 @@ from random import Random
 from latebind.bench.residency.models import Family, Storage, slowest_first
 from latebind.domain.errors import ConfigError
 from latebind.domain.footprint import Footprint
-from latebind.simulation.traces import HOUR, HTTP, Pairing, Request, Service, eligible, hour_of, invocations, workload
+from latebind.simulation.traces import HOUR, HTTP, Pairing, Request, Service, eligible, hour_of, invocations, paired
 
 HALVES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Seven:
-    """An hour of requests for seven models, drawn from `services` (section 6.1)."""
+    """Requests for seven models by the services of an `hour` (section 6.1)."""
 
-    services: tuple[Service, ...]
+    hour: tuple[Service, ...]
     half: int
     seed: int
     pairing: Pairing
@@ -31,16 +31,16 @@ class Seven:
 
     def made(self) -> tuple[list[Request], dict[str, Footprint]]:
         """Return requests in the order of time, and the models."""
-        footprints = self.storage.footprints(self.family)
-        random = Random(f"{self.half} {self.seed}")
-        return workload(self.services, slowest_first(footprints), self.pairing, random, self.requests), footprints
+        footprints, random = self.storage.footprints(self.family), Random(f"{self.half} {self.seed}")
+        models = paired(self.hour, slowest_first(footprints), self.pairing, random)
+        return invocations(self.hour, models, random, self.requests), footprints
 
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """An hour of requests for as many models as there are services, each with its own."""
+    """Requests for as many models as an `hour` has services, each with its own."""
 
-    services: tuple[Service, ...]
+    hour: tuple[Service, ...]
     half: int
     seed: int
     triggers: tuple[str, ...]
@@ -55,12 +55,29 @@ class Many:
     def made(self) -> tuple[list[Request], dict[str, Footprint]]:
         """Return requests in the order of time, and the models."""
         random = Random(f"{self.half} {self.seed}")
-        services = hour_of(self.services, random, 1)
-        footprints = self.storage.many(len(services), random)
-        return invocations(services, list(footprints), random, self.requests), footprints
+        footprints = self.storage.many(len(self.hour), random)
+        return invocations(self.hour, list(footprints), random, self.requests), footprints
 
 
 Scene = Seven | Many
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """An hour that was drawn by `seed` from a half of the trace."""
+
+    hour: tuple[Service, ...]
+    half: int
+    seed: int
+
+
+def hours(services: Sequence[Service], seeds: int, requests: int, triggers: Sequence[str] = (HTTP,)) -> list[Drawn]:
+    """Return an hour for each half and seed, in which `requests` are made if the trace has as many (`hour_of`)."""
+    return [
+        Drawn(tuple(hour_of(some, Random(f"hour {half} {seed}"), requests)), half, seed)
+        for half, some in enumerate(halves(services, triggers))
+        for seed in range(seeds)
+    ]
 
 
 def halves(services: Sequence[Service], triggers: Sequence[str] = (HTTP,)) -> list[tuple[Service, ...]]:

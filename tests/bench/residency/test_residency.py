@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from latebind.bench.residency import parts, report
 from latebind.bench.residency.models import Family, Storage
-from latebind.bench.residency.scenes import Many, Seven, halves
+from latebind.bench.residency.scenes import Many, Seven, halves, hours
 from latebind.bench.residency.sides import LATE, LFU, LRU, RESIDENT, WHOLE, Bound, Cell, Policy, policy
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
@@ -22,7 +22,8 @@ TINY = parts.Plan(SERVICES, seeds=2, pairings=(Pairing.RANDOM,), requests=150, p
 
 
 def seven(seed: int = 0, family: Family = Family.A) -> Seven:
-    return Seven(halves(SERVICES)[0], 0, seed, Pairing.RANDOM, family, Storage(), 400)
+    hour = hours(SERVICES, 2, 400)[seed].hour
+    return Seven(hour, 0, seed, Pairing.RANDOM, family, Storage(), 400)
 
 
 def quiet(text: str, share: float) -> None:
@@ -53,7 +54,8 @@ def test_a_trace_that_is_too_short_or_empty_is_told(services: list[Service], mes
 
 
 def test_many_models_are_as_many_as_services_and_each_is_asked_for() -> None:
-    requests, footprints = Many(halves(SERVICES)[0], 0, 0, ("http",), Storage(), 5000).made()
+    (first, _) = hours(SERVICES, 1, 1)
+    requests, footprints = Many(first.hour, 0, 0, ("http",), Storage(), 5000).made()
     assert {request.model for request in requests} == set(footprints)
     assert 40 < len(footprints) < 130
 

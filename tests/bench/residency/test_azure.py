@@ -14,8 +14,10 @@ SERVICES = [Service((1, 0, 2), "http"), Service((0, 5, 0), "timer")]
 
 def test_a_day_as_published_and_the_same_as_arrays_are_the_same_services(tmp_path: Path) -> None:
     table, arrays = tmp_path / "day.csv", tmp_path / "day.npz"
-    table.write_text("HashOwner,HashApp,HashFunction,Trigger,1,2,3\na,b,c,http,1,0,2\na,b,d,timer,0,5,0\n")
-    np.savez(arrays, counts=np.array([[1, 0, 2], [0, 5, 0]]), trigger=np.array(["http", "timer"]))
+    table.write_text(
+        "HashOwner,HashApp,HashFunction,Trigger,1,2,3\na,b,c,http,1,0,2\na,b,d,timer,0,5,0\na,b,e,queue,7,7,7\n"
+    )
+    np.savez(arrays, counts=np.array([[1, 0, 2], [0, 5, 0], [7, 7, 7]]), trigger=np.array(["http", "timer", "queue"]))
     assert read_trace(table) == read_trace(arrays) == SERVICES
 
 

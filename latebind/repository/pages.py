@@ -44,9 +44,9 @@ class Brought:
 class MappedFile:
     """A listed file of a model directory, checked against the manifest and mapped; no page of it is present yet.
 
-    Unless it stays `cached`, what is let go leaves the page cache too: the memory is the system's again, and the next to
-    hold it reads the disk. Not for two threads at a time, but others may read what is held. Raises `RepositoryError`
-    for a file that differs from the manifest, `ConfigError` where there is no such mapping.
+    Unless it stays `cached`, what is let go leaves the page cache too: the memory is the system's again, and the next
+    to hold it reads the disk. Not for two threads at a time, but others may read what is held. Raises
+    `RepositoryError` for a file that differs from the manifest, `ConfigError` where there is no such mapping.
     """
 
     def __init__(self, directory: ModelDirectory, name: str, *, cached: bool = True) -> None:
@@ -126,9 +126,7 @@ class MappedFile:
         for run in _zeros(self._holders):
             self._advise(run, MADV_DONTNEED)
             if not self._stays:
-                os.posix_fadvise(
-                    self._file.fileno(), run.start * PAGE, len(run) * PAGE, os.POSIX_FADV_DONTNEED
-                )
+                os.posix_fadvise(self._file.fileno(), run.start * PAGE, len(run) * PAGE, os.POSIX_FADV_DONTNEED)
 
     def _advise(self, run: range, advice: int) -> None:
         _call("madvise", self._address + run.start * PAGE, len(run) * PAGE, advice)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.pages import Brought, MappedFile, Runs
+from latebind.repository.pages import PAGE, Brought, MappedFile, Runs
 
 HEADER = 8  # bytes that say how long the description in front of the numbers is
 DTYPES = {
@@ -49,6 +49,11 @@ class Pages:
 
     file: MappedFile
     runs: Runs
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return PAGE * sum(map(len, self.runs))
 
     def hold(self) -> Brought:
         """Have them present. Raises `RepositoryError`; then none of them is held."""
@@ -87,7 +92,9 @@ class MappedTensors(Mapping[str, Tensor]):
         try:
             return Pages(self._file, self._file.runs([self._spans[name] for name in names]))
         except KeyError as error:
-            raise RepositoryError(f"{self._file.path} does not have the weight {error}: build the model again") from None
+            raise RepositoryError(
+                f"{self._file.path} does not have the weight {error}: build the model again"
+            ) from None
 
 
 class _Described(msgspec.Struct, frozen=True):
@@ -109,6 +116,8 @@ def _views(memory: mmap) -> tuple[dict[str, tuple[int, int]], dict[str, Tensor]]
         if not start <= first <= end <= len(memory) or end - first != prod(found.shape) * dtype.itemsize:
             raise ValueError(f"{name!r} lies where it cannot")
         count = prod(found.shape)
-        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=first) if count else torch.empty(0, dtype=dtype)
+        flat = (
+            torch.frombuffer(memory, dtype=dtype, count=count, offset=first) if count else torch.empty(0, dtype=dtype)
+        )
         spans[name], tensors[name] = (first, end), flat.view(found.shape)
     return spans, tensors

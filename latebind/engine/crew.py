@@ -12,7 +12,7 @@ from pathlib import Path
 
 from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError
-from latebind.engine.on_demand import check_fits, measure, open_model, warm_backend
+from latebind.engine.on_demand import measure, open_model, warm_backend
 from latebind.engine.slots import file_bytes
 from latebind.engine.worker import LoadedModel, load_model
 from latebind.program.device import HOST
@@ -47,8 +47,8 @@ def open_crew(
 ) -> tuple[list[list[LoadedModel]], dict[str, tuple[Piece, ...]], int]:
     """Return the models of each worker with nothing in memory, their pieces, and the bytes that these may take.
 
-    Each model has been in memory by then, one after another. Raises `RepositoryError` for one that does not run, and
-    `ConfigError` where one does not fit, or slots leave nothing of the budget.
+    Each piece has been in memory by then, one after another. Raises `RepositoryError` for a model that does not run,
+    and `ConfigError` where a piece does not fit, or slots leave nothing of the budget.
     """
     cached = residency.tier == TIERS[0]
     opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in paths]
@@ -63,8 +63,6 @@ def open_crew(
     for backend in {one.model.program.backend for one in opened}:
         warm_backend(backend, config.threads)
     first = [measure(one, budget) for one in opened]
-    for model in first:
-        check_fits(model, residency, budget)
     others = [
         [replace(twin, costs=model.costs, footprint=model.footprint) for twin, model in zip(crew, first, strict=True)]
         for crew in twins

@@ -8,13 +8,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from latebind.domain.config import EngineConfig, ResidencyConfig
+from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.footprint import Footprint
@@ -30,7 +29,6 @@ from latebind.program.measure import made_up_inputs, median_seconds, profiled_ba
 from latebind.program.pieces import Piece
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
-from latebind.residency import make_policy
 from latebind.sequence.measure import profile_sequence, warm_up
 from latebind.sequence.program import SequenceProgram
 from latebind.sequence.stored import is_stored_sequence, open_sequence
@@ -94,24 +92,6 @@ def measure(opened: Opened, budget: int) -> LoadedModel:
         if isinstance(model.program, SequenceProgram):
             return _measure_sequence(model, model.program, opened.pieces, budget)
         return _measure_chain(opened, model.program, budget)
-
-
-def check_fits(model: LoadedModel, residency: ResidencyConfig, budget: int) -> None:
-    """Raise `ConfigError` where a model cannot run within `budget` bytes, alone."""
-    sizes, name = model.footprint.sizes[: model.footprint.stages], model.spec.name
-    if make_policy(residency).whole or not residency.stages:
-        if sum(sizes) > budget:
-            raise ConfigError(
-                f"{name} takes {_mb(sum(sizes))} and models may take {_mb(budget)} beside their slots: give more "
-                "--memory, or a policy that takes models in pieces"
-            )
-        return
-    most, stage = max((sum(pair), stage) for stage, pair in enumerate(pairwise((*sizes, 0))))
-    if most > budget:
-        raise ConfigError(
-            f"stages {stage} and {stage + 1} of {name} take {_mb(most)} and models may take {_mb(budget)} beside their "
-            "slots: give more --memory, or build the model with more stages"
-        )
 
 
 def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel:

@@ -8,7 +8,7 @@ from mmap import mmap
 import msgspec
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
@@ -16,6 +16,8 @@ from latebind.repository.directory import ModelDirectory
 from latebind.repository.pages import PAGE, Brought, MappedFile, Runs
 
 HEADER = 8  # bytes that say how long the description in front of the numbers is
+ALIGNMENT = 64
+ROUNDED = 16  # bytes, at multiples of which memory from the allocator begins
 DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -28,6 +30,7 @@ DTYPES = {
     "F32": torch.float32,
     "F64": torch.float64,
 }
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def read_tensors(directory: ModelDirectory, name: str) -> dict[str, Tensor]:
@@ -39,8 +42,21 @@ def read_tensors(directory: ModelDirectory, name: str) -> dict[str, Tensor]:
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the tensors as a safetensors file."""
-    return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
+    """Return the tensors as a safetensors file in which they begin at multiples of `ALIGNMENT`, where that is possible.
+
+    The format knows no gaps, so tensors of odd sizes come last. Where a file is mapped, matrices that begin elsewhere
+    take a fifth longer to multiply, and sums are rounded otherwise.
+    """
+    plain = {name: tensor.detach().contiguous().reshape(-1) for name, tensor in tensors.items()}
+    order = sorted(plain, key=lambda name: plain[name].nbytes % ALIGNMENT > 0)
+    described, end = {}, 0
+    for name in order:
+        first, end = end, end + plain[name].nbytes
+        described[name] = _Described(NAMES[plain[name].dtype], tuple(tensors[name].shape), (first, end))
+    header = msgspec.json.encode(described)
+    header += b" " * (-(HEADER + len(header)) % ALIGNMENT)
+    numbers = [plain[name].view(torch.uint8).numpy().tobytes() for name in order]
+    return b"".join([len(header).to_bytes(HEADER, "little"), header, *numbers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +83,8 @@ class Pages:
 class MappedTensors(Mapping[str, Tensor]):
     """The tensors of a listed safetensors file as views of the mapped file: their numbers are read when they are used.
 
-    Raises what `MappedFile` raises, and `RepositoryError` for a file that is no safetensors file.
+    Small ones that begin where arithmetic would be slower or rounded otherwise are copies instead, which stay. Raises
+    what `MappedFile` raises, and `RepositoryError` for a file that is no safetensors file.
     """
 
     def __init__(self, directory: ModelDirectory, name: str, *, cached: bool = True) -> None:
@@ -119,5 +136,6 @@ def _views(memory: mmap) -> tuple[dict[str, tuple[int, int]], dict[str, Tensor]]
         flat = (
             torch.frombuffer(memory, dtype=dtype, count=count, offset=first) if count else torch.empty(0, dtype=dtype)
         )
-        spans[name], tensors[name] = (first, end), flat.view(found.shape)
+        apart = first % ROUNDED and end - first < PAGE
+        spans[name], tensors[name] = (first, end), (flat.clone() if apart else flat).view(found.shape)
     return spans, tensors

@@ -17,27 +17,20 @@ from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.footprint import Footprint
-from latebind.domain.model import TensorSpec
 from latebind.engine.worker import LoadedModel
 from latebind.learned.lookup import Lookup, open_lookups
 from latebind.learned.stored import read_caches, with_caches
-from latebind.program.backends import backend_named
 from latebind.program.device import HOST
-from latebind.program.graph import Graph, Node, TensorType, Value
-from latebind.program.load import compile_graph, open_program, try_stage
+from latebind.program.graph import Graph
+from latebind.program.load import open_program, try_stage
 from latebind.program.measure import made_up_inputs, median_seconds, profiled_batches, with_batch
-from latebind.program.pieces import Piece
+from latebind.program.pieces import Piece, resident_bytes
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 from latebind.sequence.measure import profile_sequence, warm_up
 from latebind.sequence.program import SequenceProgram
 from latebind.sequence.stored import is_stored_sequence, open_sequence
 
-NOTHING_MUCH = Graph(
-    inputs=(TensorSpec("x", "float32", (1,)),),
-    nodes=(Node("y", "aten.relu.default", (Value("x"),), type=TensorType("float32", (None, 1))),),
-    outputs=(("y", "y"),),
-)
 Rows = dict[int, tuple[Tensor, ...]]  # what a stage takes, by size of batch
 
 
@@ -75,12 +68,6 @@ def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bo
     return Opened(model, (*stages, *caches.values()), tuple(caches), graphs)
 
 
-def warm_backend(name: str, threads: int) -> None:
-    """Have a backend take now what it takes for itself, so that it counts for no model's piece."""
-    if backend_named(name).compiles:
-        compile_graph(NOTHING_MUCH, {}, backend=name, threads=threads)(torch.zeros(1, 1))
-
-
 def measure(opened: Opened, budget: int) -> LoadedModel:
     """Load each piece, run a row through it and let it go; return the model with its footprint, and costs that hold.
 
@@ -96,7 +83,8 @@ def measure(opened: Opened, budget: int) -> LoadedModel:
 
 def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel:
     model = opened.model
-    batches = (1,) if program.costs_fit else profiled_batches(program.spec.max_batch)
+    most = program.spec.max_batch
+    batches = tuple(sorted({1, most})) if program.costs_fit else profiled_batches(most)
     made = made_up_inputs(program.spec.inputs, max(batches))
     rows: Rows = {batch: with_batch(made, batch) for batch in batches}
     seconds, curves, seen = list[float](), list[Curve](), list[Tensor]()
@@ -135,16 +123,17 @@ def _measure_sequence(
 
 @contextmanager
 def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[float]:
-    """Have a piece in memory; yields the seconds that it took to get there."""
+    """Have a piece in memory, run in the meantime, and tell it what it takes; yields the seconds that loading took."""
     if piece.weights > budget:
         raise ConfigError(
             f"a piece of {model.spec.name} has {_mb(piece.weights)} of weights and models may take {_mb(budget)} "
             "beside their slots: give more --memory, or build the model with more stages"
         )
-    begun = time.monotonic()
+    before, begun = resident_bytes(), time.monotonic()
     piece.load()
     try:
         yield time.monotonic() - begun
+        piece.found(resident_bytes() - before)
     finally:
         piece.unload()
 

@@ -23,8 +23,11 @@ class Piece(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes that it was found to take when it was loaded for the first time."""
+        """Bytes that it takes, as far as is known."""
         ...
+
+    def found(self, grown: int) -> None:
+        """Hear by how many bytes the process has grown since before it was loaded, once it has run."""
 
     def load(self) -> Brought:
         """Bring it into memory. Raises whatever goes wrong; then nothing of it stays."""
@@ -50,6 +53,9 @@ class MappedPiece:
             place.fill(stage)
         return brought
 
+    def found(self, grown: int) -> None:
+        """Its pages are all that it takes."""
+
     def unload(self) -> None:
         """Give the pages back."""
         for place, _ in self._stages:
@@ -60,8 +66,7 @@ class MappedPiece:
 class CompiledPiece:
     """Stages that are compiled anew whenever they are loaded, each for its place.
 
-    Their size is by how much the process has grown the first time: later, others are at work. Where the backend
-    `copies`, pages of weights go again as soon as all is compiled.
+    Where the backend `copies`, pages of weights go again as soon as all is compiled.
     """
 
     def __init__(
@@ -70,12 +75,10 @@ class CompiledPiece:
         self._pages = pages
         self._makings = makings
         self._copies = copies
-        self.weights = sum(part.size for part in pages)
-        self.size = 0
+        self.weights = self.size = sum(part.size for part in pages)
 
     def load(self) -> Brought:
         """Compile."""
-        before = 0 if self.size else resident_bytes()
         brought = hold_all(self._pages)
         try:
             for place, make in self._makings:
@@ -87,8 +90,11 @@ class CompiledPiece:
         if self._copies:
             let_go_all(self._pages)
         give_back()
-        self.size = self.size or max(self.weights, resident_bytes() - before)
         return brought
+
+    def found(self, grown: int) -> None:
+        """Take that for its size, if nothing else was at work meanwhile; it is no less than the weights."""
+        self.size = max(self.weights, grown)
 
     def unload(self) -> None:
         """Drop what was compiled."""

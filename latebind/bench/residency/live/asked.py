@@ -1,0 +1,110 @@
+"""An engine with many models and the requests that it is asked: at given times, or by clients that wait for answers."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from math import inf, nan
+from random import Random
+
+from latebind.bench.residency.live.sides import Setting, order
+from latebind.bench.residency.live.watched import Taken, Watch, taken
+from latebind.bench.residency.live.zoo import Zoo, made_up
+from latebind.domain.config import ResidencyConfig
+from latebind.domain.errors import LatebindError
+from latebind.engine.client import EngineClient
+from latebind.server.gateway import MemoryMetrics
+from latebind.simulation.traces import Request
+
+PATIENCE = 600.0  # seconds that any call may take
+SETTLES = 0.3  # seconds until what an engine takes with nothing loaded is looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: when it was to be sent and when it was answered (seconds since the start), and how long it waited.
+
+    `waited` is until its batch began. A request that was not answered ended at inf.
+    """
+
+    model: str
+    sent: float
+    ended: float
+    waited: float
+
+    @property
+    def seconds(self) -> float:
+        """From sending to answer."""
+        return self.ended - self.sent
+
+
+@dataclass(slots=True)
+class Asked:
+    """An engine under way; `base` is what its process takes with nothing loaded, `budget` what models may take."""
+
+    engine: EngineClient
+    zoo: Zoo
+    budget: int
+    base: Taken
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._rows = {name: made_up(self.zoo.models[name].spec, Random(self.seed)) for name in self.engine.models}
+        self._next = 0
+
+    def watch(self) -> Watch:
+        """Return who looks at the engine's process from outside."""
+        return Watch(self.engine.process_id, self.base)
+
+    async def memory(self) -> dict[str, MemoryMetrics]:
+        """Return what the engine tells of the memory of its models."""
+        return (await self.engine.metrics())["memory"]["models"]
+
+    async def call(self, model: str, begun: float, sent: float) -> Call:
+        """Send one request; `sent` is when it should have been, in seconds since `begun`."""
+        self._next += 1
+        rows = self._rows[model][self._next % len(self._rows[model])]
+        try:
+            answer = await self.engine.infer(model, rows, deadline=time.monotonic() + PATIENCE)
+        except LatebindError:
+            return Call(model, sent, inf, nan)
+        return Call(model, sent, time.perf_counter() - begun, answer.waited[0])
+
+    async def once(self, model: str) -> Call:
+        """Send one request and wait for its answer."""
+        return await self.call(model, time.perf_counter(), 0.0)
+
+    async def play(self, requests: Sequence[Request]) -> list[Call]:
+        """Send requests at their times, whoever waits; returns when all have ended."""
+        begun = time.perf_counter()
+        calls = []
+        for request in requests:
+            await asyncio.sleep(max(0.0, begun + request.time - time.perf_counter()))
+            calls.append(asyncio.create_task(self.call(request.model, begun, request.time)))
+        return await asyncio.gather(*calls)
+
+    async def crowd(self, clients: Sequence[Iterator[str]], seconds: float) -> list[Call]:
+        """Have each client send its next request as soon as it has its answer, for so many seconds."""
+        begun, found = time.perf_counter(), list[Call]()
+
+        async def client(models: Iterator[str]) -> None:
+            while (now := time.perf_counter() - begun) < seconds:
+                found.append(await self.call(next(models), begun, now))
+
+        await asyncio.gather(*map(client, clients))
+        return found
+
+
+@asynccontextmanager
+async def asked(
+    zoo: Zoo, side: ResidencyConfig, *, budget: int, setting: Setting, seed: int
+) -> AsyncIterator[Asked]:
+    """Start an engine with all models in `budget` bytes beside its slots; no file of theirs is in the page cache."""
+    zoo.drop_cached()
+    engine = await EngineClient.start(order(zoo, list(zoo.models), side, budget, setting))
+    try:
+        await asyncio.sleep(SETTLES)
+        yield Asked(engine, zoo, budget, taken(engine.process_id), seed)
+    finally:
+        await engine.close()

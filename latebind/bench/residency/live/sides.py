@@ -1,0 +1,46 @@
+"""Who is compared where models do not all fit in memory: what goes, who is loaded first, and what happens meanwhile."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from latebind.bench.residency.live.zoo import Zoo
+from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
+from latebind.engine.order import EngineOrder
+
+IN_ORDER = "lru, in order"
+LRU, IAM, LATE = "lru", "iam", "late"
+SIDES = {
+    # As servers do it today: requests in the order in which they came, models come and go whole, loads hold up all.
+    IN_ORDER: ResidencyConfig(policy="lru", stages=False, order="fifo", beside=False, foresight=False),
+    # The rest differs from `late` in what goes, and in that models come and go whole.
+    LRU: ResidencyConfig(policy="lru", stages=False, foresight=False),
+    IAM: ResidencyConfig(policy="iam", stages=False, foresight=False),
+    LATE: ResidencyConfig(policy="late"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all sides have in common. `patience` in seconds; no side refuses or drops anybody for being late."""
+
+    tier: str = "disk"
+    workers: int = 1
+    threads: int = 1
+    slots: int = 64
+    patience: float = 30.0
+
+    @property
+    def engine(self) -> EngineConfig:
+        """The engine of every side. Learned caches are off: what is compared is memory."""
+        return EngineConfig(workers=self.workers, threads=self.threads, slots=self.slots, exits=False)
+
+
+def order(zoo: Zoo, names: Sequence[str], side: ResidencyConfig, budget: int, setting: Setting) -> EngineOrder:
+    """Return what an engine is told: these models, in `budget` bytes beside its slots."""
+    residency = msgspec.structs.replace(
+        side, budget=budget + zoo.slot_bytes(names, setting.slots), tier=setting.tier, patience=setting.patience
+    )
+    directories = tuple([str(zoo.models[name].path) for name in names])
+    return EngineOrder(directories, setting.engine, PolicyConfig(shed=False), residency=residency)

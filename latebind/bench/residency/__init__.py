@@ -1,0 +1,1 @@
+"""How models share memory: one module for each measurement."""

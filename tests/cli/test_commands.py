@@ -33,6 +33,7 @@ COMMANDS = [
     "bench boundary",
     "bench memory",
     "bench residency",
+    "bench residency-live",
     "bench engine",
     "bench locality",
     "bench drift",

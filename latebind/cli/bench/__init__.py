@@ -13,6 +13,7 @@ from latebind.cli.bench.load import door, flood, load
 from latebind.cli.bench.memory import memory
 from latebind.cli.bench.overhead import boundary, scheduler, stages
 from latebind.cli.bench.residency import residency
+from latebind.cli.bench.residency_live import residency_live
 
 app = typer.Typer(
     help="Measure what latebind promises; every command prints its settings.",
@@ -41,5 +42,6 @@ for command in (
     boundary,
     memory,
     residency,
+    residency_live,
 ):
     app.command()(command)

@@ -39,34 +39,31 @@ class Call:
         return self.ended - self.sent
 
 
-@dataclass(slots=True)
 class Asked:
     """An engine under way; `base` is what its process takes with nothing loaded, `budget` what models may take."""
 
-    engine: EngineClient
-    zoo: Zoo
-    budget: int
-    base: Taken
-    seed: int
-
-    def __post_init__(self) -> None:
-        self._rows = {name: made_up(self.zoo.models[name].spec, Random(self.seed)) for name in self.engine.models}
+    def __init__(self, engine: EngineClient, zoo: Zoo, budget: int, base: Taken, seed: int) -> None:
+        self.zoo = zoo
+        self.budget = budget
+        self._engine = engine
+        self._base = base
+        self._rows = {name: made_up(zoo.models[name].spec, Random(seed)) for name in engine.models}
         self._next = 0
 
     def watch(self) -> Watch:
         """Return who looks at the engine's process from outside."""
-        return Watch(self.engine.process_id, self.base)
+        return Watch(self._engine.process_id, self._base)
 
     async def memory(self) -> dict[str, MemoryMetrics]:
         """Return what the engine tells of the memory of its models."""
-        return (await self.engine.metrics())["memory"]["models"]
+        return (await self._engine.metrics())["memory"]["models"]
 
     async def call(self, model: str, begun: float, sent: float) -> Call:
         """Send one request; `sent` is when it should have been, in seconds since `begun`."""
         self._next += 1
         rows = self._rows[model][self._next % len(self._rows[model])]
         try:
-            answer = await self.engine.infer(model, rows, deadline=time.monotonic() + PATIENCE)
+            answer = await self._engine.infer(model, rows, deadline=time.monotonic() + PATIENCE)
         except LatebindError:
             return Call(model, sent, inf, nan)
         return Call(model, sent, time.perf_counter() - begun, answer.waited[0])
@@ -97,9 +94,7 @@ class Asked:
 
 
 @asynccontextmanager
-async def asked(
-    zoo: Zoo, side: ResidencyConfig, *, budget: int, setting: Setting, seed: int
-) -> AsyncIterator[Asked]:
+async def asked(zoo: Zoo, side: ResidencyConfig, *, budget: int, setting: Setting, seed: int) -> AsyncIterator[Asked]:
     """Start an engine with all models in `budget` bytes beside its slots; no file of theirs is in the page cache."""
     zoo.drop_cached()
     engine = await EngineClient.start(order(zoo, list(zoo.models), side, budget, setting))

@@ -73,4 +73,3 @@ def longest_wait(block: Block) -> float:
 def _counted(block: Block, plan: Plan) -> list[Call]:
     end = plan.warm_up + plan.seconds
     return [call for call in block.calls if plan.warm_up <= call.ended < end]
-

@@ -62,7 +62,9 @@ def requests_of(plan: Plan, models: Sequence[str], number: int) -> list[Request]
     every = invocations(hour, paired(hour, models, plan.pairing, random), random)
     span = plan.speed * (plan.warm_up + plan.seconds)
     if span > MINUTE * HOUR:
-        raise ConfigError(f"{span:.0f} s of the trace are more than the hour that is drawn: give less --speed or --seconds")
+        raise ConfigError(
+            f"{span:.0f} s of the trace are more than the hour that is drawn: give less --speed or --seconds"
+        )
     first = random.uniform(0.0, MINUTE * HOUR - span)
     return [
         Request((request.time - first) / plan.speed, request.model)

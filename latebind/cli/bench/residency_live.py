@@ -1,0 +1,240 @@
+"""`latebind bench residency-live`: models in less memory than they take, on engines here."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latebind.bench.live.sides import chosen
+from latebind.bench.residency import leaks
+from latebind.bench.residency.azure import read_trace
+from latebind.bench.residency.live import cold, crowd, report, trace
+from latebind.bench.residency.live.sides import SIDES, Setting
+from latebind.bench.residency.live.zoo import Zoo, weigh
+from latebind.bench.spread import Progress
+from latebind.cli.bench.options import Page, Seed
+from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.domain.config import TIERS, ResidencyConfig
+from latebind.domain.errors import ConfigError
+from latebind.simulation.traces import Pairing, drawn
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+class Part(StrEnum):
+    """What to run."""
+
+    TRACE = "trace"
+    CROWD = "crowd"
+    COLD = "cold"
+    LEAKS = "leaks"
+
+
+def residency_live(
+    models: Annotated[Path, typer.Argument(help="A folder of several models, such as examples/zoo builds.")],
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="trace: an hour's requests, played faster; crowd: clients that send as soon as they have an answer; "
+            "cold: first answers of the largest models; leaks: what loads leave behind. May be repeated. Default: all."
+        ),
+    ] = None,
+    share: Annotated[
+        list[float] | None,
+        typer.Option(help="Share of the models' memory, 0 to 1; repeat for crowd. Default: 0.4; crowd 0.4 and 0.6."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--trace", help="A day of the Azure Functions trace, CSV or .npz. Default: counts like it."),
+    ] = None,
+    pairing: Annotated[Pairing, typer.Option(help="Which service gets which model.")] = Pairing.RANDOM,
+    speed: Annotated[float, typer.Option(min=0.01, help="How many times faster than the trace requests come.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of a block.")] = 20.0,
+    warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before that do not count.")] = 5.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Blocks of each side; cold: first answers of each kind.")] = 3,
+    side: Annotated[
+        list[str] | None, typer.Option(help=f"Compare only these: {'; '.join(SIDES)}; may be repeated. Default: all.")
+    ] = None,
+    clients: Annotated[int, typer.Option(min=1, help="Clients of the crowd.")] = crowd.CLIENTS,
+    largest: Annotated[int, typer.Option(min=1, help="So many models, the largest, start cold.")] = 3,
+    resident: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of one that starts partly resident.")] = 0.5,
+    loads: Annotated[int, typer.Option(min=1, help="Loads and unloads of the part about leaks.")] = 1000,
+    tier: Annotated[
+        str, typer.Option(help=f"{' or '.join(TIERS)}: whether what goes leaves the page cache, and is read again.")
+    ] = "disk",
+    workers: Annotated[int, typer.Option(min=1, help="Workers of each engine, of one thread each.")] = 1,
+    patience: Annotated[float, typer.Option(help="Seconds that nobody is to wait for a model while others load.")] = 30,
+    seed: Seed = 0,
+    page: Page = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare what lies in memory on live engines that may take less than their models do.
+
+    Every side is an engine of its own with all models of the folder, started for its block with none of their files in
+    the page cache, and asked the same things at the same times. Nothing is refused or dropped for being late, learned
+    caches are off, and rows are made up. `lru, in order` is how servers do it: whole models, requests in the order in
+    which they came, and nothing runs while a model loads. `lru` and `iam` have all of this server but whole models.
+
+    What an engine's process takes is read in /proc every tenth of a second, beside what it takes with nothing loaded.
+    Answers leave room for --seconds to be stretched: a block ends when all are answered.
+
+    Examples:
+
+    * `latebind bench residency-live out/zoo --part trace --speed 5`
+    * `latebind bench residency-live out/zoo --part crowd --share 0.4 --patience 10 --side "lru, in order" --side late`
+    * `latebind bench residency-live out/zoo --part cold --tier page-cache --rounds 5`
+    """
+    with reporting():
+        if tier not in TIERS:
+            raise ConfigError(f"--tier {tier!r}: choose {' or '.join(TIERS)}")
+        if any(not 0 < one <= 1 for one in share or ()):
+            raise ConfigError("--share is a part of the models' memory: give more than 0 and at most 1")
+        every: Mapping[str, ResidencyConfig] = chosen(SIDES, side or ())
+        setting = Setting(tier=tier, workers=workers, patience=patience)
+        plan = trace.Plan(
+            tuple(read_trace(file) if file else drawn(Random(0))),
+            speed=speed,
+            seconds=seconds,
+            warm_up=warm_up,
+            rounds=rounds,
+            pairing=pairing,
+            seed=seed,
+            sides=tuple(every),
+        )
+        with progress("residency") as tell:
+            zoo = weigh(models, tell)
+        asked = Asked(zoo, plan, setting, tuple(share or ()), clients, largest, resident, loads)
+        console.print(
+            f"{len(zoo.models)} models of {zoo.size / 1e9:.2f} GB; tier {tier}, {workers} workers of 1 thread, "
+            f"{rounds} rounds of {seconds:g} s, {speed:g} times as fast as {file or 'a trace that is drawn'}, "
+            f"seed {seed}"
+        )
+        show("models, loaded from disk", report.zoo_rows(zoo))
+        found: dict[str, Told] = {}
+        for one in part or Part:
+            with progress(one) as tell:
+                found[one] = RUN[one](replace(asked, tell=tell))
+            for title, rows in found[one].tables.items():
+                show(title, rows)
+        if page is not None:
+            _write(page, list(found.values()))
+    tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
+    save(json_file, {"models": report.zoo_rows(zoo), "setting": asdict(setting), **tables})
+
+
+def _nothing() -> "Sequence[go.Figure]":
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Tables by their titles, figures behind them, and what is drawn on a page: plotly is imported only then."""
+
+    tables: Mapping[str, report.Rows]
+    raw: object = None
+    draw: "Callable[[], Sequence[go.Figure]]" = field(default=_nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is played, and to which models."""
+
+    zoo: Zoo
+    plan: trace.Plan
+    setting: Setting
+    shares: tuple[float, ...]
+    clients: int
+    largest: int
+    resident: float
+    loads: int
+    tell: Progress = lambda text, share: None
+
+
+def _trace(asked: Asked) -> Told:
+    plan = replace(asked.plan, share=(asked.shares or (0.4,))[0])
+    found = asyncio.run(trace.run(asked.zoo, plan, asked.setting, asked.tell))
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.residency.live.plots import latency_figure, memory_figure  # noqa: PLC0415
+
+        return [latency_figure(found), memory_figure(found)]
+
+    tables = {
+        f"requests of a trace in {plan.share:.0%} of the memory": report.trace_rows(found, plan.seed),
+        "what was loaded, warm-up included": report.load_rows(found),
+        "memory of the engines' processes above what they take with nothing loaded": report.memory_rows(found),
+    }
+    calls = {
+        name: [[(call.model, call.sent, call.seconds) for call in block.calls] for block in some]
+        for name, some in found.items()
+    }
+    return Told(tables, calls, draw)
+
+
+def _crowd(asked: Asked) -> Told:
+    plan = asked.plan
+    found = asyncio.run(
+        crowd.run(asked.zoo, plan, asked.shares or (0.4, 0.6), asked.setting, asked.clients, asked.tell)
+    )
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.residency.live.plots import crowd_figure  # noqa: PLC0415
+
+        return [crowd_figure(found, plan)]
+
+    title = f"{asked.clients} clients that send their next request as soon as they have an answer"
+    tables = {title: report.crowd_rows(found, plan, asked.setting, plan.seed)}
+    for share, sides in found.items():
+        tables[f"what was loaded in {share:.0%} of the memory"] = report.load_rows(sides)
+        tables[f"memory of the engines' processes, {share:.0%}"] = report.memory_rows(sides)
+    return Told(tables, draw=draw)
+
+
+def _cold(asked: Asked) -> Told:
+    found = asyncio.run(
+        cold.run(
+            asked.zoo,
+            models=asked.largest,
+            resident=asked.resident,
+            rounds=asked.plan.rounds,
+            setting=asked.setting,
+            seed=asked.plan.seed,
+            progress=asked.tell,
+        )
+    )
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.residency.live.plots import cold_figure  # noqa: PLC0415
+
+        return [cold_figure(found)]
+
+    return Told({"first answers of the largest models": report.cold_rows(found)}, found, draw)
+
+
+def _leaks(asked: Asked) -> Told:
+    found = leaks.run(rounds=asked.loads)
+    return Told({"loads and unloads in a process of their own": report.leak_rows(found)}, found)
+
+
+RUN: dict[Part, Callable[[Asked], Told]] = {
+    Part.TRACE: _trace,
+    Part.CROWD: _crowd,
+    Part.COLD: _cold,
+    Part.LEAKS: _leaks,
+}
+
+
+def _write(page: Path, told: Sequence[Told]) -> None:
+    from latebind.bench.page import write_plots  # noqa: PLC0415  (plotly is optional)
+
+    text = "Every side has an engine of its own, asked the same things at the same times."
+    tables = [rows for one in told for rows in one.tables.values()]
+    write_plots(
+        page, "Models in less memory than they take, live", text, tables, [plot for one in told for plot in one.draw()]
+    )

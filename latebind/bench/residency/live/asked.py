@@ -52,7 +52,7 @@ class Asked:
 
     def watch(self) -> Watch:
         """Return who looks at the engine's process from outside."""
-        return Watch(self._engine.process_id, self._base)
+        return Watch(self._engine.process_id, self._base, budget=self.budget, folder=self.zoo.folder)
 
     async def memory(self) -> dict[str, MemoryMetrics]:
         """Return what the engine tells of the memory of its models."""

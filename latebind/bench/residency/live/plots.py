@@ -26,7 +26,7 @@ def memory_figure(blocks: Blocks) -> go.Figure:
     """Draw what each engine took in the first round beside what models may take."""
     figure = go.Figure()
     for name, some in blocks.items():
-        sizes = some[0].growth.files
+        sizes = some[0].growth.weights
         times = [INTERVAL * number for number in range(len(sizes))]
         figure.add_scatter(x=times, y=[size / 1e6 for size in sizes], name=name, mode="lines")
         figure.add_hline(y=some[0].budget / 1e6, line_dash="dot", line_color="#7f7f7f")

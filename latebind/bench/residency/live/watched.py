@@ -1,6 +1,9 @@
-"""What a process takes in memory, looked at from outside every tenth of a second. Linux."""
+"""What a process takes in memory, looked at from outside every tenth of a second. Linux.
 
-from collections.abc import Sequence
+What is cheap to read counts code among pages of files, too, and a network that runs for the first time has code read.
+So where pages of files seem to be more than there may be, those of weights are counted one file after another.
+"""
+
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -13,7 +16,7 @@ KIB = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Bytes of a process that are in memory: all, and what of them are pages of files, as weights are."""
+    """Bytes of a process that are in memory: all, and what of them are pages of files, as weights and code are."""
 
     all: int
     files: int
@@ -26,23 +29,40 @@ def taken(process: int) -> Taken:
     return Taken(int(found["VmRSS"][1]) * KIB, int(found["RssFile"][1]) * KIB)
 
 
+def mapped(process: int, folder: Path) -> int:
+    """Return the bytes of files in a folder that a process has mapped and that are in memory."""
+    found, inside = 0, False
+    for line in Path(f"/proc/{process}/smaps").read_bytes().splitlines():
+        if line[:1].islower() or line[:1].isdigit():  # an address: what follows is of another mapping
+            inside = f" {folder}/".encode() in line
+        elif inside and line.startswith(b"Rss:"):
+            found += int(line.split()[1]) * KIB
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """By how many bytes a process was larger than with nothing loaded: all of it, and its pages of files."""
+    """By how many bytes a process was larger than with nothing loaded: all of it, and weights."""
 
     all: tuple[int, ...]
-    files: tuple[int, ...]
+    weights: tuple[int, ...]
 
 
 class Watch:
-    """Looks at a process on a thread while it is entered. `base` is what it takes with nothing loaded."""
+    """Looks at a process on a thread while it is entered.
 
-    def __init__(self, process: int, base: Taken) -> None:
+    `base` is what it takes with nothing loaded, `budget` the bytes that weights, files in `folder`, may take.
+    """
+
+    def __init__(self, process: int, base: Taken, *, budget: int, folder: Path) -> None:
         self._process = process
         self._base = base
-        self._seen: list[Taken] = []
+        self._budget = budget
+        self._folder = folder.resolve()
+        self._all: list[int] = []
+        self._weights: list[int] = []
         self._end = Event()
-        self._thread = Thread(target=self._look, name="watch")
+        self._thread = Thread(target=self._work, name="watch")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -57,12 +77,15 @@ class Watch:
     @property
     def growth(self) -> Growth:
         """What was seen so far."""
-        seen: Sequence[Taken] = tuple(self._seen)
-        return Growth(
-            tuple([one.all - self._base.all for one in seen]), tuple([one.files - self._base.files for one in seen])
-        )
+        return Growth(tuple(self._all), tuple(self._weights))
 
-    def _look(self) -> None:
+    def _work(self) -> None:
         """Root of the thread."""
         while not self._end.wait(INTERVAL):
-            self._seen.append(taken(self._process))
+            self._look()
+
+    def _look(self) -> None:
+        seen = taken(self._process)
+        files = seen.files - self._base.files
+        self._all.append(seen.all - self._base.all)
+        self._weights.append(files if files <= self._budget else mapped(self._process, self._folder))

@@ -33,8 +33,9 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Zoo:
-    """Models by name."""
+    """Models of a folder, by name."""
 
+    folder: Path
     models: Mapping[str, Weighed]
 
     @property
@@ -74,7 +75,7 @@ def weigh(folder: Path, progress: Progress = lambda text, share: None) -> Zoo:
         progress(f"weighing {path.parent.name}", number / len(paths))
         weighed = _weighed(path)
         found[weighed.spec.name] = weighed
-    return Zoo(found)
+    return Zoo(folder, found)
 
 
 def made_up(spec: ModelSpec, random: Random) -> list[dict[str, Array]]:

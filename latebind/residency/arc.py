@@ -101,21 +101,16 @@ class Arc:
         del now
         self._budget = view.budget
         found: list[Victim] = []
-        once, often = self._once.whole(view, wanted), self._often.whole(view, wanted)
-        first, second = next(once, None), next(often, None)
+        once, often = list(self._once.whole(view, wanted))[::-1], list(self._often.whole(view, wanted))[::-1]
         left = self._once.bytes
-        while need > 0 and (model := first if second is None or self._beyond(left, wanted) else second or first):
-            found.append(Victim(model.name, model.may_go()))
+        while need > 0 and (once or often):
+            beyond = left > self._target or (left == self._target and wanted.name in self._returning)
+            from_once = once and (beyond or not often)
+            model = once.pop() if from_once else often.pop()
+            left -= model.bytes if from_once else 0
             need -= model.bytes
-            if model is first:
-                left -= model.bytes
-                first = next(once, None)
-            else:
-                second = next(often, None)
+            found.append(Victim(model.name, model.may_go()))
         return found if need <= 0 else []
-
-    def _beyond(self, once: int, wanted: Held) -> bool:
-        return once > self._target or (once == self._target and wanted.name in self._returning)
 
     def _bound(self) -> None:
         """Remember no more than the budget for T1 and B1, and twice as much for all (case IV, A and B)."""

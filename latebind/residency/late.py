@@ -17,8 +17,12 @@ from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
 from latebind.residency.importance import ImportanceQueue, utility
-from latebind.residency.rates import DiscountedGaps, Gaps
+from latebind.residency.rates import FadingGaps, MovingGaps
 from latebind.residency.whole import SOME, Item, least_set, may_go_whole
+
+ALPHA = 0.1  # weight of the newest gap of a model; .05 and .2 are within half a percent
+LAST = 0.03  # probability that a request is the last one of its model; .01 and .1 are 1 % worse in places
+ALPHA_OF_ALL = 0.02  # weight of the newest gap between any requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,8 @@ class Late:
     def __init__(self, config: ResidencyConfig) -> None:
         self.whole = not config.stages
         self._foresight = config.foresight
-        self._gaps: Gaps = DiscountedGaps(1.5 * config.window)
-        self._every: Gaps = DiscountedGaps(config.window)
+        self._gaps = FadingGaps(ALPHA, config.window, LAST)
+        self._every = MovingGaps(ALPHA_OF_ALL, config.window)
         self._queue = ImportanceQueue(self._importance)
         self._lots: dict[str, tuple[Footprint, list[Lot]]] = {}
         self._waiting = 0

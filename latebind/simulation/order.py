@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol, runtime_checkable
 
-from latebind.domain.errors import ConfigError
+from latebind.domain.errors import ConfigError, IllegalEvent, LatebindError
 from latebind.domain.footprint import Footprint
 from latebind.residency.base import EvictionPolicy
 from latebind.residency.held import Held
@@ -43,13 +43,16 @@ class Oracle(Protocol):
 class Order:
     """Plays requests for models with `footprints` over `budget` bytes.
 
-    With a policy that is not `whole` a model runs as its stages come: those that it has passed may go, so that it also
-    runs in less memory than it takes. Learned caches are left out.
+    With a policy that is not `whole` a model runs as its stages come, and where it `streams`, those that it has passed
+    may go: then it also runs in less memory than it takes. Learned caches are left out.
     """
 
-    def __init__(self, budget: int, footprints: Mapping[str, Footprint], policy: EvictionPolicy) -> None:
+    def __init__(
+        self, budget: int, footprints: Mapping[str, Footprint], policy: EvictionPolicy, *, streams: bool = True
+    ) -> None:
         self.memory = Memory(budget, footprints)
         self._policy = policy
+        self._streams = streams
         self._load = self._load_whole if policy.whole else self._load_in_pieces
         self._hits = {name: Served(name, 0.0, 0) for name in footprints}
         self._waiting = 0
@@ -112,7 +115,7 @@ class Order:
 
         A model whose last stages lie in memory alone may have to give some of them up.
         """
-        for needed in (max(stage - 1, 0), stage, inf):
+        for needed in (max(stage - 1, 0), stage, inf) if self._streams else (0,):
             self._need_from(model, needed)
             if self._made_room(model, model.footprint.sizes[stage], now):
                 return
@@ -165,7 +168,9 @@ def _times(requests: Sequence[Request]) -> dict[str, list[float]]:
     return times
 
 
-def _too_small(model: Held, memory: Memory) -> ConfigError:
+def _too_small(model: Held, memory: Memory) -> LatebindError:
+    if model.footprint.size <= memory.budget:
+        return IllegalEvent(f"the policy has found no room for {model.name!r}, which fits into {memory.budget} bytes")
     return ConfigError(
         f"model {model.name!r} takes {model.footprint.size} bytes and cannot run in {memory.budget}: give more memory"
     )

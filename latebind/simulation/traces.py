@@ -109,14 +109,6 @@ def invocations(
     return sorted(every, key=lambda request: request.time)
 
 
-def workload(
-    services: Sequence[Service], models: Sequence[str], pairing: Pairing, random: Random, requests: int = REQUESTS
-) -> list[Request]:
-    """Return an hour of requests for `models` (in the order of decreasing loading time) from `eligible` services."""
-    some = hour_of(services, random, requests)
-    return invocations(some, paired(some, models, pairing, random), random, requests)
-
-
 def drawn(random: Random, *, services: int = SERVICES, minutes: int = 4 * HOUR) -> list[Service]:
     """Return services whose rates have the long tail of the trace (figure 1), each constant: Poisson by the minute."""
     return [Service(_counts(_rate(random), minutes, random)) for _ in range(services)]

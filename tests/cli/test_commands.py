@@ -32,6 +32,7 @@ COMMANDS = [
     "bench elastic-live",
     "bench boundary",
     "bench memory",
+    "bench residency",
     "bench engine",
     "bench locality",
     "bench drift",

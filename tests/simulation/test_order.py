@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from latebind.domain.config import ResidencyConfig
-from latebind.domain.errors import ConfigError
+from latebind.domain.errors import ConfigError, IllegalEvent
 from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
@@ -76,6 +76,20 @@ def test_lru_on_unit_sizes_hits_as_by_hand() -> None:
     assert hits(order.run(calls("abacbcab"))) == "mmhmmhmm"
 
 
+def test_lru_over_bytes_is_that_of_a_plain_list() -> None:
+    random = Random(3)
+    prints = {name: footprint(random.randint(1, 5), random.randint(1, 5)) for name in "abcdef"}
+    names = "".join(random.choices("abcdef", k=300))
+    there: list[str] = []
+    loaded: list[int] = []
+    for name in names:
+        loaded.append(0 if name in there else prints[name].size)
+        there = [*(other for other in there if other != name), name]
+        while sum(prints[other].size for other in there) > 17:
+            there.pop(0)
+    assert [one.bytes for one in Order(17, prints, lru()).run(calls(names))] == loaded
+
+
 def test_a_miss_costs_the_whole_penalty_and_a_hit_nothing() -> None:
     order = Order(10, {"a": footprint(2, 3)}, lru())
     assert order.run(calls("aa")) == [Served("a", 1.0, 5), Served("a", 0.0, 0)]
@@ -103,11 +117,30 @@ def test_a_model_runs_in_less_memory_than_it_takes_by_giving_up_what_it_has_pass
 
 def test_a_model_whose_last_stages_fill_the_memory_gives_some_of_them_up() -> None:
     order = Order(3, {"a": footprint(1, 1, 1, 1, 1)}, First())
-    for pieces in ((2, 3, 4),):
-        order.memory.begin("a", pieces)
-        order.memory.loaded("a", pieces)
+    order.memory.begin("a", (2, 3, 4))
+    order.memory.loaded("a", (2, 3, 4))
     assert not order.run(calls("a"))[0].hit
     order.memory.check()
+
+
+def test_who_does_not_stream_keeps_all_of_a_model_until_it_has_run() -> None:
+    prints = {"a": footprint(1, 1, 1), "b": footprint(1, 1)}
+    order = Order(4, prints, First(), streams=False)
+    served = order.run(calls("abab"))
+    assert [one.bytes for one in served] == [3, 2, 1, 1]
+    with pytest.raises(ConfigError, match="cannot run in 2"):
+        Order(2, prints, First(), streams=False).run(calls("a"))
+    assert Order(2, prints, First()).run(calls("a"))[0].bytes == 3
+
+
+def test_a_policy_that_finds_no_room_where_there_is_some_is_told() -> None:
+    class Mean(Lru):
+        def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
+            del view, need, wanted, now
+            return []
+
+    with pytest.raises(IllegalEvent, match="no room for 'b'"):
+        Order(1, dict.fromkeys("ab", footprint(1)), Mean(ResidencyConfig(policy="lru"))).run(calls("ab"))
 
 
 @pytest.mark.parametrize("policy", [lru(), First()])

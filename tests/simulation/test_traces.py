@@ -8,13 +8,13 @@ import pytest
 from latebind.simulation.traces import (
     HOUR,
     Pairing,
+    Request,
     Service,
     drawn,
     eligible,
     hour_of,
     invocations,
     paired,
-    workload,
 )
 
 SLOWEST_FIRST = ["t5", "bert", "resnet"]
@@ -80,10 +80,16 @@ def test_of_too_many_requests_so_many_stay_and_shares_with_them() -> None:
     assert sum(request.model == "a" for request in found) == pytest.approx(1800, abs=60)
 
 
+def workload(services: list[Service], pairing: Pairing) -> list[Request]:
+    random = Random(5)
+    hour = hour_of(services, random)
+    return invocations(hour, paired(hour, SLOWEST_FIRST, pairing, random), random)
+
+
 @pytest.mark.parametrize("pairing", Pairing)
 def test_a_workload_repeats_with_its_seed(pairing: Pairing) -> None:
     services = eligible(drawn(Random(0)), range(2 * HOUR))
-    some, again = (workload(services, SLOWEST_FIRST, pairing, Random(5)) for _ in range(2))
+    some, again = (workload(services, pairing) for _ in range(2))
     assert some == again
     assert {request.model for request in some} == set(SLOWEST_FIRST)
     assert all(0.0 <= request.time < 3600.0 for request in some)

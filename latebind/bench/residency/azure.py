@@ -9,9 +9,11 @@ import numpy as np
 from latebind.domain.errors import ConfigError
 from latebind.simulation.traces import Service
 
+TRIGGERS = ("http", "timer")  # nothing else is asked for, and a whole day is long
+
 
 def read_trace(file: Path) -> list[Service]:
-    """Return the functions of a trace, counts of each minute.
+    """Return the functions of a trace that are called by HTTP or a timer, with the counts of each minute.
 
     `file` is one of the published `invocations_per_function_md.anon.d01.csv`, or an .npz of `counts` (functions,
     minutes) and `trigger` (functions). Raises `ConfigError` where it is neither.
@@ -23,14 +25,17 @@ def read_trace(file: Path) -> list[Service]:
             f"{file} is no trace: {error}; give a day's CSV file of the Azure trace, or an .npz"
         ) from error
     if not services:
-        raise ConfigError(f"{file} has no functions in it: give a day's CSV file of the Azure trace, or an .npz")
+        raise ConfigError(
+            f"{file} has no functions that HTTP or a timer calls: give a day's CSV file of the Azure trace, or an .npz"
+        )
     return services
 
 
 def _from_arrays(file: Path) -> list[Service]:
     with np.load(file, allow_pickle=False) as arrays:
         counts, triggers = arrays["counts"], arrays["trigger"]
-    return [Service(tuple(row), str(trigger)) for row, trigger in zip(counts.tolist(), triggers, strict=True)]
+    rows = zip(counts.tolist(), triggers.tolist(), strict=True)
+    return [Service(tuple(row), trigger) for row, trigger in rows if trigger in TRIGGERS]
 
 
 def _from_table(file: Path) -> list[Service]:
@@ -40,4 +45,5 @@ def _from_table(file: Path) -> list[Service]:
         minutes = [name for name in rows.fieldnames or () if name.isdigit()]
         if not minutes:
             raise ValueError("it has no columns of minutes")
-        return [Service(tuple([int(row[minute]) for minute in minutes]), row["Trigger"]) for row in rows]
+        asked = (row for row in rows if row["Trigger"] in TRIGGERS)
+        return [Service(tuple([int(row[minute]) for minute in minutes]), row["Trigger"]) for row in asked]

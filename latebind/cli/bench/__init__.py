@@ -12,6 +12,7 @@ from latebind.cli.bench.joint import joint
 from latebind.cli.bench.load import door, flood, load
 from latebind.cli.bench.memory import memory
 from latebind.cli.bench.overhead import boundary, scheduler, stages
+from latebind.cli.bench.residency import residency
 
 app = typer.Typer(
     help="Measure what latebind promises; every command prints its settings.",
@@ -39,5 +40,6 @@ for command in (
     stages,
     boundary,
     memory,
+    residency,
 ):
     app.command()(command)

@@ -1,0 +1,248 @@
+"""`latebind bench residency`: mCache's evaluation, beside bounds and models that come and go piece by piece."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latebind.bench.residency import parts, report
+from latebind.bench.residency.azure import read_trace
+from latebind.bench.residency.models import BANDWIDTH, EVEN, UNEVEN, Family, Storage
+from latebind.bench.residency.paper import EXECUTION
+from latebind.bench.residency.sides import Side, policy
+from latebind.bench.spread import Progress
+from latebind.cli.bench.options import Page
+from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.domain.errors import ConfigError
+from latebind.residency import POLICIES
+from latebind.simulation.traces import REQUESTS, Pairing, drawn
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+class Part(StrEnum):
+    """What of the evaluation to run."""
+
+    MODELS = "models"
+    TABLE = "table"
+    CDF = "cdf"
+    ABLATION = "ablation"
+    KNOWN = "known"
+    MEMORY = "memory"
+    MANY = "many"
+    BOUNDS = "bounds"
+
+
+def residency(
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="models: what is loaded, and table 2; table: table 3, figures 6, 7, 9, 10; cdf: figure 8; "
+            "ablation: late without one thing at a time; known: with requests that wait; memory: how much is saved at "
+            "equal loading time; many: a model for each service; bounds: the least that is possible. "
+            "May be repeated. Default: all."
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="A day of the Azure Functions trace: CSV as published, or .npz. Default: counts like it."),
+    ] = None,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option("--policy", help=f"{', '.join(POLICIES)}; may be repeated; LRU is always there. Default: all."),
+    ] = None,
+    pairing: Annotated[
+        list[Pairing] | None, typer.Option(help="Which service gets which model; may be repeated. Default: all.")
+    ] = None,
+    memory: Annotated[
+        list[float] | None,
+        typer.Option(help="Percent of what all models take; may be repeated. Default: the paper's of each part."),
+    ] = None,
+    family: Annotated[
+        Family, typer.Option(help="Seven models: a, as they are served most; b, none of them above a fifth of all.")
+    ] = Family.A,
+    uneven: Annotated[
+        bool, typer.Option("--uneven", help="Loads take 0.5 to 3 times what their bytes take, by model.")
+    ] = False,
+    bandwidth: Annotated[float, typer.Option(help="MB a second that are loaded.")] = BANDWIDTH / 1e6,
+    execution: Annotated[float, typer.Option(help="Seconds that a request takes beside loading.")] = EXECUTION,
+    requests: Annotated[int, typer.Option(min=1, help="Requests of an hour, where the trace has as many.")] = REQUESTS,
+    seeds: Annotated[int, typer.Option(min=1, help="Hours on each half of the trace, with seeds from 0 on.")] = 10,
+    processes: Annotated[int, typer.Option(help="Hours at a time. Default: one for each core.")] = 0,
+    page: Page = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Play mCache's evaluation: seven models in less memory than they take, requests after an Azure trace.
+
+    Requests are played one after another, each loads what it misses before the next: that is the paper's latency, which
+    leaves queueing out. Which service gets which model, instants and the hour are
+    drawn by seed, on both halves of the trace. Intervals are of 95 %, paired with LRU in the very same hours.
+    `iam-oracle` and `belady` are told the future, all others learn from what came.
+
+    A load takes 0.15 s and its bytes over the bandwidth, which is what table 3 says of the paper's storage; a request
+    takes 0.26 s beside. Without --trace counts are drawn with rates as in the trace: the ranking is the same, figures
+    are not.
+
+    Example: `latebind bench residency --part table --pairing random --policy iam --policy late --seeds 3`
+    """
+    with reporting():
+        plan = parts.Plan(
+            tuple(read_trace(trace) if trace else drawn(Random(0))),
+            seeds,
+            tuple(pairing or Pairing),
+            _shares(memory),
+            family,
+            Storage(bandwidth=bandwidth * 1e6, factors=UNEVEN if uneven else EVEN),
+            requests,
+            execution,
+            processes,
+        )
+        asked = Asked(plan, _sides(policies))
+        console.print(
+            f"{seeds} seeds on each half of {trace or 'a trace that is drawn'}, family {family}, loads take "
+            f"{plan.storage.fixed:g} s and {bandwidth:g} MB/s{', uneven' if uneven else ''}, runs {execution:g} s"
+        )
+        found: dict[str, Told] = {}
+        for one in part or Part:
+            with progress(one) as tell:
+                found[one] = RUN[one](replace(asked, tell=tell))
+            for title, rows in found[one].tables.items():
+                show(title, rows)
+        if page is not None:
+            _write(page, list(found.values()))
+    save(json_file, {one: told.tables for one, told in found.items()})
+
+
+def _shares(percents: Sequence[float] | None) -> tuple[float, ...]:
+    for percent in percents or ():
+        if not 0 < percent <= 100:
+            raise ConfigError(f"--memory {percent:g} is no share of the memory: give more than 0 percent, at most 100")
+    return tuple(sorted(percent / 100 for percent in percents or ()))
+
+
+def _sides(names: Sequence[str] | None) -> tuple[Side, ...]:
+    unknown = [name for name in names or () if name not in POLICIES]
+    if unknown:
+        raise ConfigError(f"there is no policy {unknown[0]!r}: take some of {', '.join(POLICIES)}")
+    return tuple([policy(name) for name in names or POLICIES])
+
+
+def _nothing() -> "Sequence[go.Figure]":
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Tables by their titles, and what is drawn on a page: plotly is optional, so it is imported only then."""
+
+    tables: Mapping[str, report.Rows]
+    draw: "Callable[[], Sequence[go.Figure]]" = _nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is played, and by whom."""
+
+    plan: parts.Plan
+    sides: tuple[Side, ...]
+    tell: Progress = lambda text, share: None
+
+
+def _models(asked: Asked) -> Told:
+    plan = asked.plan
+    return Told(
+        {
+            f"family {plan.family}": report.model_rows(plan.family, plan.storage),
+            "table 2, and what its models would load in here": report.penalty_rows(plan.storage),
+        }
+    )
+
+
+def _table(asked: Asked) -> Told:
+    found, execution = parts.table(asked.plan, asked.sides, asked.tell), asked.plan.execution
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.residency.plots import hit_figure, latency_figures  # noqa: PLC0415
+
+        return [*latency_figures(found, execution), *(hit_figure(found, workload) for workload in asked.plan.pairings)]
+
+    tables = _by_workload("one request after another (table 3, figures 6, 7, 9)", asked.plan, found)
+    throughput = report.throughput_rows(found, execution)
+    if throughput:
+        tables["throughput over that of LFU, random (figure 10)"] = throughput
+    return Told(tables, draw)
+
+
+def _cdf(asked: Asked) -> Told:
+    found = parts.distribution(asked.plan, asked.tell)
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.residency.plots import distribution_figures  # noqa: PLC0415
+
+        return distribution_figures(found)
+
+    return Told({"how long requests load (figure 8)": report.distribution_rows(found)}, draw)
+
+
+def _ablation(asked: Asked) -> Told:
+    found = parts.ablation(asked.plan, asked.tell)
+    return Told(_by_workload("late without one thing at a time", asked.plan, found))
+
+
+def _known(asked: Asked) -> Told:
+    found = parts.known(asked.plan, asked.tell)
+    return Told(_by_workload("requests that wait and are known", asked.plan, found))
+
+
+def _memory(asked: Asked) -> Told:
+    found = parts.memory(asked.plan, asked.tell)
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.residency.plots import latency_figures  # noqa: PLC0415
+
+        return latency_figures(found, asked.plan.execution)
+
+    rows = report.saved_rows(found, asked.plan.shares or parts.TABLE_3)
+    return Told({"memory to load for no longer than LRU": rows}, draw)
+
+
+def _many(asked: Asked) -> Told:
+    found = parts.many(asked.plan, asked.sides, asked.tell)
+    return Told(_by_workload("a model for each service", asked.plan, found))
+
+
+def _bounds(asked: Asked) -> Told:
+    found = parts.bounds(asked.plan, asked.tell)
+    return Told({"mean loading time in s beside the least possible": report.bound_rows(found)})
+
+
+def _by_workload(title: str, plan: parts.Plan, found: parts.Found) -> dict[str, report.Rows]:
+    workloads = dict.fromkeys(case.workload for case in found)
+    return {f"{workload}: {title}": report.table_rows(found, workload, plan.execution) for workload in workloads}
+
+
+RUN: dict[Part, Callable[[Asked], Told]] = {
+    Part.MODELS: _models,
+    Part.TABLE: _table,
+    Part.CDF: _cdf,
+    Part.ABLATION: _ablation,
+    Part.KNOWN: _known,
+    Part.MEMORY: _memory,
+    Part.MANY: _many,
+    Part.BOUNDS: _bounds,
+}
+
+
+def _write(page: Path, told: Sequence[Told]) -> None:
+    from latebind.bench.page import write_plots  # noqa: PLC0415  (plotly is optional)
+
+    text = "Requests one after another; intervals are paired with LRU in the very same hours."
+    tables = [rows for one in told for rows in one.tables.values()]
+    write_plots(
+        page, "Models in less memory than they take", text, tables, [plot for one in told for plot in one.draw()]
+    )

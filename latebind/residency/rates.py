@@ -66,17 +66,13 @@ class MovingGaps:
         last, mean = seen
         self._seen[name] = now, mean + self._alpha * (now - last - mean)
 
-    def seen(self, name: str, now: float) -> tuple[float, float]:
-        """Return the seconds since the last request, and the mean gap."""
-        last, mean = self._seen.get(name, (now, self._unseen))
-        return now - last, mean
-
     def gap(self, name: str, now: float) -> float:
-        """Return the longer of both."""
-        return max(*self.seen(name, now), SHORTEST)
+        """Return the longer of the mean and the time since the last request."""
+        last, mean = self._seen.get(name, (now, self._unseen))
+        return max(mean, now - last, SHORTEST)
 
 
-class FadingGaps:
+class FadingGaps(MovingGaps):
     """A mean of gaps as above, into which the time since the last request counts as a gap where it is longer.
 
     Each request is taken to be the last with probability `last`: requests of a constant rate are as rare as the silence
@@ -85,16 +81,14 @@ class FadingGaps:
     """
 
     def __init__(self, alpha: float, unseen: float, last: float) -> None:
-        self._alpha = alpha
-        self._mean = MovingGaps(alpha, unseen)
+        super().__init__(alpha, unseen)
         self._odds = last / (1.0 - last)
-
-    def heard(self, name: str, now: float) -> None:
-        """Take the gap into the mean."""
-        self._mean.heard(name, now)
 
     def gap(self, name: str, now: float) -> float:
         """Return the mean over the probability that the model is still asked for."""
-        silence, mean = self._mean.seen(name, now)
-        mean = max(mean + self._alpha * max(0.0, silence - mean), SHORTEST)
+        last, mean = self._seen.get(name, (now, self._unseen))
+        silence = now - last
+        if silence > mean:
+            mean += self._alpha * (silence - mean)
+        mean = max(mean, SHORTEST)
         return mean * (1.0 + self._odds * exp(min(silence / mean, LONGEST)))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 from random import Random
 from statistics import median, quantiles
 from time import perf_counter
@@ -72,21 +73,37 @@ class _Play:
             self._load(self._memory.models[name])
 
     def decide(self) -> float:
-        """Let some requests come and the next one for an absent model: returns the seconds that this one takes."""
-        for name in self._random.choices(self._names, cum_weights=self._weights, k=BETWEEN):
-            if self._memory.models[name].complete:
-                self._request(self._memory.models[name])
-        model = self._memory.models[self._absent.pop(self._random.randrange(len(self._absent)))]
+        """Let requests come until one needs room: returns the seconds to tell of it and to hear who is to go."""
+        while True:
+            for name in self._random.choices(self._names, cum_weights=self._weights, k=BETWEEN):
+                if self._memory.models[name].complete:
+                    self._request(self._memory.models[name])
+            model = self._memory.models[self._absent.pop(self._random.randrange(len(self._absent)))]
+            self._need(model, 0)
+            seconds = self._make_room(model)
+            self._load(model)
+            self._need(model, inf)
+            if seconds:
+                return seconds
+
+    def _make_room(self, model: Held) -> float:
         need = model.size_of(model.missing) - self._memory.free
+        if need <= 0:
+            self.policy.requested(model, self._now)
+            return 0.0
         view = self._memory.view()
         begun = perf_counter()
         self.policy.requested(model, self._now)
-        victims = self.policy.victims(view, need, model, self._now) if need > 0 else []
+        victims = self.policy.victims(view, need, model, self._now)
         seconds = perf_counter() - begun
         for victim in victims:
             self._let_go(victim)
-        self._load(model)
         return seconds
+
+    def _need(self, model: Held, stage: float) -> None:
+        """Have what lies in memory of a model stay from `stage` on."""
+        model.needed = stage
+        self._memory.settle(model)
 
     def _request(self, model: Held) -> None:
         self._now += self._random.expovariate(1.0)

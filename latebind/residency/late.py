@@ -25,6 +25,8 @@ LAST = 0.03  # probability that a request is the last one of its model; .01 and 
 ALPHA_OF_ALL = 0.02  # weight of the newest gap between any requests
 AT_ONCE = 4  # models whose lots are looked at together
 
+Going = tuple[str, int, int]  # a model, its piece that is to go, and the bytes of that
+
 
 @dataclass(frozen=True, slots=True)
 class Lot:
@@ -32,15 +34,6 @@ class Lot:
 
     seconds: float
     pieces: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Going:
-    """A piece of `size` bytes that is to go."""
-
-    model: str
-    piece: int
-    size: int
 
 
 class Late:
@@ -138,10 +131,11 @@ def _enough(lots: Sequence[tuple[Held, Lot]], need: int) -> list[Going]:
     """Return pieces from the front on that free `need` bytes, without those that were not needed in the end."""
     going: list[Going] = []
     for model, lot in lots:
+        resident, sizes, all_may = model.resident, model.footprint.sizes, model.needed == inf
         for piece in lot.pieces:
-            if piece in model.resident and (model.needed == inf or model.stage_of(piece) < model.needed):
-                going.append(Going(model.name, piece, model.footprint.sizes[piece]))
-                need -= going[-1].size
+            if piece in resident and (all_may or model.stage_of(piece) < model.needed):
+                going.append((model.name, piece, sizes[piece]))
+                need -= sizes[piece]
                 if need <= 0:
                     return _without_spare(going, -need)
     return []
@@ -151,15 +145,17 @@ def _without_spare(going: list[Going], spare: int) -> list[Going]:
     """Let what is worth most stay where `spare` bytes have room for it; of a model always what would go last."""
     stay: set[str] = set()
     kept: list[Going] = []
-    for one in reversed(going):
-        if one.model not in stay and one.size <= spare:
-            spare -= one.size
+    for model, piece, size in reversed(going):
+        if model not in stay and size <= spare:
+            spare -= size
         else:
-            stay.add(one.model)
-            kept.append(one)
+            stay.add(model)
+            kept.append((model, piece, size))
     return kept[::-1]
 
 
 def _victims(going: list[Going]) -> list[Victim]:
-    models = dict.fromkeys(one.model for one in going)
-    return [Victim(name, tuple([one.piece for one in going if one.model == name])) for name in models]
+    pieces: dict[str, list[int]] = {}
+    for model, piece, _ in going:
+        pieces.setdefault(model, []).append(piece)
+    return [Victim(model, tuple(some)) for model, some in pieces.items()]

@@ -97,7 +97,8 @@ class Late:
 
     def _importance(self, model: Held, now: float) -> float:
         """Return the worth of a byte of what would go first of it."""
-        return self._lots_of(model)[0].seconds / self._until(model, now)
+        seconds = next((lot.seconds for lot in self._lots_of(model) if not model.resident.isdisjoint(lot.pieces)), 0.0)
+        return seconds / self._until(model, now)
 
     def _until(self, model: Held, now: float) -> float:
         """Return the seconds until a model is asked for next, as far as is known."""

@@ -97,6 +97,16 @@ def test_a_learned_cache_goes_where_it_saves_less_than_its_bytes_of_stages(gain:
     assert policy.victims(memory.view(), 2, memory.models["new"], 9.0) == [Victim("a", (piece,))]
 
 
+def test_a_learned_cache_that_is_not_there_makes_nobody_cheap() -> None:
+    policy = Late(ResidencyConfig())
+    poor = Footprint((2, 2, 2), (2.0, 2.0, 0.5), (0,), (1e-6,))
+    footprints = {f"common{number}": poor for number in range(6)} | {"rare": sized(2, stages=2)}
+    memory = memory_of(policy, 100, **footprints, new=sized())
+    for name in 20 * list(footprints)[:6]:
+        policy.requested(memory.models[name], 101.0)
+    assert policy.victims(memory.view(), 2, memory.models["new"], 102.0) == [Victim("rare", (1,))]
+
+
 def test_whole_models_go_as_the_set_that_is_worth_least() -> None:
     policy = Late(ResidencyConfig(stages=False))
     footprints = {"a": Footprint((4,), (1.0,)), "b": Footprint((8,), (3.0,)), "c": Footprint((10,), (3.6,))}

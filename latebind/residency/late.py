@@ -23,7 +23,7 @@ from latebind.residency.whole import SOME, Item, least_set, may_go_whole
 ALPHA = 0.1  # weight of the newest gap of a model; .05 and .2 are within half a percent
 LAST = 0.03  # probability that a request is the last one of its model; .01 and .1 are 1 % worse in places
 ALPHA_OF_ALL = 0.02  # weight of the newest gap between any requests
-AT_ONCE = 4  # models whose lots are looked at together
+AT_ONCE = 2  # models whose lots are looked at together
 
 Going = tuple[str, int, int]  # a model, its piece that is to go, and the bytes of that
 

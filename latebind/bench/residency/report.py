@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from latebind.bench.residency.crowd import Crowded, Server
 from latebind.bench.residency.models import FAMILIES, Family, Storage
-from latebind.bench.residency.paper import NINE_TENTHS, TABLE_2, TABLE_3, THROUGHPUT
+from latebind.bench.residency.paper import NINE_TENTHS, QUANTILE_LOADING, TABLE_2, TABLE_3, THROUGHPUT
 from latebind.bench.residency.parts import Case, Found
 from latebind.bench.residency.scenes import HALVES
 from latebind.bench.residency.sides import LFU, LRU, TIMES, Bound, Cell, Side
@@ -18,6 +18,7 @@ Row = dict[str, object]
 Rows = list[Row]
 Figures = NDArray[np.float64]
 NOTHING = "does not fit"
+MEANS = ("load s", "hits", "latency s", "loading", "/s")
 
 
 def table_rows(found: Found, workload: str, execution: float) -> Rows:
@@ -32,30 +33,32 @@ def table_rows(found: Found, workload: str, execution: float) -> Rows:
 def _row(case: Case, side: Side, lru: Sequence[Cell | None], cells: Sequence[Cell | None], execution: float) -> Row:
     load, base = loading(cells), loading(lru) if side != LRU else None
     row: Row = {"workload": case.workload, "memory": f"{case.share:.0%}", "policy": side.label}
-    row |= (
-        dict.fromkeys(("load s", "hits", "latency s", "loading", "/s"), "")
-        if load is None
-        else _means(load, cells, execution)
-    )
+    row |= dict.fromkeys(MEANS, "") if load is None else _means(load, cells, execution)
     row["against lru"] = against(load, base) if load is not None else NOTHING
     for half in range(HALVES):
         row[f"half {half + 1}"] = against(_half(load, half), _half(base, half))
-    return row | (_papers(case, side) if case.workload == Pairing.RANDOM else {})
+    return row | _papers(case, side)
 
 
 def _means(load: Figures, cells: Sequence[Cell | None], execution: float) -> Row:
     seconds, hits = float(load.mean()), float(np.mean([cell.hits for cell in cells if cell is not None]))
-    return {
-        "load s": f"{seconds:.2f}",
-        "hits": "" if np.isnan(hits) else f"{hits:.3f}",
-        "latency s": f"{seconds + execution:.2f}",
-        "loading": f"{seconds / (seconds + execution):.0%}",
-        "/s": f"{1 / (seconds + execution):.3f}",
-    }
+    told = (
+        f"{seconds:.2f}",
+        "" if np.isnan(hits) else f"{hits:.3f}",
+        f"{seconds + execution:.2f}",
+        f"{seconds / (seconds + execution):.0%}",
+        f"{1 / (seconds + execution):.3f}",
+    )
+    return dict(zip(MEANS, told, strict=True))
 
 
 def _papers(case: Case, side: Side) -> Row:
-    """Return what table 3 has."""
+    """Return what the paper has of this workload: table 3, or figure 7."""
+    if case.workload == Pairing.QUANTILE:
+        share = QUANTILE_LOADING.get(case.share) if side.label == "iam" else None
+        return {"paper's loading": "" if share is None else f"{share:.0%}"}
+    if case.workload != Pairing.RANDOM:
+        return {}
     theirs = TABLE_3.get((side.label, case.share))
     if theirs is None:
         return {"paper's s": "", "paper's, against lru": ""}
@@ -143,15 +146,12 @@ def bound_rows(found: Found) -> Rows:
     """Return the least that is possible, and how far sides are above the bound for those that stream."""
     rows: Rows = []
     for case, sides in found.items():
+        loads = {side: loading(cells) for side, cells in sides.items()}
         row: Row = {"workload": case.workload, "memory": f"{case.share:.0%}"}
-        bound = loading(sides[Bound.STREAMING])
-        for side, cells in sides.items():
-            load = loading(cells)
-            row[side.label] = f"{load.mean():.2f}" if load is not None else NOTHING
-        for side, cells in sides.items():
-            load = loading(cells)
-            if not isinstance(side, Bound) and load is not None and bound is not None:
-                row[f"{side.label} above it"] = _percent(ratio_of_means(load, bound, block=1, seed=0))
+        row |= {side.label: NOTHING if load is None else f"{load.mean():.2f}" for side, load in loads.items()}
+        for side, load in loads.items():
+            if not isinstance(side, Bound):
+                row[f"{side.label} above it"] = against(load, loads[Bound.STREAMING])
         rows.append(row)
     return rows
 

@@ -17,8 +17,13 @@ from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
 from latebind.residency.importance import ImportanceQueue, utility
-from latebind.residency.rates import DiscountedGaps, Gaps
+from latebind.residency.rates import FadingGaps, MovingGaps
 from latebind.residency.whole import SOME, Item, least_set, may_go_whole
+
+ALPHA = 0.1  # weight of the newest gap of a model; .05 and .2 are within half a percent
+LAST = 0.03  # probability that a request is the last one of its model; .01 and .1 are 1 % worse in places
+ALPHA_OF_ALL = 0.02  # weight of the newest gap between any requests
+AT_ONCE = 4  # models whose lots are looked at together
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +49,8 @@ class Late:
     def __init__(self, config: ResidencyConfig) -> None:
         self.whole = not config.stages
         self._foresight = config.foresight
-        self._gaps: Gaps = DiscountedGaps(1.5 * config.window)
-        self._every: Gaps = DiscountedGaps(config.window)
+        self._gaps = FadingGaps(ALPHA, config.window, LAST)
+        self._every = MovingGaps(ALPHA_OF_ALL, config.window)
         self._queue = ImportanceQueue(self._importance)
         self._lots: dict[str, tuple[Footprint, list[Lot]]] = {}
         self._waiting = 0
@@ -74,10 +79,12 @@ class Late:
     def _set(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
         """Choose among the least important whole models of twice the bytes at least, or all."""
         some: list[Held] = []
+        size = 0
         for model in self._queue.ascending(view.evictable, now):
             if may_go_whole(model, view, wanted) and model.bytes:
                 some.append(model)
-                if len(some) >= SOME and sum(m.bytes for m in some) >= 2 * need:
+                size += model.bytes
+                if len(some) >= SOME and size >= 2 * need:
                     break
         items = [Item(model.footprint.penalty / self._until(model, now), model.bytes) for model in some]
         return [Victim(some[place].name, some[place].may_go()) for place in least_set(items, need)]
@@ -86,7 +93,7 @@ class Late:
         """Look at the lots of ever more models until they are enough."""
         models = self._queue.ascending(view.evictable, now)
         lots: list[tuple[float, str, Lot]] = []
-        while some := list(islice(models, SOME)):
+        while some := list(islice(models, AT_ONCE)):
             for model in some:
                 until = self._until(model, now)
                 lots += [(lot.seconds / until, model.name, lot) for lot in self._lots_of(model)]

@@ -11,9 +11,10 @@ import typer
 
 from latebind.bench.residency import parts, report
 from latebind.bench.residency.azure import read_trace
+from latebind.bench.residency.decision import decision_table
 from latebind.bench.residency.models import BANDWIDTH, EVEN, UNEVEN, Family, Storage
 from latebind.bench.residency.paper import EXECUTION
-from latebind.bench.residency.sides import Side, policy
+from latebind.bench.residency.sides import Policy, policy
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
@@ -36,6 +37,7 @@ class Part(StrEnum):
     MEMORY = "memory"
     MANY = "many"
     BOUNDS = "bounds"
+    DECISION = "decision"
 
 
 def residency(
@@ -44,7 +46,8 @@ def residency(
         typer.Option(
             help="models: what is loaded, and table 2; table: table 3, figures 6, 7, 9, 10; cdf: figure 8; "
             "ablation: late without one thing at a time; known: with requests that wait; memory: how much is saved at "
-            "equal loading time; many: a model for each service; bounds: the least that is possible. "
+            "equal loading time; many: a model for each service; bounds: the least that is possible; "
+            "decision: what one takes with 10,000 models. "
             "May be repeated. Default: all."
         ),
     ] = None,
@@ -125,7 +128,7 @@ def _shares(percents: Sequence[float] | None) -> tuple[float, ...]:
     return tuple(sorted(percent / 100 for percent in percents or ()))
 
 
-def _sides(names: Sequence[str] | None) -> tuple[Side, ...]:
+def _sides(names: Sequence[str] | None) -> tuple[Policy, ...]:
     unknown = [name for name in names or () if name not in POLICIES]
     if unknown:
         raise ConfigError(f"there is no policy {unknown[0]!r}: take some of {', '.join(POLICIES)}")
@@ -149,7 +152,7 @@ class Asked:
     """What is played, and by whom."""
 
     plan: parts.Plan
-    sides: tuple[Side, ...]
+    sides: tuple[Policy, ...]
     tell: Progress = lambda text, share: None
 
 
@@ -221,6 +224,11 @@ def _bounds(asked: Asked) -> Told:
     return Told({"mean loading time in s beside the least possible": report.bound_rows(found)})
 
 
+def _decision(asked: Asked) -> Told:
+    decisions = decision_table([side.config.policy for side in asked.sides])
+    return Told({"one decision, in microseconds": report.decision_rows(decisions)})
+
+
 def _by_workload(title: str, plan: parts.Plan, found: parts.Found) -> dict[str, report.Rows]:
     workloads = dict.fromkeys(case.workload for case in found)
     return {f"{workload}: {title}": report.table_rows(found, workload, plan.execution) for workload in workloads}
@@ -235,6 +243,7 @@ RUN: dict[Part, Callable[[Asked], Told]] = {
     Part.MEMORY: _memory,
     Part.MANY: _many,
     Part.BOUNDS: _bounds,
+    Part.DECISION: _decision,
 }
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.residency.crowd import Crowded, Server
+from latebind.bench.residency.decision import Decision
 from latebind.bench.residency.models import FAMILIES, Family, Storage
 from latebind.bench.residency.paper import NINE_TENTHS, QUANTILE_LOADING, TABLE_2, TABLE_3, THROUGHPUT
 from latebind.bench.residency.parts import Case, Found
@@ -204,6 +205,21 @@ def penalty_rows(storage: Storage) -> Rows:
             "taken here": f"{storage.fixed + storage.seconds(cold.size):.2f}",
         }
         for cold in TABLE_2
+    ]
+
+
+def decision_rows(decisions: Sequence[Decision]) -> Rows:
+    """Return what a request that needs room takes until it is known who goes."""
+    return [
+        {
+            "policy": one.policy,
+            "models go": "piece by piece" if one.stages else "whole",
+            "models": one.models,
+            "median": f"{one.median:.1f}",
+            "p99": f"{one.p99:.1f}",
+            "longest": f"{one.longest:.0f}",
+        }
+        for one in decisions
     ]
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from latebind.bench.residency import parts, report
 from latebind.bench.residency.crowd import FIFO_LRU, crowd, server
+from latebind.bench.residency.decision import decision_table
 from latebind.bench.residency.models import Family, Storage
 from latebind.bench.residency.scenes import Many, Seven, halves, hours
 from latebind.bench.residency.sides import LATE, LFU, LRU, RESIDENT, WHOLE, Bound, Cell, Policy, policy
@@ -20,6 +21,7 @@ from latebind.domain.errors import ConfigError
 from latebind.simulation.traces import Pairing, Service, drawn
 
 SERVICES = tuple(drawn(Random(0)))
+PLAYED = ("models", "table", "cdf", "ablation", "known", "memory", "many", "bounds")
 TINY = parts.Plan(SERVICES, seeds=2, pairings=(Pairing.RANDOM,), requests=150, processes=1)
 
 
@@ -168,7 +170,17 @@ def test_a_model_that_does_not_fit_leaves_its_cell_empty() -> None:
     assert report.shares_within([None]) is None
 
 
-def test_every_part_prints_its_tables_and_a_page(tmp_path: Path) -> None:
+def test_decisions_have_a_row_for_each_policy_and_late_two() -> None:
+    rows = report.decision_rows(decision_table(["lru", "late"], models=40, decisions=10))
+    assert [(row["policy"], row["models go"]) for row in rows] == [
+        ("lru", "whole"),
+        ("late", "piece by piece"),
+        ("late", "whole"),
+    ]
+    assert all(0.0 < float(str(row["median"])) <= float(str(row["longest"])) + 1 for row in rows)
+
+
+def test_every_part_that_plays_prints_its_tables_and_a_page(tmp_path: Path) -> None:
     file, page = tmp_path / "figures.json", tmp_path / "page.html"
     some = [
         "--seeds",
@@ -184,10 +196,11 @@ def test_every_part_prints_its_tables_and_a_page(tmp_path: Path) -> None:
         "--policy",
         "late",
     ]
-    found = CliRunner().invoke(app, ["bench", "residency", *some, "--json", str(file), "--page", str(page)])
+    asked = [word for part in PLAYED for word in ("--part", part)]
+    found = CliRunner().invoke(app, ["bench", "residency", *asked, *some, "--json", str(file), "--page", str(page)])
     assert found.exit_code == 0, found.output
     figures = json.loads(file.read_text())
-    assert set(figures) == {"models", "table", "cdf", "ablation", "known", "memory", "many", "bounds", "crowd", "open"}
+    assert set(figures) == set(PLAYED)
     for tables in figures.values():
         assert all(tables.values())
     table = next(iter(figures["table"].values()))

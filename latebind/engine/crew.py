@@ -12,7 +12,7 @@ from pathlib import Path
 
 from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError
-from latebind.engine.on_demand import measure, open_model, warm_backend
+from latebind.engine.on_demand import measure, open_model
 from latebind.engine.slots import file_bytes
 from latebind.engine.worker import LoadedModel, load_model
 from latebind.program.device import HOST
@@ -60,8 +60,8 @@ def open_crew(
             "give more --memory or fewer --slots"
         )
     budget = residency.budget - slots
-    for backend in {one.model.program.backend for one in opened}:
-        warm_backend(backend, config.threads)
+    for one in {one.model.program.backend: one for one in opened}.values():
+        measure(one, budget)  # what a backend takes for itself, the first time, is no model's
     first = [measure(one, budget) for one in opened]
     others = [
         [replace(twin, costs=model.costs, footprint=model.footprint) for twin, model in zip(crew, first, strict=True)]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,27 +18,20 @@ from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.footprint import Footprint
-from latebind.domain.model import TensorSpec
 from latebind.engine.worker import LoadedModel
 from latebind.learned.lookup import Lookup, open_lookups
 from latebind.learned.stored import read_caches, with_caches
-from latebind.program.backends import backend_named
 from latebind.program.device import HOST
-from latebind.program.graph import Graph, Node, TensorType, Value
-from latebind.program.load import compile_graph, open_program, try_stage
+from latebind.program.graph import Graph
+from latebind.program.load import open_program, try_stage
 from latebind.program.measure import made_up_inputs, median_seconds, profiled_batches, with_batch
-from latebind.program.pieces import Piece
+from latebind.program.pieces import Piece, resident_bytes
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 from latebind.sequence.measure import profile_sequence, warm_up
 from latebind.sequence.program import SequenceProgram
 from latebind.sequence.stored import is_stored_sequence, open_sequence
 
-NOTHING_MUCH = Graph(
-    inputs=(TensorSpec("x", "float32", (1,)),),
-    nodes=(Node("y", "aten.relu.default", (Value("x"),), type=TensorType("float32", (None, 1))),),
-    outputs=(("y", "y"),),
-)
 Rows = dict[int, tuple[Tensor, ...]]  # what a stage takes, by size of batch
 
 
@@ -75,12 +69,6 @@ def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bo
     return Opened(model, (*stages, *caches.values()), tuple(caches), graphs)
 
 
-def warm_backend(name: str, threads: int) -> None:
-    """Have a backend take now what it takes for itself, so that it counts for no model's piece."""
-    if backend_named(name).compiles:
-        compile_graph(NOTHING_MUCH, {}, backend=name, threads=threads)(torch.zeros(1, 1))
-
-
 def measure(opened: Opened, budget: int) -> LoadedModel:
     """Load each piece, run a row through it and let it go; return the model with its footprint, and costs that hold.
 
@@ -96,28 +84,34 @@ def measure(opened: Opened, budget: int) -> LoadedModel:
 
 def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel:
     model = opened.model
-    batches = (1,) if program.costs_fit else profiled_batches(program.spec.max_batch)
-    made = made_up_inputs(program.spec.inputs, max(batches))
-    rows: Rows = {batch: with_batch(made, batch) for batch in batches}
-    seconds, curves, seen = list[float](), list[Curve](), list[Tensor]()
-    for number, (piece, graph) in enumerate(zip(opened.pieces, opened.graphs, strict=False)):
+    seconds, curves, seen = _measure_stages(opened, program, budget)
+    for stage, piece in zip(opened.behind, opened.pieces[len(seen) :], strict=True):
         with _loaded(piece, model, budget) as taken:
-            stage = program.stages[number]
-            try_stage(model.directory, number, graph, stage, rows[1])
-            if not program.costs_fit:
-                times = [median_seconds(lambda x=rows[batch], s=stage: s(*x)) for batch in batches]  # type: ignore[misc]
-                curves.append(Curve(batches, tuple(times)))
-            rows = {batch: tuple(tensor.clone() for tensor in stage(*rows[batch])) for batch in batches}
-        seconds.append(taken)
-        seen.append(rows[1][0])
-    for stage_before, piece in zip(opened.behind, opened.pieces[len(seen) :], strict=True):
-        with _loaded(piece, model, budget) as taken:
-            _try_lookup(model, stage_before, seen[stage_before])
+            _try_lookup(model, stage, seen[stage])
         seconds.append(taken)
     costs = replace(model.costs, stages=tuple(curves)) if curves else model.costs
     gains = tuple(_gain(costs, stage) for stage in opened.behind)
     footprint = Footprint(tuple(piece.size for piece in opened.pieces), tuple(seconds), opened.behind, gains)
     return replace(model, costs=costs, footprint=footprint)
+
+
+def _measure_stages(opened: Opened, program: Program, budget: int) -> tuple[list[float], list[Curve], list[Tensor]]:
+    """Return how long each stage took to load, its curve where the profile is of no use, and what it put out."""
+    most = program.spec.max_batch
+    batches = tuple(sorted({1, most})) if program.costs_fit else profiled_batches(most)
+    made = made_up_inputs(program.spec.inputs, most)
+    rows: Rows = {batch: with_batch(made, batch) for batch in batches}
+    seconds, curves, seen = list[float](), list[Curve](), list[Tensor]()
+    for number, (graph, stage) in enumerate(zip(opened.graphs, program.stages, strict=True)):
+        with _loaded(opened.pieces[number], opened.model, budget) as taken:
+            try_stage(opened.model.directory, number, graph, stage, rows[1])
+            if not program.costs_fit:
+                times = [median_seconds(partial(stage, *rows[batch])) for batch in batches]
+                curves.append(Curve(batches, tuple(times)))
+            rows = {batch: tuple([tensor.clone() for tensor in stage(*rows[batch])]) for batch in batches}
+        seconds.append(taken)
+        seen.append(rows[1][0])
+    return seconds, curves, seen
 
 
 def _measure_sequence(
@@ -135,16 +129,17 @@ def _measure_sequence(
 
 @contextmanager
 def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[float]:
-    """Have a piece in memory; yields the seconds that it took to get there."""
+    """Have a piece in memory, run in the meantime, and tell it what it takes; yields the seconds that loading took."""
     if piece.weights > budget:
         raise ConfigError(
             f"a piece of {model.spec.name} has {_mb(piece.weights)} of weights and models may take {_mb(budget)} "
             "beside their slots: give more --memory, or build the model with more stages"
         )
-    begun = time.monotonic()
+    before, begun = resident_bytes(), time.monotonic()
     piece.load()
     try:
         yield time.monotonic() - begun
+        piece.found(resident_bytes() - before)
     finally:
         piece.unload()
 

@@ -48,8 +48,11 @@ class Place:
 
     def twin(self) -> "Place":
         """Return the place of the same stage for another thread."""
-        self._twins.append(Place())
-        return self._twins[-1]
+        made = Place()
+        if self._stage is not None:
+            made.fill(twin(self._stage))
+        self._twins.append(made)
+        return made
 
     def fill(self, stage: StageFunction) -> None:
         """Have calls answered by `stage`."""

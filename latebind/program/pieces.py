@@ -11,6 +11,8 @@ from latebind.repository.pages import Brought
 from latebind.repository.tensors import Pages
 
 KIB = 1 << 10
+LARGE_BLOCK = 4 << 20
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 
 class Piece(Protocol):
@@ -23,8 +25,11 @@ class Piece(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes that it was found to take when it was loaded for the first time."""
+        """Bytes that it takes, as far as is known."""
         ...
+
+    def found(self, grown: int) -> None:
+        """Hear by how many bytes the process has grown since before it was loaded, once it has run."""
 
     def load(self) -> Brought:
         """Bring it into memory. Raises whatever goes wrong; then nothing of it stays."""
@@ -50,6 +55,9 @@ class MappedPiece:
             place.fill(stage)
         return brought
 
+    def found(self, grown: int) -> None:
+        """Its pages are all that it takes."""
+
     def unload(self) -> None:
         """Give the pages back."""
         for place, _ in self._stages:
@@ -60,8 +68,7 @@ class MappedPiece:
 class CompiledPiece:
     """Stages that are compiled anew whenever they are loaded, each for its place.
 
-    Their size is by how much the process has grown the first time: later, others are at work. Where the backend
-    `copies`, pages of weights go again as soon as all is compiled.
+    Where the backend `copies`, pages of weights go again as soon as all is compiled.
     """
 
     def __init__(
@@ -70,12 +77,10 @@ class CompiledPiece:
         self._pages = pages
         self._makings = makings
         self._copies = copies
-        self.weights = sum(part.size for part in pages)
-        self.size = 0
+        self.weights = self.size = sum(part.size for part in pages)
 
     def load(self) -> Brought:
         """Compile."""
-        before = 0 if self.size else resident_bytes()
         brought = hold_all(self._pages)
         try:
             for place, make in self._makings:
@@ -87,8 +92,11 @@ class CompiledPiece:
         if self._copies:
             let_go_all(self._pages)
         give_back()
-        self.size = self.size or max(self.weights, resident_bytes() - before)
         return brought
+
+    def found(self, grown: int) -> None:
+        """Take that for its size, if nothing else was at work meanwhile; it is no less than the weights."""
+        self.size = max(self.weights, grown)
 
     def unload(self) -> None:
         """Drop what was compiled."""
@@ -112,6 +120,7 @@ def make_piece(
     found = backend_named(backend)
     places = tuple(Place() for _ in makes)
     if found.compiles and makes:
+        set_large_blocks_apart()
         return CompiledPiece(pages, tuple(zip(places, makes, strict=True)), copies=found.copies), places
     return MappedPiece(pages, tuple((place, make()) for place, make in zip(places, makes, strict=True))), places
 
@@ -138,6 +147,18 @@ def give_back() -> None:
     """Have what nobody refers to any more go back to the system."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
+
+
+def set_large_blocks_apart() -> None:
+    """Have the C library take large blocks from the system one by one, for the rest of this process.
+
+    Once some were freed it would cut others of their size from its heap, where some outlived what they were for
+    (two stages of 17 MB each, compiled and dropped a dozen times, left 0 to 50 MB behind, now none). Activations stay
+    in the heap: to have their pages anew for every run would cost more than the run.
+    """
+    library = ctypes.CDLL(None)
+    library.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
+    library.mallopt(M_TRIM_THRESHOLD, 2 * LARGE_BLOCK)
 
 
 def resident_bytes(process: int | str = "self") -> int:

@@ -88,11 +88,12 @@ class MappedTensors(Mapping[str, Tensor]):
     """
 
     def __init__(self, directory: ModelDirectory, name: str, *, cached: bool = True) -> None:
-        self._file = MappedFile(directory, name, cached=cached)
         try:
+            self._file = MappedFile(directory, name, cached=cached)
             self._spans, self._tensors = _views(self._file.memory)
         except (msgspec.MsgspecError, KeyError, ValueError, RuntimeError) as error:
-            raise RepositoryError(f"{self._file.path} is no safetensors file ({error}): build it again") from error
+            path = directory.path / name
+            raise RepositoryError(f"{path} is no safetensors file ({error}): build the model again") from error
         self._file.let_go(())  # the description was read
 
     def __getitem__(self, name: str) -> Tensor:

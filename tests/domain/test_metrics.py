@@ -1,9 +1,13 @@
 """Figures from events and actions."""
 
-from latebind.domain.actions import Outcome, Reply, Run
-from latebind.domain.events import Arrived, StageDone
+from dataclasses import replace
+
+from latebind.domain.actions import Evict, Load, Outcome, Reply, Run
+from latebind.domain.config import ResidencyConfig
+from latebind.domain.events import Arrived, Loaded, LoadFailed, StageDone, Woke
+from latebind.domain.footprint import Footprint
 from latebind.domain.metrics import Histogram, Metrics
-from tests.models import config
+from tests.models import config, served
 
 
 def test_a_histogram_counts_by_upper_bound_and_keeps_what_is_above_the_last() -> None:
@@ -37,3 +41,22 @@ def test_a_refused_request_is_no_longer_pending() -> None:
     assert figures["pending"] == 0
     assert figures["requests"]["refused_full"] == 1
     assert figures["latency_seconds"]["count"] == 0
+
+
+def test_memory_is_counted_from_events_and_actions() -> None:
+    model = replace(served(), footprint=Footprint((10, 20, 30), (0.1, 0.1, 0.1)))
+    metrics = Metrics(replace(config(model), residency=ResidencyConfig(100, "lru")))
+    metrics.observe(Woke(), [Load("net", (0, 1))])
+    metrics.observe(Loaded("net", (0, 1), 0.3, (12, 20), 32, 8), [Load("net", (2,)), Evict("net", (0,))])
+    metrics.observe(LoadFailed("net", (2,)), [])
+    memory = metrics.snapshot()["memory"]
+    assert memory["budget_bytes"] == 100
+    found = memory["models"]["net"]
+    assert (found["resident_bytes"], found["bytes"]) == (20, 62)
+    assert (found["loads"], found["evictions"], found["failures"]) == (2, 1, 1)
+    assert (found["read_bytes"], found["cached_bytes"]) == (32, 8)
+    assert found["load_seconds"]["sum"] == 0.3
+
+
+def test_memory_without_a_bound_is_not_told_of() -> None:
+    assert "memory" not in Metrics(config()).snapshot()

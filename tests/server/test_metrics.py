@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from latebind.server.gateway import AdaptationFigures, Snapshot
+from latebind.server.gateway import AdaptationFigures, MemoryMetrics, Snapshot
 from latebind.server.metrics import prometheus_text
 
 from .conftest import opened, scalar
@@ -52,6 +52,30 @@ def test_every_figure_of_the_snapshot_is_told() -> None:
     assert value(text, "latebind_http_replies_total", status="503") == 1
 
 
+def test_what_lies_in_memory_is_told_where_that_is_limited() -> None:
+    figures: MemoryMetrics = {
+        "resident_bytes": 40,
+        "bytes": 70,
+        "loads": 3,
+        "evictions": 2,
+        "failures": 1,
+        "read_bytes": 100,
+        "cached_bytes": 75,
+        "load_seconds": {"le": [0.01, 0.1], "counts": [1, 1, 0], "sum": 0.07, "count": 2},
+    }
+    limited: Snapshot = {**SNAPSHOT, "memory": {"budget_bytes": 60, "models": {"m": figures}}}
+    text = prometheus_text(limited, versions={"m": "7"}, replies={})
+    assert value(text, "latebind_memory_budget_bytes") == 60
+    assert value(text, "latebind_resident_bytes", **MODEL) == 40
+    assert value(text, "latebind_model_bytes", **MODEL) == 70
+    assert value(text, "latebind_evictions_total", **MODEL) == 2
+    assert value(text, "latebind_load_failures_total", **MODEL) == 1
+    assert value(text, "latebind_load_bytes_total", **MODEL, tier="page-cache") == 75
+    assert value(text, "latebind_load_bytes_total", **MODEL, tier="disk") == 25
+    assert value(text, "latebind_load_seconds_count", **MODEL) == 2
+    assert b"latebind_memory" not in prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
+
+
 def test_what_adaptation_knows_is_told() -> None:
     figures = AdaptationFigures(
         version="000003", sampled=500, retrained=4, refused=1, alarms=2, fidelity=0.98, lower=0.96, upper=0.99
@@ -79,7 +103,7 @@ def test_tritons_names_tell_the_same() -> None:
     text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
     assert value(text, "nv_inference_request_success", **MODEL) == 10
     assert value(text, "nv_inference_request_failure", **MODEL, reason="REJECTED") == 3
-    assert value(text, "nv_inference_request_failure", **MODEL, reason="OTHER") == 3
+    assert value(text, "nv_inference_request_failure", **MODEL, reason="OTHER") == 9
     assert value(text, "nv_inference_exec_count", **MODEL) == 5
     assert value(text, "nv_inference_pending_request_count", **MODEL) == 2
     assert value(text, "nv_inference_queue_duration_us", **MODEL) == 25_000

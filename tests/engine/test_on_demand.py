@@ -1,0 +1,425 @@
+"""Models that come and go piece by piece: what is really in memory, seen from outside, and what they answer."""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from latebind.domain.actions import Evict, Load, Run
+from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
+from latebind.domain.errors import ConfigError, RepositoryError, Unavailable
+from latebind.domain.events import Loaded, LoadFailed
+from latebind.engine.client import EngineClient
+from latebind.engine.crew import open_crew
+from latebind.engine.loader import Loader
+from latebind.engine.on_demand import Opened, measure, open_model
+from latebind.engine.order import EngineOrder
+from latebind.engine.slots import file_bytes
+from latebind.engine.worker import Worker, load_model
+from latebind.learned.lookup import open_lookups
+from latebind.program.backends import Absent
+from latebind.program.build import build_program
+from latebind.program.pieces import resident_bytes
+from latebind.program.program import Program
+from latebind.repository.directory import WEIGHTS
+from latebind.repository.listing import find_models
+from tests.digits import Built
+from tests.engine.resident import mapped_bytes
+from tests.engine.test_crew import EACH, workers_over
+from tests.program.test_backends import usable
+
+WIDTH = 512  # a matrix of a megabyte
+MB = 1_000_000
+
+
+class Tied(nn.Module):
+    """Four wide layers; the last multiplies by the matrix of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, WIDTH) float32` to the same."""
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        first = self.layers[0]
+        assert isinstance(first, nn.Linear)
+        return nn.functional.linear(x, first.weight)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directories `one/1` and `two/1` of the same model, and `openvino/1`, for that backend."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("wide")
+    rows = {"x": torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(0))}
+    for name, backend in (("one", "eager"), ("two", "eager")):
+        build_program(
+            Tied(),
+            rows,
+            directory=root / name / "1",
+            name=name,
+            backends=[backend],
+            min_stage_seconds=0.0,
+            max_overhead=None,
+            max_batch=2,
+        )
+    return root
+
+
+def weights_of(opened: Opened) -> Path:
+    return opened.model.directory.path / WEIGHTS
+
+
+def run(program: Program, rows: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return program.run(rows)[0]
+
+
+def soon() -> float:
+    return time.monotonic() + 30
+
+
+def test_pages_of_a_stage_are_there_while_it_is_loaded_and_gone_after(wide: Path) -> None:
+    opened = open_model(wide / "one" / "1", EngineConfig())
+    file, first = weights_of(opened), opened.pieces[0]
+    assert mapped_bytes(os.getpid(), file) == 0
+    brought = first.load()
+    assert brought.cached == brought.size == first.size == mapped_bytes(os.getpid(), file)
+    assert first.size >= WIDTH * WIDTH * 4
+    first.unload()
+    assert mapped_bytes(os.getpid(), file) == 0
+
+
+def test_weights_that_two_stages_read_stay_while_one_of_them_is_there_and_count_in_both(wide: Path) -> None:
+    opened = open_model(wide / "one" / "1", EngineConfig())
+    file, first, last = weights_of(opened), opened.pieces[0], opened.pieces[-1]
+    alone = last.size
+    assert min(first.size, alone) >= WIDTH * WIDTH * 4
+    first.load()
+    last.load()
+    assert mapped_bytes(os.getpid(), file) < first.size + alone
+    first.unload()
+    assert mapped_bytes(os.getpid(), file) == alone
+    last.unload()
+    assert mapped_bytes(os.getpid(), file) == 0
+
+
+def test_answers_are_those_of_a_model_that_is_always_there_bit_for_bit(wide: Path) -> None:
+    rows = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(1))
+    there = load_model(wide / "one" / "1", EngineConfig()).program
+    opened = open_model(wide / "one" / "1", EngineConfig())
+    program = opened.model.program
+    assert isinstance(there, Program)
+    assert isinstance(program, Program)
+    for piece in opened.pieces:
+        piece.load()
+    for batch in (rows, rows[:1]):
+        assert torch.equal(run(program, batch), run(there, batch))
+    for piece in opened.pieces:
+        piece.unload()
+    with pytest.raises(Absent, match="not in memory"):
+        run(program, rows)
+
+
+def test_what_goes_to_the_tier_of_the_disk_is_read_from_there_again(wide: Path) -> None:
+    opened = open_model(wide / "two" / "1", EngineConfig(), cached=False)
+    piece = opened.pieces[0]
+    os.sync()  # pages that are not on the disk yet cannot leave the page cache
+    piece.load()
+    piece.unload()
+    brought = piece.load()
+    assert brought.size >= WIDTH * WIDTH * 4
+    assert brought.cached < 0.1 * brought.size
+    piece.unload()
+
+
+def test_a_file_that_was_cut_short_fails_loudly_and_nothing_of_it_stays(wide: Path, tmp_path: Path) -> None:
+    rows = {"x": torch.randn(2, WIDTH)}
+    build_program(
+        Tied(),
+        rows,
+        directory=tmp_path / "1",
+        name="cut",
+        backends=["eager"],
+        min_stage_seconds=0.0,
+        max_overhead=None,
+        max_batch=2,
+    )
+    opened = open_model(tmp_path / "1", EngineConfig())
+    file, heard = weights_of(opened), SimpleQueue[Loaded | LoadFailed]()
+    loader = Loader({"cut": opened.pieces})
+    loader.start(heard.put)
+    os.truncate(file, file.stat().st_size // 2)
+    everything = tuple(range(len(opened.pieces)))
+    loader.perform(Load("cut", everything))
+    loader.close()
+    assert heard.get() == LoadFailed("cut", everything)
+    assert mapped_bytes(os.getpid(), file) == 0
+    with pytest.raises(RepositoryError, match="differs from the manifest"):
+        open_model(tmp_path / "1", EngineConfig())
+
+
+def test_a_half_loaded_model_is_let_go_when_one_of_its_pieces_fails(wide: Path) -> None:
+    class Broken:
+        weights = size = 0
+
+        def found(self, grown: int) -> None:
+            pass
+
+        def load(self) -> None:
+            raise OSError("no such disk")
+
+        def unload(self) -> None:
+            raise AssertionError("what never came was let go")
+
+    opened = open_model(wide / "one" / "1", EngineConfig())
+    heard = SimpleQueue[Loaded | LoadFailed]()
+    loader = Loader({"one": (*opened.pieces, Broken())})  # type: ignore[arg-type]
+    loader.start(heard.put)
+    loader.perform(Load("one", (0, 1, len(opened.pieces))))
+    loader.close()
+    assert isinstance(heard.get(), LoadFailed)
+    assert mapped_bytes(os.getpid(), weights_of(opened)) == 0
+
+
+def test_loads_and_evictions_are_performed_in_the_order_in_which_they_were_told(wide: Path) -> None:
+    opened = open_model(wide / "one" / "1", EngineConfig())
+    heard = SimpleQueue[Loaded | LoadFailed]()
+    loader = Loader({"one": opened.pieces})
+    for action in (Load("one", (0,)), Load("one", (1, 2)), Evict("one", (1,)), Load("one", (1,)), Evict("one", (0, 2))):
+        loader.perform(action)
+    loader.start(heard.put)
+    loader.close()
+    found = [heard.get() for _ in range(3)]
+    assert [(type(event), event.pieces) for event in found] == [(Loaded, (0,)), (Loaded, (1, 2)), (Loaded, (1,))]
+    assert mapped_bytes(os.getpid(), weights_of(opened)) == opened.pieces[1].size
+    sizes = [event.sizes for event in found if isinstance(event, Loaded)]
+    assert sizes[1] == (opened.pieces[1].size, opened.pieces[2].size)
+
+
+def test_a_thousand_loads_leave_nothing_behind(wide: Path) -> None:
+    opened = open_model(wide / "one" / "1", EngineConfig())
+
+    def repeat(times: int) -> None:
+        for _ in range(times):
+            for piece in opened.pieces:
+                piece.load()
+            for piece in opened.pieces:
+                piece.unload()
+
+    repeat(10)
+    before = resident_bytes()
+    repeat(1000)
+    assert resident_bytes() - before < 16 * MB
+
+
+def test_a_compiled_stage_gives_its_memory_back(tmp_path: Path) -> None:
+    usable("openvino")
+    width, rows = 2048, torch.randn(2, 2048, generator=torch.Generator().manual_seed(0))
+    module = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).eval()
+    build_program(
+        module,
+        {"input": rows},
+        directory=tmp_path / "1",
+        name="wide",
+        backends=["openvino"],
+        min_stage_seconds=0.0,
+        max_overhead=None,
+        max_batch=2,
+    )
+    opened = open_model(tmp_path / "1", EngineConfig())
+    program = opened.model.program
+    assert isinstance(program, Program)
+    for _ in range(2):  # the first time OpenVINO takes what it needs itself
+        before = resident_bytes()
+        for piece in opened.pieces:
+            piece.load()
+        found = run(program, rows)
+        taken = resident_bytes() - before
+        for piece in opened.pieces:
+            piece.unload()
+        left = resident_bytes() - before
+    torch.testing.assert_close(found, module(rows), rtol=1e-4, atol=1e-4)
+    weights = 2 * width * width * 4
+    measure(opened, 1000 * MB)
+    assert taken >= 0.9 * weights
+    assert left <= 0.05 * taken
+    assert sum(piece.size for piece in opened.pieces) >= weights
+
+
+def test_a_stage_that_cannot_be_compiled_leaves_its_place_empty_and_its_pages_free(wide: Path) -> None:
+    usable("openvino")
+    opened = open_model(wide / "one" / "1", EngineConfig(backend="openvino"))
+    program, piece = opened.model.program, opened.pieces[0]
+    assert isinstance(program, Program)
+    file = weights_of(opened)
+    size, stamp = file.stat().st_size, file.stat().st_mtime_ns
+    os.truncate(file, size + 1)
+    try:
+        with pytest.raises(RepositoryError, match="altered"):
+            piece.load()
+    finally:
+        os.truncate(file, size)
+        os.utime(file, ns=(stamp, stamp))
+    with pytest.raises(Absent):
+        program.stages[0](torch.zeros(1, WIDTH))
+    assert mapped_bytes(os.getpid(), file) == 0
+
+
+def test_twins_have_a_stage_as_long_as_it_is_loaded(wide: Path) -> None:
+    usable("openvino")
+    for backend in ("eager", "openvino"):
+        opened = open_model(wide / "one" / "1", EngineConfig(backend=backend))
+        twin = opened.model.twin().program
+        assert isinstance(twin, Program)
+        opened.pieces[0].load()
+        twin.stages[0](torch.zeros(1, WIDTH))
+        opened.pieces[0].unload()
+        with pytest.raises(Absent):
+            twin.stages[0](torch.zeros(1, WIDTH))
+
+
+def test_learned_caches_come_and_go_like_stages(built: Built) -> None:
+    lookups, pieces = open_lookups(built.directory, backend="eager")
+    (stage, lookup), *_ = lookups.items()
+    assert not lookup.there
+    pieces[stage].load()
+    assert lookup.there
+    assert lookup.twin().there
+    pieces[stage].unload()
+    assert not lookup.there
+
+
+def test_a_worker_goes_on_without_a_learned_cache_that_is_not_there_and_asks_one_that_has_come(built: Built) -> None:
+    opened = open_model(built.directory.path, EngineConfig())
+    spec, stage = opened.model.spec, opened.behind[0]
+    (worker,), rows = workers_over([opened.model])
+    everyone = tuple(range(EACH))
+    rows.inputs[0][:] = built.unseen[:EACH].numpy()
+    found = []
+    with torch.inference_mode():
+        for piece in opened.pieces[: spec.stages]:
+            piece.load()
+        found.append(exits(worker, spec.name, stage, everyone))
+        opened.pieces[spec.stages].load()
+        found.append(exits(worker, spec.name, stage, everyone))
+        opened.pieces[spec.stages].unload()
+        found.append(exits(worker, spec.name, stage, everyone))
+    assert found[0] == found[2] == ()
+    assert found[1] != ()
+
+
+def exits(worker: Worker, model: str, stage: int, requests: tuple[int, ...]) -> tuple[int, ...]:
+    """Return who leaves behind a stage, with all stages up to it run."""
+    return [worker.run(Run(0, model, number, requests, requests)).exited for number in range(stage + 1)][-1]
+
+
+def test_a_model_is_measured_piece_by_piece_and_let_go(built: Built) -> None:
+    opened = open_model(built.directory.path, EngineConfig())
+    model = measure(opened, 100 * MB)
+    assert model.footprint.sizes == tuple(piece.size for piece in opened.pieces)
+    assert model.footprint.stages == model.spec.stages
+    assert model.footprint.behind == model.spec.lookups
+    assert all(seconds > 0.0 for seconds in model.footprint.seconds)
+    assert all(gain >= 0.0 for gain in model.footprint.gains)
+    assert mapped_bytes(os.getpid(), weights_of(opened)) == 0
+    assert not any(lookup.there for lookup in opened.model.lookups.values())
+
+
+def test_a_profile_of_another_machine_is_taken_anew_one_piece_at_a_time(wide: Path) -> None:
+    opened = open_model(wide / "one" / "1", EngineConfig())
+    program = opened.model.program
+    assert isinstance(program, Program)
+    elsewhere = replace(opened, model=replace(opened.model, program=replace(program, costs_fit=False)))
+    model = measure(elsewhere, max(piece.size for piece in opened.pieces))
+    assert [curve.batches for curve in model.costs.stages] == [(1, 2)] * model.spec.stages
+    assert all(curve.seconds[0] > 0.0 for curve in model.costs.stages)
+
+
+def test_sequences_have_two_pieces_what_reads_and_the_step(models: Path) -> None:
+    (path,) = find_models(models, ["backwards"])
+    opened = open_model(path, EngineConfig())
+    model = measure(opened, 100 * MB)
+    assert model.footprint.stages == model.spec.stages == len(opened.pieces) == 2
+    assert mapped_bytes(os.getpid(), weights_of(opened)) == 0
+
+
+def test_slots_count_and_a_budget_that_leaves_nothing_is_refused(wide: Path) -> None:
+    path = wide / "one" / "1"
+    slots = file_bytes([open_model(path, EngineConfig()).model.spec], EngineConfig().slots)
+    with pytest.raises(ConfigError, match="fewer --slots"):
+        open_crew([path], EngineConfig(), ResidencyConfig(slots, "lru"))
+    with pytest.raises(ConfigError, match="more --memory"):
+        open_crew([path], EngineConfig(), ResidencyConfig(slots + MB, "lru"))
+    _, pieces, budget = open_crew([path], EngineConfig(), ResidencyConfig(slots + 50 * MB, "lru"))
+    assert budget == 50 * MB
+    assert list(pieces) == ["one"]
+
+
+def order_of(paths: Sequence[Path], budget: int) -> EngineOrder:
+    return EngineOrder(
+        tuple(map(str, paths)),
+        EngineConfig(slots=8),
+        PolicyConfig(shed=False),
+        residency=ResidencyConfig(budget, "lru", back_off=60.0),
+    )
+
+
+def test_models_take_turns_in_memory_that_holds_one_and_answer_as_always(wide: Path) -> None:
+    paths = [wide / name / "1" for name in ("one", "two")]
+    whole = sum(piece.size for piece in open_model(paths[0], EngineConfig()).pieces)
+    rows = np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32)
+
+    async def asked(budget: int) -> list[bytes]:
+        client, found = await EngineClient.start(order_of(paths, budget)), []
+        try:
+            for name in ("one", "two", "one", "one"):
+                answer = await client.infer(name, {"x": rows}, deadline=soon())
+                found.append(next(iter(answer.outputs.values())).tobytes())
+                lies = [mapped_bytes(client.process_id, path / WEIGHTS) for path in paths]
+                assert sum(lies) <= budget
+                assert budget == 0 or (lies[0] > 0) == (name == "one")
+            if budget:
+                memory = (await client.metrics()).get("memory")
+                assert memory is not None
+                assert [memory["models"][name]["evictions"] for name in ("one", "two")] == [1, 1]
+        finally:
+            await client.close()
+        return found
+
+    async def test() -> None:
+        assert await asked(int(1.2 * whole)) == await asked(0)
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_client_hears_that_a_model_could_not_be_loaded(tmp_path: Path) -> None:
+    build_program(Tied(), {"x": torch.randn(2, WIDTH)}, directory=tmp_path / "1", name="cut", backends=["eager"])
+    rows = np.zeros((1, WIDTH), np.float32)
+
+    async def test() -> None:
+        client = await EngineClient.start(order_of([tmp_path / "1"], 20 * MB))
+        try:
+            os.truncate(tmp_path / "1" / WEIGHTS, 1000)
+            for _ in range(2):
+                with pytest.raises(Unavailable, match="could not be brought into memory"):
+                    await client.infer("cut", {"x": rows}, deadline=soon())
+            memory = (await client.metrics()).get("memory")
+            assert memory is not None
+            assert memory["models"]["cut"]["failures"] == 1
+        finally:
+            await client.close()
+
+    asyncio.run(asyncio.wait_for(test(), 60))

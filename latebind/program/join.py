@@ -4,6 +4,22 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 
+def heavy(points: Sequence[int], sizes: Sequence[int], least: int) -> tuple[int, ...]:
+    """Return the cut points to keep so that every stage has weights of at least `least` bytes, where the model has.
+
+    `points` are n - 1 cuts between n pieces with weights of `sizes` bytes; a stage ends as soon as it has enough, and
+    what is left over at the end goes with the last one.
+    """
+    kept: list[int] = []
+    begun, left = 0, sum(sizes)
+    for point, size in zip(points, sizes, strict=False):
+        begun, left = begun + size, left - size
+        if begun >= least and left >= least:
+            kept.append(point)
+            begun = 0
+    return tuple(kept)
+
+
 def join(points: Sequence[int], seconds: Sequence[float], stages: int) -> tuple[int, ...]:
     """Return the cut points to keep so that there are at most `stages` stages of about the same time.
 

@@ -13,6 +13,7 @@ from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.profile import Profile
+from latebind.program.vocabulary import unlimited
 from latebind.repository.directory import (
     GRAPH,
     MODEL,
@@ -21,7 +22,7 @@ from latebind.repository.directory import (
     ModelDirectory,
     json_bytes,
 )
-from latebind.repository.tensors import tensor_bytes
+from latebind.repository.tensors import tensor_file
 
 FORMAT = 1
 
@@ -68,7 +69,7 @@ def write_program(
     files = {
         MODEL: json_bytes(model),
         GRAPH: graph_to_json(graph),
-        WEIGHTS: tensor_bytes(weights),
+        WEIGHTS: tensor_file(weights),
         PROFILE: json_bytes(profile),
     }
     return ModelDirectory.create(path, files)
@@ -115,7 +116,7 @@ def read_profile(directory: ModelDirectory) -> Profile:
 def read_graph(directory: ModelDirectory, model: StoredModel) -> Graph:
     """Return the whole graph; raises `RepositoryError` if it and `model.json` do not describe the same tensors."""
     graph = graph_from_json(directory.read(GRAPH))
-    if graph.inputs != model.inputs or graph.output_specs() != model.outputs:
+    if graph.inputs != unlimited(model.inputs) or graph.output_specs() != model.outputs:
         raise RepositoryError(f"{directory.path}: {GRAPH} and {MODEL} name different tensors: build the model again")
     return graph
 

@@ -1,13 +1,14 @@
 """Tensors in a model directory: safetensors files, which hold numbers and nothing else. Apart, for it needs torch."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load, save, save_file
 from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
-from latebind.repository.directory import ModelDirectory
+from latebind.repository.directory import ModelDirectory, Writer
 
 
 def read_tensors(directory: ModelDirectory, name: str) -> dict[str, Tensor]:
@@ -21,3 +22,12 @@ def read_tensors(directory: ModelDirectory, name: str) -> dict[str, Tensor]:
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """Return the tensors as a safetensors file."""
     return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
+
+
+def tensor_file(tensors: Mapping[str, Tensor]) -> Writer:
+    """Return what writes the tensors as a safetensors file from where they lie, without another copy in memory."""
+
+    def write(path: Path) -> None:
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+
+    return write

@@ -11,7 +11,7 @@ from latebind.program.load import compile_graph
 from latebind.program.profile import Profile
 from latebind.program.stored import StoredModel, read_model, read_profile
 from latebind.repository.directory import MODEL, PROFILE, SEQUENCE, WEIGHTS, ModelDirectory, json_bytes
-from latebind.repository.tensors import read_tensors, tensor_bytes
+from latebind.repository.tensors import read_tensors, tensor_file
 from latebind.sequence.export import LENGTH, LOGITS, TOKENS, ExportedSequence
 from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram, step_sizes
 from latebind.sequence.state import POSITION, TOKEN, Change, Part
@@ -43,7 +43,7 @@ def write_sequence(
         MODEL: json_bytes(model),
         SEQUENCE: json_bytes(stored),
         step_file(): graph_to_json(exported.step),
-        WEIGHTS: tensor_bytes(exported.weights),
+        WEIGHTS: tensor_file(exported.weights),
         PROFILE: json_bytes(profile),
         **{encoder_file(length): graph_to_json(graph) for length, graph in exported.encoders.items()},
     }

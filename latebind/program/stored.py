@@ -20,6 +20,7 @@ from latebind.repository.directory import (
     PROFILE,
     WEIGHTS,
     ModelDirectory,
+    Writer,
     json_bytes,
 )
 from latebind.repository.tensors import tensor_file
@@ -66,7 +67,7 @@ def write_program(
     path: Path, model: StoredModel, graph: Graph, weights: Mapping[str, Tensor], profile: Profile
 ) -> ModelDirectory:
     """Write all files of a model in one rename."""
-    files = {
+    files: dict[str, bytes | Writer] = {
         MODEL: json_bytes(model),
         GRAPH: graph_to_json(graph),
         WEIGHTS: tensor_file(weights),

@@ -18,7 +18,7 @@ from latebind.program.measure import interleaved_seconds, median_seconds, run_ch
 from latebind.program.verify import relative_error
 
 RUNS, FEWEST_RUNS = 41, 7  # of each side when two are compared
-COMPARED_SECONDS = 2.0  # how long a side may run for that, beyond the fewest
+COMPARED_SECONDS = 1.0  # how long a side may run for that, beyond the fewest
 PROBE_STAGES = 8  # of the chain on which the cost of a cut is measured
 
 

@@ -29,5 +29,6 @@ def tensor_file(tensors: Mapping[str, Tensor]) -> Writer:
 
     def write(path: Path) -> None:
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+        path.chmod(0o644)  # like all files of a model; it is made for its owner alone
 
     return write

@@ -10,7 +10,7 @@ from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.load import compile_graph
 from latebind.program.profile import Profile
 from latebind.program.stored import StoredModel, read_model, read_profile
-from latebind.repository.directory import MODEL, PROFILE, SEQUENCE, WEIGHTS, ModelDirectory, json_bytes
+from latebind.repository.directory import MODEL, PROFILE, SEQUENCE, WEIGHTS, ModelDirectory, Writer, json_bytes
 from latebind.repository.tensors import read_tensors, tensor_file
 from latebind.sequence.export import LENGTH, LOGITS, TOKENS, ExportedSequence
 from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram, step_sizes
@@ -39,7 +39,7 @@ def write_sequence(
 ) -> ModelDirectory:
     """Write all files of a sequence model in one rename."""
     stored = StoredSequence(FORMAT, marks, tuple(exported.encoders), exported.parts)
-    files = {
+    files: dict[str, bytes | Writer] = {
         MODEL: json_bytes(model),
         SEQUENCE: json_bytes(stored),
         step_file(): graph_to_json(exported.step),

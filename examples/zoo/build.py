@@ -3,8 +3,8 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from safetensors import safe_open
@@ -14,7 +14,7 @@ from examples.zoo.size import BENCH_SHARE, SIZES, Size
 from latebind.cli.console import console, progress, show
 from latebind.domain.errors import ConfigError
 from latebind.program.backends import BACKENDS
-from latebind.program.build import build_program
+from latebind.program.build import Progress, build_program
 from latebind.program.stored import read_model, read_profile, read_stages
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.listing import Repository
@@ -37,91 +37,80 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--max-batch", type=int, default=MAX_BATCH, help="the largest batch to profile and run")
     parser.add_argument("--seed", type=int, default=0, help="of the weights")
     given = parser.parse_args(arguments)
-    size = SIZES[given.size] if given.scale is None else replace(SIZES[given.size], share=given.scale)
     names = tuple(given.only or NETWORKS)
-    keep_to_one_kind(given.out, size, given.seed)
+    size = SIZES[given.size] if given.scale is None else replace(SIZES[given.size], share=given.scale)
+    zoo = Zoo(given.out, size, backend=given.backend, max_batch=given.max_batch, seed=given.seed)
+    try:
+        zoo.keep_to_one_kind()
+    except ConfigError as error:
+        parser.error(str(error))
     with progress("building the zoo") as tell:
-        build_missing(
-            given.out, names, size, backend=given.backend, max_batch=given.max_batch, seed=given.seed, tell=tell
-        )
-    show(f"{given.out}, one row at a time on one thread", [described(given.out, name) for name in names])
+        zoo.build_missing(names, tell)
+    show(f"{given.out}, one row at a time on one thread", [described(zoo.path_of(name)) for name in names])
     console.print(f"serve them with: latebind serve {given.out}")
 
 
-def keep_to_one_kind(folder: Path, size: Size, seed: int) -> None:
-    """Note what the models of a folder are made with; raises `ConfigError` where others are there already."""
-    about = asdict(size) | {"seed": seed}
-    note = folder / ABOUT
-    if note.exists() and json.loads(note.read_text()) != about:
-        raise ConfigError(f"{folder} has networks of another size or seed ({note}): name another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(about) + "\n")
+@dataclass(frozen=True, slots=True)
+class Zoo:
+    """A folder of networks of one size, and how they are built."""
 
+    folder: Path
+    size: Size
+    backend: str = "eager"
+    max_batch: int = MAX_BATCH
+    seed: int = 0
 
-def build_missing(
-    folder: Path,
-    names: Sequence[str],
-    size: Size,
-    *,
-    backend: str,
-    max_batch: int,
-    seed: int,
-    tell: Callable[[str, float], None],
-) -> None:
-    """Build each network that is not in the folder, one after another, so that one is in memory at a time."""
-    missing = [name for name in names if not (path_of(folder, name) / MANIFEST).is_file()]
-    whole = sum(NETWORKS[name].published_bytes for name in missing)
-    done = 0.0
-    for name in missing:
-        part = NETWORKS[name].published_bytes / whole
-        build_one(
-            folder,
-            name,
-            size,
-            backend=backend,
-            max_batch=max_batch,
-            seed=seed,
-            tell=lambda step, share, name=name, done=done, part=part: tell(f"{name}, {step}", done + share * part),  # type: ignore[misc]
+    def keep_to_one_kind(self) -> None:
+        """Note what the networks of the folder are made with; raises `ConfigError` where others are there already."""
+        about = asdict(self.size) | {"seed": self.seed}
+        note = self.folder / ABOUT
+        if note.exists() and json.loads(note.read_text()) != about:
+            raise ConfigError(f"{self.folder} has networks of another size or seed ({note}): name another folder")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps(about) + "\n")
+
+    def build_missing(self, names: Sequence[str], tell: Progress) -> None:
+        """Build each network that is not in the folder, one after another, so that one is in memory at a time."""
+        missing = [name for name in names if not (self.path_of(name) / MANIFEST).is_file()]
+        whole = sum(NETWORKS[name].published_bytes for name in missing)
+        done = 0.0
+        for name in missing:
+            part = NETWORKS[name].published_bytes / whole
+            self.build(name, _telling_part(tell, name, done, part))
+            done += part
+
+    def build(self, name: str, tell: Progress) -> None:
+        """Make a network and build it, cut at every block."""
+        tell("drawing weights", 0.0)
+        module = make(name, self.size, seed=self.seed)
+        build_program(
+            module,
+            examples(name, module, self.size, seed=self.seed),
+            directory=self.path_of(name),
+            name=name,
+            backends=[self.backend],
+            min_stage_seconds=0.0,
+            min_stage_bytes=stage_bytes(name, module),
+            max_overhead=None,
+            max_batch=self.max_batch,
+            progress=tell,
         )
-        done += part
+
+    def path_of(self, name: str) -> Path:
+        """Return where a network's model directory is."""
+        return Repository(self.folder).path_for(name, "1")
 
 
-def build_one(
-    folder: Path,
-    name: str,
-    size: Size,
-    *,
-    backend: str,
-    max_batch: int,
-    seed: int,
-    tell: Callable[[str, float], None],
-) -> None:
-    """Make a network and build it, cut at every block."""
-    tell("drawing weights", 0.0)
-    module = make(name, size, seed=seed)
-    build_program(
-        module,
-        examples(name, module, size, seed=seed),
-        directory=path_of(folder, name),
-        name=name,
-        backends=[backend],
-        min_stage_seconds=0.0,
-        min_stage_bytes=stage_bytes(name, module),
-        max_overhead=None,
-        max_batch=max_batch,
-        progress=tell,
-    )
-
-
-def described(folder: Path, name: str) -> dict[str, object]:
-    """Return the line of a model in the table."""
-    directory = ModelDirectory.open(path_of(folder, name))
+def described(path: Path) -> dict[str, object]:
+    """Return the line of a network in the table."""
+    directory = ModelDirectory.open(path)
+    model = read_model(directory)
     sizes = stage_sizes(directory)
     seconds = sum(curve.at(1) for curve in read_profile(directory).stages)
     return {
-        "model": name,
+        "model": model.name,
         "MB": round(directory.files[WEIGHTS].bytes / 1e6, 1),
-        "published": round(NETWORKS[name].published_bytes / 1e6),
+        "published": round(NETWORKS[model.name].published_bytes / 1e6),
         "stages": len(sizes),
         "largest stage, MB": round(max(sizes) / 1e6, 1),
         "ms": round(seconds * 1e3, 1),
@@ -135,9 +124,8 @@ def stage_sizes(directory: ModelDirectory) -> list[int]:
         return [sum(weights.get_tensor(name).nbytes for name in stage.weights()) for stage in stages]
 
 
-def path_of(folder: Path, name: str) -> Path:
-    """Return where a network's model directory is."""
-    return Repository(folder).path_for(name, "1")
+def _telling_part(tell: Progress, name: str, done: float, part: float) -> Progress:
+    return lambda step, share: tell(f"{name}, {step}", done + share * part)
 
 
 if __name__ == "__main__":

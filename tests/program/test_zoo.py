@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from examples.zoo.build import build_missing, described, keep_to_one_kind, path_of
+from examples.zoo.build import Zoo, described
 from examples.zoo.networks import NETWORKS, examples, make, stage_bytes
 from examples.zoo.size import TINY
 from latebind.domain.errors import ConfigError
@@ -20,6 +20,8 @@ from latebind.program.load import load_program
 from latebind.program.rebuild import run_eagerly
 from latebind.program.verify import relative_error
 from latebind.repository.directory import WEIGHTS, ModelDirectory
+
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
@@ -107,38 +109,40 @@ def test_the_same_seed_draws_the_same_weights_and_leaves_others_draws_alone() ->
     assert not torch.equal(first(*rows), other(*rows))
 
 
-def build(folder: Path, *names: str) -> list[str]:
+def build(zoo: Zoo, *names: str) -> list[str]:
     told: list[str] = []
-    build_missing(
-        folder, names, TINY, backend="eager", max_batch=2, seed=0, tell=lambda step, _share: told.append(step)
-    )
+    zoo.build_missing(names, lambda step, _share: told.append(step))
     return told
 
 
 @pytest.mark.parametrize("name", ["ssd", "t5"])
 def test_it_is_built_and_runs_as_a_program(tmp_path: Path, name: str) -> None:
-    build(tmp_path, name)
-    program = load_program(ModelDirectory.open(path_of(tmp_path, name)))
+    zoo = Zoo(tmp_path, TINY, max_batch=2)
+    build(zoo, name)
+    program = load_program(ModelDirectory.open(zoo.path_of(name)))
     module = make(name, TINY)
     rows = examples(name, module, TINY, seed=1)
     assert relative_error(program.run(*rows.values()), run_module(module, rows)) <= 1e-5
-    row = described(tmp_path, name)
-    assert row["stages"] == program.spec.stages == len(program.stages)
-    assert row["MB"] == round((path_of(tmp_path, name) / WEIGHTS).stat().st_size / 1e6, 1)
     assert program.spec.inputs[0].limit == (3213 if name == "t5" else None)
+    row = described(zoo.path_of(name))
+    assert row["stages"] == program.spec.stages == len(program.stages)
+    assert row["MB"] == round((zoo.path_of(name) / WEIGHTS).stat().st_size / 1e6, 1)
 
 
 def test_a_zoo_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
-    build(tmp_path, "bert")
-    built = (path_of(tmp_path, "bert") / WEIGHTS).stat().st_mtime_ns
-    told = build(tmp_path, "bert", "resnet50")
+    zoo = Zoo(tmp_path, TINY, max_batch=1)
+    build(zoo, "bert")
+    built = (zoo.path_of("bert") / WEIGHTS).stat().st_mtime_ns
+    zoo.path_of("resnet50").mkdir(parents=True)  # what is left of a build that was broken off
+    told = build(zoo, "bert", "resnet50")
+    assert told
     assert all(step.startswith("resnet50") for step in told)
-    assert (path_of(tmp_path, "bert") / WEIGHTS).stat().st_mtime_ns == built
+    assert (zoo.path_of("bert") / WEIGHTS).stat().st_mtime_ns == built
 
 
 def test_networks_of_two_sizes_do_not_share_a_folder(tmp_path: Path) -> None:
-    keep_to_one_kind(tmp_path, TINY, 0)
-    keep_to_one_kind(tmp_path, TINY, 0)
+    Zoo(tmp_path, TINY).keep_to_one_kind()
+    Zoo(tmp_path, TINY, max_batch=1).keep_to_one_kind()
     with pytest.raises(ConfigError, match="name another folder"):
-        keep_to_one_kind(tmp_path, TINY, 1)
+        Zoo(tmp_path, TINY, seed=1).keep_to_one_kind()
     assert json.loads((tmp_path / "zoo.json").read_text())["seed"] == 0

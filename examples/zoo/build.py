@@ -1,6 +1,7 @@
 """Builds the seven networks to serve: `python -m examples.zoo.build --out DIR`; goes on where it was broken off."""
 
 import argparse
+import gc
 import json
 import sys
 from collections.abc import Sequence
@@ -77,6 +78,7 @@ class Zoo:
         for name in missing:
             part = NETWORKS[name].published_bytes / whole
             self.build(name, _telling_part(tell, name, done, part))
+            gc.collect()  # exporting leaves cycles that hold the weights
             done += part
 
     def build(self, name: str, tell: Progress) -> None:

@@ -70,14 +70,14 @@ class Late:
         return self._set(view, need, wanted, now) if self.whole else self._pieces(view, need, now)
 
     def _set(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
-        """Choose among the least important whole models of twice the bytes at least, or all."""
+        """Choose among the least important whole models, `SOME` of them or as many as are enough."""
         some: list[Held] = []
         size = 0
         for model in self._queue.ascending(view.evictable, now):
             if may_go_whole(model, view, wanted) and model.bytes:
                 some.append(model)
                 size += model.bytes
-                if len(some) >= SOME and size >= 2 * need:
+                if len(some) >= SOME and size >= need:
                     break
         items = [Item(model.footprint.penalty / self._until(model, now), model.bytes) for model in some]
         return [Victim(some[place].name, some[place].may_go()) for place in least_set(items, need)]

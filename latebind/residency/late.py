@@ -20,8 +20,8 @@ from latebind.residency.importance import ImportanceQueue, utility
 from latebind.residency.rates import FadingGaps, MovingGaps
 from latebind.residency.whole import SOME, Item, least_set, may_go_whole
 
-ALPHA = 0.1  # weight of the newest gap of a model; .05 and .2 are within half a percent
-LAST = 0.03  # probability that a request is the last one of its model; .01 and .1 are 1 % worse in places
+ALPHA = 0.1  # weight of the newest gap of a model; .05 and .2 are within 1 %
+LAST = 0.03  # probability that a request is the last one of its model; .1 loses 1 % with few models, .01 .5 % with many
 ALPHA_OF_ALL = 0.02  # weight of the newest gap between any requests
 AT_ONCE = 2  # models whose lots are looked at together
 
@@ -70,14 +70,14 @@ class Late:
         return self._set(view, need, wanted, now) if self.whole else self._pieces(view, need, now)
 
     def _set(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
-        """Choose among the least important whole models of twice the bytes at least, or all."""
+        """Choose among the least important whole models, `SOME` of them or as many as are enough."""
         some: list[Held] = []
         size = 0
         for model in self._queue.ascending(view.evictable, now):
             if may_go_whole(model, view, wanted) and model.bytes:
                 some.append(model)
                 size += model.bytes
-                if len(some) >= SOME and size >= 2 * need:
+                if len(some) >= SOME and size >= need:
                     break
         items = [Item(model.footprint.penalty / self._until(model, now), model.bytes) for model in some]
         return [Victim(some[place].name, some[place].may_go()) for place in least_set(items, need)]

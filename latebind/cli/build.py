@@ -71,6 +71,10 @@ def build(
     min_stage_ms: Annotated[
         float, typer.Option(help="What a stage is worth at least; 0 cuts everywhere.")
     ] = DEFAULT_MS,
+    min_stage_mb: Annotated[
+        float,
+        typer.Option(help="Megabytes of weights that a stage has at least; with --min-stage-ms 0 they alone decide."),
+    ] = 0.0,
     overhead: Annotated[
         float, typer.Option(help="Share of the uncut model's time that cutting may cost; 0 sets no limit.")
     ] = MAX_OVERHEAD,
@@ -141,6 +145,7 @@ def build(
                 backends=backend,
                 tolerance=tolerance,
                 min_stage_seconds=min_stage_ms / 1e3,
+                min_stage_bytes=int(min_stage_mb * 1e6),
                 max_overhead=overhead or None,
                 max_batch=max_batch,
                 threads=threads,

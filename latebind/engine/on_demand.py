@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -83,29 +84,34 @@ def measure(opened: Opened, budget: int) -> LoadedModel:
 
 def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel:
     model = opened.model
-    most = program.spec.max_batch
-    batches = tuple(sorted({1, most})) if program.costs_fit else profiled_batches(most)
-    made = made_up_inputs(program.spec.inputs, max(batches))
-    rows: Rows = {batch: with_batch(made, batch) for batch in batches}
-    seconds, curves, seen = list[float](), list[Curve](), list[Tensor]()
-    for number, (piece, graph) in enumerate(zip(opened.pieces, opened.graphs, strict=False)):
+    seconds, curves, seen = _measure_stages(opened, program, budget)
+    for stage, piece in zip(opened.behind, opened.pieces[len(seen) :], strict=True):
         with _loaded(piece, model, budget) as taken:
-            stage = program.stages[number]
-            try_stage(model.directory, number, graph, stage, rows[1])
-            if not program.costs_fit:
-                times = [median_seconds(lambda x=rows[batch], s=stage: s(*x)) for batch in batches]  # type: ignore[misc]
-                curves.append(Curve(batches, tuple(times)))
-            rows = {batch: tuple(tensor.clone() for tensor in stage(*rows[batch])) for batch in batches}
-        seconds.append(taken)
-        seen.append(rows[1][0])
-    for stage_before, piece in zip(opened.behind, opened.pieces[len(seen) :], strict=True):
-        with _loaded(piece, model, budget) as taken:
-            _try_lookup(model, stage_before, seen[stage_before])
+            _try_lookup(model, stage, seen[stage])
         seconds.append(taken)
     costs = replace(model.costs, stages=tuple(curves)) if curves else model.costs
     gains = tuple(_gain(costs, stage) for stage in opened.behind)
     footprint = Footprint(tuple(piece.size for piece in opened.pieces), tuple(seconds), opened.behind, gains)
     return replace(model, costs=costs, footprint=footprint)
+
+
+def _measure_stages(opened: Opened, program: Program, budget: int) -> tuple[list[float], list[Curve], list[Tensor]]:
+    """Return how long each stage took to load, its curve where the profile is of no use, and what it put out."""
+    most = program.spec.max_batch
+    batches = tuple(sorted({1, most})) if program.costs_fit else profiled_batches(most)
+    made = made_up_inputs(program.spec.inputs, most)
+    rows: Rows = {batch: with_batch(made, batch) for batch in batches}
+    seconds, curves, seen = list[float](), list[Curve](), list[Tensor]()
+    for number, (graph, stage) in enumerate(zip(opened.graphs, program.stages, strict=True)):
+        with _loaded(opened.pieces[number], opened.model, budget) as taken:
+            try_stage(opened.model.directory, number, graph, stage, rows[1])
+            if not program.costs_fit:
+                times = [median_seconds(partial(stage, *rows[batch])) for batch in batches]
+                curves.append(Curve(batches, tuple(times)))
+            rows = {batch: tuple([tensor.clone() for tensor in stage(*rows[batch])]) for batch in batches}
+        seconds.append(taken)
+        seen.append(rows[1][0])
+    return seconds, curves, seen
 
 
 def _measure_sequence(

@@ -14,6 +14,7 @@ from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.inductor_stage import compile_with_inductor
 from latebind.program.openvino_stage import OpenVinoStage, compile_with_openvino
+from latebind.program.operators import resolve
 from latebind.program.rebuild import apart, rebuild
 
 # `stage(*inputs) -> outputs`: the first stage takes all inputs of the model, the last gives all its outputs, between
@@ -182,7 +183,7 @@ class OpenVino:
 
     def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: Use) -> StageFunction:
         """Convert the graph in memory and compile it; weights are converted and copied."""
-        module = rebuild(graph, weights)
+        module = rebuild(graph, weights, operator=resolve)  # which knows views and no reshapes
         return compile_with_openvino(
             graph, module, threads=use.threads, precision=self.precision, sizes=use.sizes, streams=use.streams
         )

@@ -19,6 +19,7 @@ from latebind.program.profile import Profile, this_hardware
 from latebind.program.stored import FORMAT, StoredModel, write_program
 from latebind.program.tuning import Candidate, Chain, Tuner
 from latebind.program.verify import DEFAULT_TOLERANCE, chain_error
+from latebind.program.vocabulary import limited
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.manifest import NAME
 
@@ -69,6 +70,7 @@ def build_program(
     backends: Sequence[str] | None = None,
     tolerance: float | None = None,
     min_stage_seconds: float = MIN_STAGE_SECONDS,
+    min_stage_bytes: int = 0,
     max_overhead: float | None = MAX_OVERHEAD,
     max_batch: int = 16,
     threads: int = 1,
@@ -82,7 +84,8 @@ def build_program(
     tried and the fastest at batch 1 is taken among those whose relative error is at most `tolerance` (1e-5 if None;
     a backend of lower precision is only tried if a tolerance is stated). A stage is worth
     `min_stage_seconds` (0 keeps every cut point), and there are no more stages than let the chain take about
-    1 + `max_overhead` times as long as the uncut model at batch 1 and `max_batch` (None: no such limit).
+    1 + `max_overhead` times as long as the uncut model at batch 1 and `max_batch` (None: no such limit). A stage has
+    weights of at least `min_stage_bytes`; with `min_stage_seconds` 0 that alone decides, so every build cuts alike.
     Raises `ExportError` for a module that cannot be served, `ConfigError` for settings that make no sense.
     """
     names = check_settings(name, version, max_batch, backends, tolerance)
@@ -94,14 +97,14 @@ def build_program(
     expected = run_module(module, example_inputs)
     tuner = Tuner(exported, rows, expected, tolerance or DEFAULT_TOLERANCE, max_batch, threads)
     candidates = _try_backends(tuner, names, tell)
-    chain, error = _cut(tuner, candidates, min_stage_seconds, max_overhead, tell)
+    chain, error = _cut(tuner, candidates, min_stage_seconds, min_stage_bytes, max_overhead, tell)
     tell("measuring the stages", 0.8)
     profile = _profile(tuner, chain)
     model = StoredModel(
         format=FORMAT,
         name=name,
         version=version,
-        inputs=exported.graph.inputs,
+        inputs=limited(exported.graph, exported.weights),
         outputs=exported.graph.output_specs(),
         cuts=tuple(graph.outputs[0][1] for graph in chain.graphs[:-1]),
         backend=chain.backend,
@@ -151,6 +154,7 @@ def _cut(
     tuner: Tuner,
     candidates: Sequence[Candidate],
     min_stage_seconds: float,
+    min_stage_bytes: int,
     max_overhead: float | None,
     tell: Progress,
 ) -> tuple[Chain, float]:
@@ -160,7 +164,7 @@ def _cut(
         if candidate.refused is not None:
             continue
         tell(f"cutting for {candidate.backend}", 0.6)
-        chain = tuner.cut(candidate, min_stage_seconds, max_overhead)
+        chain = tuner.cut(candidate, min_stage_seconds, max_overhead, min_stage_bytes)
         batches = sorted({1, 2, tuner.max_batch})
         error = chain_error(chain.stages, chain.graphs, tuner.exported.weights, tuner.rows, batches)
         if error <= tuner.tolerance:

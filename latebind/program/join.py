@@ -3,6 +3,24 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
+NEXT_TO_NONE = 0.05  # of what a stage has at least
+
+
+def heavy(points: Sequence[int], sizes: Sequence[int], least: int) -> tuple[int, ...]:
+    """Return the cut points to keep so that every stage has weights of at least `least` bytes, where the model has.
+
+    `points` are n - 1 cuts between n pieces with weights of `sizes` bytes; a stage ends as soon as it has enough, but
+    takes along what has next to none (a norm), and what is left over at the end goes with the last one.
+    """
+    kept: list[int] = []
+    begun, left = 0, sum(sizes)
+    for point, size, following in zip(points, sizes[:-1], sizes[1:], strict=True):
+        begun, left = begun + size, left - size
+        if begun >= least and left >= least and following >= least * NEXT_TO_NONE:
+            kept.append(point)
+            begun = 0
+    return tuple(kept)
+
 
 def join(points: Sequence[int], seconds: Sequence[float], stages: int) -> tuple[int, ...]:
     """Return the cut points to keep so that there are at most `stages` stages of about the same time.

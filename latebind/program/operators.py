@@ -61,6 +61,7 @@ BUILTINS: dict[str, Callable[..., Any]] = {
 }
 
 SYM_SIZE = "aten.sym_size.int"
+VIEW = "aten.view.default"
 
 
 @cache
@@ -79,6 +80,16 @@ def resolve(name: str) -> Callable[..., Any]:
             "build the model again with `latebind build`, or do that computation outside the model"
         )
     return found
+
+
+def called(name: str) -> Callable[..., Any]:
+    """Return what torch is to call for the operator `name`: itself, but for a view a reshape.
+
+    A view is legal for memory that lies as it did at export. A stage is given rows that may lie otherwise, and copies
+    without effect are taken out; a reshape is the same where a view is legal and copies where it is not.
+    """
+    found = resolve(name)
+    return torch.ops.aten.reshape.default if name == VIEW else found
 
 
 def is_allowed(name: str) -> bool:

@@ -1,6 +1,6 @@
 """From graph data and weights to an `fx.GraphModule` that torch and the backends can run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,15 +13,22 @@ from latebind.domain.errors import RepositoryError
 from latebind.program.device import HOST
 from latebind.program.graph import Argument, Constant, Graph, Value, Weight
 from latebind.program.graph_file import torch_constant
-from latebind.program.operators import resolve
+from latebind.program.operators import called
 
 TorchArgument = Any  # an fx node, a torch constant, a number, a list of such
 
 
-def rebuild(graph: Graph, weights: Mapping[str, Tensor], *, device: torch.device = HOST) -> GraphModule:
+def rebuild(
+    graph: Graph,
+    weights: Mapping[str, Tensor],
+    *,
+    device: torch.device = HOST,
+    operator: Callable[[str], TorchArgument] = called,
+) -> GraphModule:
     """Return a module that takes the graph's inputs and gives a tuple of its outputs, all on `device`.
 
-    Names from the graph never reach the code that fx generates: values become v0, v1, ... and weights w0, w1, ...
+    `operator` tells what to call for an operator's name. Names from the graph never reach the code that fx generates:
+    values become v0, v1, ... and weights w0, w1, ...
     Raises `RepositoryError` for a weight that is missing or an operator that is not allowed.
     """
     root = nn.Module()
@@ -48,7 +55,7 @@ def rebuild(graph: Graph, weights: Mapping[str, Tensor], *, device: torch.device
     for position, node in enumerate(graph.nodes):
         args = tuple(torch_argument(argument) for argument in node.args)
         kwargs = {key: torch_argument(argument) for key, argument in node.kwargs}
-        made[node.name] = fx.create_node("call_function", resolve(node.op), args, kwargs, name=f"v{position}")
+        made[node.name] = fx.create_node("call_function", operator(node.op), args, kwargs, name=f"v{position}")
     fx.output(tuple(made[value] for _, value in graph.outputs))
     return GraphModule(root, fx).eval()
 

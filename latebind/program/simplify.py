@@ -10,13 +10,12 @@ from torch import Tensor
 
 from latebind.program.graph import Argument, Constant, Graph, Node, Value, Weight, replace
 from latebind.program.graph_file import torch_constant
-from latebind.program.operators import resolve
+from latebind.program.operators import called
 
 BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
 CONVOLUTION = "aten.convolution.default"
 IDENTITIES = ("aten.alias.default", "aten.detach.default")
 CLONE = "aten.clone.default"
-VIEW = "aten.view.default"
 
 Weights = Mapping[str, Tensor]
 Computed = Any  # a tensor, a tuple of tensors, a torch constant, a number
@@ -32,12 +31,8 @@ def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
 
 
 def drop_identities(graph: Graph) -> Graph:
-    """Take out the nodes that return their first argument as it is.
-
-    A copy is one of them (dropout leaves it behind) unless a view reads it, which may need the copy's memory layout.
-    """
-    viewed = {value for node in graph.nodes if node.op == VIEW for value in node.values()}
-    alias = {node.name: node.args[0] for node in graph.nodes if _is_identity(node, viewed)}
+    """Take out the nodes that return their first argument as it is: also a copy, which dropout leaves behind."""
+    alias = {node.name: node.args[0] for node in graph.nodes if _is_identity(node)}
 
     def original(argument: Argument) -> Argument:
         while isinstance(argument, Value) and argument.name in alias:
@@ -79,7 +74,7 @@ def fold_constants(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Ten
     for node in graph.nodes:
         if node.name not in outputs and all(value in known for value in node.values()):
             kwargs = {key: replace(argument, number) for key, argument in node.kwargs}
-            known[node.name] = resolve(node.op)(*(replace(argument, number) for argument in node.args), **kwargs)
+            known[node.name] = called(node.op)(*(replace(argument, number) for argument in node.args), **kwargs)
         else:
             kept.append(_renamed(node, lambda a: _folded(a, known)))
     stored = {_folded_name(name): value.contiguous() for name, value in known.items() if isinstance(value, Tensor)}
@@ -130,8 +125,8 @@ def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str
     return Graph(graph.inputs, tuple(_renamed(node, shared) for node in graph.nodes), graph.outputs), dict(weights)
 
 
-def _is_identity(node: Node, viewed: set[str]) -> bool:
-    return node.op in IDENTITIES or (node.op == CLONE and not node.kwargs and node.name not in viewed)
+def _is_identity(node: Node) -> bool:
+    return node.op in IDENTITIES or (node.op == CLONE and not node.kwargs)
 
 
 def _foldable(conv: Node, norm: Node) -> bool:

@@ -13,15 +13,17 @@ from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.profile import Profile
+from latebind.program.vocabulary import unlimited
 from latebind.repository.directory import (
     GRAPH,
     MODEL,
     PROFILE,
     WEIGHTS,
     ModelDirectory,
+    Writer,
     json_bytes,
 )
-from latebind.repository.tensors import tensor_bytes
+from latebind.repository.tensors import tensor_file
 
 FORMAT = 1
 
@@ -65,10 +67,10 @@ def write_program(
     path: Path, model: StoredModel, graph: Graph, weights: Mapping[str, Tensor], profile: Profile
 ) -> ModelDirectory:
     """Write all files of a model in one rename."""
-    files = {
+    files: dict[str, bytes | Writer] = {
         MODEL: json_bytes(model),
         GRAPH: graph_to_json(graph),
-        WEIGHTS: tensor_bytes(weights),
+        WEIGHTS: tensor_file(weights),
         PROFILE: json_bytes(profile),
     }
     return ModelDirectory.create(path, files)
@@ -115,7 +117,7 @@ def read_profile(directory: ModelDirectory) -> Profile:
 def read_graph(directory: ModelDirectory, model: StoredModel) -> Graph:
     """Return the whole graph; raises `RepositoryError` if it and `model.json` do not describe the same tensors."""
     graph = graph_from_json(directory.read(GRAPH))
-    if graph.inputs != model.inputs or graph.output_specs() != model.outputs:
+    if graph.inputs != unlimited(model.inputs) or graph.output_specs() != model.outputs:
         raise RepositoryError(f"{directory.path}: {GRAPH} and {MODEL} name different tensors: build the model again")
     return graph
 

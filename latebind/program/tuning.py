@@ -9,14 +9,16 @@ from torch import Tensor
 from latebind.domain.errors import LatebindError
 from latebind.program.backends import BACKENDS, StageFunction
 from latebind.program.cut import cut_points, good_points, split
+from latebind.program.device import settle
 from latebind.program.export import Exported
 from latebind.program.graph import Graph
-from latebind.program.join import join
+from latebind.program.join import heavy, join
 from latebind.program.load import compile_graph, compile_stages
-from latebind.program.measure import interleaved_seconds, median_seconds, run_chain, with_batch
+from latebind.program.measure import interleaved_seconds, median_seconds, run_chain, time_call, with_batch
 from latebind.program.verify import relative_error
 
-RUNS = 41  # of each side when two are compared
+RUNS, FEWEST_RUNS = 41, 7  # of each side when two are compared
+COMPARED_SECONDS = 1.0  # how long a side may run for that, beyond the fewest
 PROBE_STAGES = 8  # of the chain on which the cost of a cut is measured
 
 
@@ -76,21 +78,29 @@ class Tuner:
         """Return the candidates with their times at batch 1, measured in turn; the fastest first, refused ones last."""
         one = with_batch(self.rows, 1)
         calls = {c.backend: _call(c.uncut, one) for c in candidates if c.uncut is not None}
-        times = {name: median(found) for name, found in interleaved_seconds(calls, RUNS).items()}
+        runs = min((_runs(call) for call in calls.values()), default=0)
+        times = {name: median(found) for name, found in interleaved_seconds(calls, runs).items()}
         timed = [Candidate(c.backend, times.get(c.backend, 0.0), c.error, c.refused, c.uncut) for c in candidates]
         return tuple(sorted(timed, key=lambda c: (c.refused is not None, c.seconds)))
 
-    def cut(self, candidate: Candidate, min_stage_seconds: float, max_overhead: float | None) -> Chain:
+    def cut(
+        self, candidate: Candidate, min_stage_seconds: float, max_overhead: float | None, min_stage_bytes: int = 0
+    ) -> Chain:
         """Return the model cut into stages worth `min_stage_seconds` on average on this backend; 0 keeps every cut.
+
+        Each has weights of at least `min_stage_bytes`, which alone decide where `min_stage_seconds` is 0.
 
         `max_overhead` limits how much longer than the uncut model the chain may take (0.04: 4 %) at batch 1
         and at `max_batch`: the cost of one cut is measured on a chain of a few stages, no more cuts are made than fit,
         and one less as long as the chain that results takes longer. None sets no limit.
         """
         points = cut_points(self.exported.graph)
-        if min_stage_seconds <= 0:
+        if min_stage_seconds <= 0 and min_stage_bytes <= 0:
             return self._compile(candidate, points)
         points = good_points(self.exported.graph, points)
+        points = heavy(points, self._piece_bytes(points), min_stage_bytes)
+        if min_stage_seconds <= 0:
+            return self._compile(candidate, points)
         pieces = self._piece_seconds(points)
         stages = max(1, int(candidate.seconds / min_stage_seconds))
         if max_overhead is None or stages == 1 or not points:
@@ -104,6 +114,12 @@ class Tuner:
         while chain.cuts and chain.worst > 1.0 + max_overhead:  # the estimate was too hopeful
             chain = self._compile(candidate, join(points, pieces, len(chain.stages) - 1))
         return chain
+
+    def _piece_bytes(self, points: Sequence[int]) -> tuple[int, ...]:
+        """Return the bytes of weights that each piece between two points reads."""
+        weights = self.exported.weights
+        pieces = split(self.exported.graph, points)
+        return tuple(sum(weights[name].nbytes for name in piece.weights()) for piece in pieces)
 
     def _piece_seconds(self, points: Sequence[int]) -> tuple[float, ...]:
         """Return what each piece between two points takes run eagerly: its share is about the same elsewhere."""
@@ -131,7 +147,7 @@ class Tuner:
 
 def overhead_of(stages: Sequence[StageFunction], uncut: StageFunction, inputs: tuple[Tensor, ...]) -> float:
     """Return the chain's time over the uncut model's: the median ratio of paired, interleaved runs."""
-    seconds = chain_and_uncut(stages, uncut, inputs, RUNS)
+    seconds = chain_and_uncut(stages, uncut, inputs, _runs(_call(uncut, inputs)))
     return median(a / b for a, b in zip(seconds["chain"], seconds["uncut"], strict=True))
 
 
@@ -145,3 +161,9 @@ def chain_and_uncut(
 
 def _call(stage: StageFunction, inputs: tuple[Tensor, ...]) -> Callable[[], object]:
     return lambda: stage(*inputs)
+
+
+def _runs(call: Callable[[], object]) -> int:
+    """Return how many runs to compare: fewer of what takes long."""
+    settle(call())
+    return max(FEWEST_RUNS, min(RUNS, int(COMPARED_SECONDS / time_call(call))))

@@ -4,7 +4,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from latebind.repository.manifest import (
     FileEntry,
     check_file_name,
     entry_of,
+    entry_of_file,
     manifest_bytes,
     read_manifest,
     verify,
@@ -30,6 +31,7 @@ SEQUENCE = "sequence.json"  # of sequence models only, beside graphs of their ow
 CACHES = "caches"
 
 T = TypeVar("T")
+Writer = Callable[[Path], None]  # writes a file that nobody wants to have in memory as bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class ModelDirectory:
         return cls(path, manifest.files)
 
     @classmethod
-    def create(cls, path: Path | str, files: Mapping[str, bytes]) -> "ModelDirectory":
+    def create(cls, path: Path | str, files: Mapping[str, bytes | Writer]) -> "ModelDirectory":
         """Make the directory with these files, or replace a former model there, in one rename."""
         path = Path(path)
         _check_names(path, files)
@@ -123,11 +125,14 @@ def _check_names(path: Path, names: Iterable[str]) -> None:
             raise RepositoryError(f"{path / name} leads out of the model directory through a link: remove the link")
 
 
-def _write(directory: Path, name: str, data: bytes) -> FileEntry:
+def _write(directory: Path, name: str, content: bytes | Writer) -> FileEntry:
     path = directory / name
     path.parent.mkdir(exist_ok=True)
-    write_bytes(path, data)
-    return entry_of(data)
+    if isinstance(content, bytes):
+        write_bytes(path, content)
+        return entry_of(content)
+    _write_beside(path, content, "new")
+    return entry_of_file(path)
 
 
 def write_bytes(path: Path, data: bytes, *, ending: str = "new") -> None:
@@ -135,13 +140,19 @@ def write_bytes(path: Path, data: bytes, *, ending: str = "new") -> None:
 
     Where several processes may write it, each needs an `ending` of its own for what it writes beside it.
     """
+
+    def write(beside: Path) -> None:
+        beside.write_bytes(data)
+
+    _write_beside(path, write, ending)
+
+
+def _write_beside(path: Path, write: Writer, ending: str) -> None:
     beside = path.with_name(f".{path.name}.{ending}")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    write(beside)
+    _sync(beside)
     beside.replace(path)
-    _sync_directory(path.parent)
+    _sync(path.parent)
 
 
 def _swap(staging: Path, path: Path) -> None:
@@ -153,10 +164,10 @@ def _swap(staging: Path, path: Path) -> None:
         path.rename(aside / path.name)
         staging.rename(path)
         shutil.rmtree(aside)
-    _sync_directory(path.parent)
+    _sync(path.parent)
 
 
-def _sync_directory(path: Path) -> None:
+def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

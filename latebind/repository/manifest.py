@@ -66,6 +66,11 @@ def entry_of(data: bytes) -> FileEntry:
     return FileEntry(len(data), hashlib.sha256(data).hexdigest())
 
 
+def entry_of_file(path: Path) -> FileEntry:
+    """Return the manifest entry of a file that has been written."""
+    return FileEntry(path.stat().st_size, _sha256(path))
+
+
 def verify(directory: Path, manifest: Manifest) -> None:
     """Check that each file is there, inside the directory, and unaltered; raises `RepositoryError` naming the file."""
     root = directory.resolve()

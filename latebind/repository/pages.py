@@ -108,7 +108,7 @@ class MappedFile:
             self._holders[run.start : run.stop] += more
 
     def _cached(self, run: range) -> int:
-        """Return how many pages of a run lie in the page cache."""
+        """Return how many pages of a run lie in the page cache; Linux says all to whoever may not write to the file."""
         found: NDArray[np.uint8] = np.zeros(len(run), np.uint8)
         _call("mincore", self._address + run.start * PAGE, len(run) * PAGE, found.ctypes.data)
         return int((found & 1).sum())

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from mmap import mmap
+from pathlib import Path
 
 import msgspec
 import torch
@@ -12,7 +13,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
-from latebind.repository.directory import ModelDirectory
+from latebind.repository.directory import ModelDirectory, Writer
 from latebind.repository.pages import PAGE, Brought, MappedFile, Runs
 
 HEADER = 8  # bytes that say how long the description in front of the numbers is
@@ -42,21 +43,38 @@ def read_tensors(directory: ModelDirectory, name: str) -> dict[str, Tensor]:
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the tensors as a safetensors file in which they begin at multiples of `ALIGNMENT`, where that is possible.
+    """Return the tensors as a safetensors file, laid out as `tensor_file` does."""
+    return b"".join(_laid_out(tensors))
 
-    The format knows no gaps, so tensors of odd sizes come last. Where a file is mapped, matrices that begin elsewhere
-    take a fifth longer to multiply, and sums are rounded otherwise.
+
+def tensor_file(tensors: Mapping[str, Tensor]) -> Writer:
+    """Return what writes the tensors as a safetensors file from where they lie, without another copy in memory.
+
+    They begin at multiples of `ALIGNMENT`, where that is possible. The format knows no gaps, so tensors of odd sizes
+    come last. Where a file is mapped, matrices that begin elsewhere take a fifth longer to multiply, and sums are
+    rounded otherwise.
     """
-    plain = {name: tensor.detach().contiguous().reshape(-1) for name, tensor in tensors.items()}
-    order = sorted(plain, key=lambda name: plain[name].nbytes % ALIGNMENT > 0)
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            file.writelines(_laid_out(tensors))
+
+    return write
+
+
+def _laid_out(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield what the file consists of, in turn."""
+    order = sorted(tensors, key=lambda name: tensors[name].nbytes % ALIGNMENT > 0)
     described, end = {}, 0
     for name in order:
-        first, end = end, end + plain[name].nbytes
-        described[name] = _Described(NAMES[plain[name].dtype], tuple(tensors[name].shape), (first, end))
+        first, end = end, end + tensors[name].nbytes
+        described[name] = _Described(NAMES[tensors[name].dtype], tuple(tensors[name].shape), (first, end))
     header = msgspec.json.encode(described)
     header += b" " * (-(HEADER + len(header)) % ALIGNMENT)
-    numbers = [plain[name].view(torch.uint8).numpy().tobytes() for name in order]
-    return b"".join([len(header).to_bytes(HEADER, "little"), header, *numbers])
+    yield len(header).to_bytes(HEADER, "little")
+    yield header
+    for name in order:
+        yield tensors[name].detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,16 +101,22 @@ class Arc:
         del now
         self._budget = view.budget
         found: list[Victim] = []
-        once, often = list(self._once.whole(view, wanted))[::-1], list(self._often.whole(view, wanted))[::-1]
+        in_once, in_often = self._once.whole(view, wanted), self._often.whole(view, wanted)
+        once, often = next(in_once, None), next(in_often, None)
         left = self._once.bytes
-        while need > 0 and (once or often):
-            beyond = left > self._target or (left == self._target and wanted.name in self._returning)
-            from_once = once and (beyond or not often)
-            model = once.pop() if from_once else often.pop()
-            left -= model.bytes if from_once else 0
-            need -= model.bytes
+        while need > 0 and (model := once if often is None or (once and self._beyond(left, wanted)) else often):
             found.append(Victim(model.name, model.may_go()))
+            need -= model.bytes
+            if model is once:
+                left -= model.bytes
+                once = next(in_once, None)
+            else:
+                often = next(in_often, None)
         return found if need <= 0 else []
+
+    def _beyond(self, once: int, wanted: Held) -> bool:
+        """Return whether T1 has more than it should, or as much where the request says that it should have less."""
+        return once > self._target or (once == self._target and wanted.name in self._returning)
 
     def _bound(self) -> None:
         """Remember no more than the budget for T1 and B1, and twice as much for all (case IV, A and B)."""

@@ -10,8 +10,8 @@ from latebind.residency.ranking import Ranking
 Score = Callable[[Held, float], float]
 
 FEW = 64  # so many models are all scored afresh
-LOWEST = 12  # of more, so many of those that were lowest
-SLICE = 4  # models of the shadow that are scored at a decision
+LOWEST = 4  # of more, so many of those that were lowest
+SLICE = 1  # models of the shadow that are scored at a decision
 
 
 def utility(penalty: float, size: float, gap: float) -> float:

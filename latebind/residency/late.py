@@ -17,8 +17,15 @@ from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
 from latebind.residency.importance import ImportanceQueue, utility
-from latebind.residency.rates import DiscountedGaps, Gaps
+from latebind.residency.rates import FadingGaps, MovingGaps
 from latebind.residency.whole import SOME, Item, least_set, may_go_whole
+
+ALPHA = 0.1  # weight of the newest gap of a model; .05 and .2 are within 1 %
+LAST = 0.03  # probability that a request is the last one of its model; .1 loses 1 % with few models, .01 .5 % with many
+ALPHA_OF_ALL = 0.02  # weight of the newest gap between any requests
+AT_ONCE = 2  # models whose lots are looked at together
+
+Going = tuple[str, int, int]  # a model, its piece that is to go, and the bytes of that
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +36,14 @@ class Lot:
     pieces: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Going:
-    """A piece of `size` bytes that is to go."""
-
-    model: str
-    piece: int
-    size: int
-
-
 class Late:
     """The joint policy: stages and learned caches, or whole models where `stages` is off."""
 
     def __init__(self, config: ResidencyConfig) -> None:
         self.whole = not config.stages
         self._foresight = config.foresight
-        self._gaps: Gaps = DiscountedGaps(1.5 * config.window)
-        self._every: Gaps = DiscountedGaps(config.window)
+        self._gaps = FadingGaps(ALPHA, config.window, LAST)
+        self._every = MovingGaps(ALPHA_OF_ALL, config.window)
         self._queue = ImportanceQueue(self._importance)
         self._lots: dict[str, tuple[Footprint, list[Lot]]] = {}
         self._waiting = 0
@@ -72,12 +70,14 @@ class Late:
         return self._set(view, need, wanted, now) if self.whole else self._pieces(view, need, now)
 
     def _set(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
-        """Choose among the least important whole models of twice the bytes at least, or all."""
+        """Choose among the least important whole models, `SOME` of them or as many as are enough."""
         some: list[Held] = []
+        size = 0
         for model in self._queue.ascending(view.evictable, now):
             if may_go_whole(model, view, wanted) and model.bytes:
                 some.append(model)
-                if len(some) >= SOME and sum(m.bytes for m in some) >= 2 * need:
+                size += model.bytes
+                if len(some) >= SOME and size >= need:
                     break
         items = [Item(model.footprint.penalty / self._until(model, now), model.bytes) for model in some]
         return [Victim(some[place].name, some[place].may_go()) for place in least_set(items, need)]
@@ -86,7 +86,7 @@ class Late:
         """Look at the lots of ever more models until they are enough."""
         models = self._queue.ascending(view.evictable, now)
         lots: list[tuple[float, str, Lot]] = []
-        while some := list(islice(models, SOME)):
+        while some := list(islice(models, AT_ONCE)):
             for model in some:
                 until = self._until(model, now)
                 lots += [(lot.seconds / until, model.name, lot) for lot in self._lots_of(model)]
@@ -97,7 +97,8 @@ class Late:
 
     def _importance(self, model: Held, now: float) -> float:
         """Return the worth of a byte of what would go first of it."""
-        return self._lots_of(model)[0].seconds / self._until(model, now)
+        seconds = next((lot.seconds for lot in self._lots_of(model) if not model.resident.isdisjoint(lot.pieces)), 0.0)
+        return seconds / self._until(model, now)
 
     def _until(self, model: Held, now: float) -> float:
         """Return the seconds until a model is asked for next, as far as is known."""
@@ -131,10 +132,11 @@ def _enough(lots: Sequence[tuple[Held, Lot]], need: int) -> list[Going]:
     """Return pieces from the front on that free `need` bytes, without those that were not needed in the end."""
     going: list[Going] = []
     for model, lot in lots:
+        resident, sizes, all_may = model.resident, model.footprint.sizes, model.needed == inf
         for piece in lot.pieces:
-            if piece in model.resident and (model.needed == inf or model.stage_of(piece) < model.needed):
-                going.append(Going(model.name, piece, model.footprint.sizes[piece]))
-                need -= going[-1].size
+            if piece in resident and (all_may or model.stage_of(piece) < model.needed):
+                going.append((model.name, piece, sizes[piece]))
+                need -= sizes[piece]
                 if need <= 0:
                     return _without_spare(going, -need)
     return []
@@ -144,15 +146,17 @@ def _without_spare(going: list[Going], spare: int) -> list[Going]:
     """Let what is worth most stay where `spare` bytes have room for it; of a model always what would go last."""
     stay: set[str] = set()
     kept: list[Going] = []
-    for one in reversed(going):
-        if one.model not in stay and one.size <= spare:
-            spare -= one.size
+    for model, piece, size in reversed(going):
+        if model not in stay and size <= spare:
+            spare -= size
         else:
-            stay.add(one.model)
-            kept.append(one)
+            stay.add(model)
+            kept.append((model, piece, size))
     return kept[::-1]
 
 
 def _victims(going: list[Going]) -> list[Victim]:
-    models = dict.fromkeys(one.model for one in going)
-    return [Victim(name, tuple([one.piece for one in going if one.model == name])) for name in models]
+    pieces: dict[str, list[int]] = {}
+    for model, piece, _ in going:
+        pieces.setdefault(model, []).append(piece)
+    return [Victim(model, tuple(some)) for model, some in pieces.items()]

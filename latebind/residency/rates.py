@@ -5,10 +5,11 @@ aged: whoever has not been asked for in a long time is not expected soon. Times 
 """
 
 from collections import deque
-from math import exp, inf
+from math import exp
 from typing import Protocol
 
 SHORTEST = 1e-6  # seconds: requests at the same time do not make a gap of nothing
+LONGEST = 50.0  # means of silence: past that all are gone alike, and none is infinite
 KEPT = 64  # requests of one model that a window remembers: more tell no more about its rate
 
 
@@ -66,32 +67,28 @@ class MovingGaps:
         self._seen[name] = now, mean + self._alpha * (now - last - mean)
 
     def gap(self, name: str, now: float) -> float:
-        """Return the longer of mean and time since the last request."""
+        """Return the longer of the mean and the time since the last request."""
         last, mean = self._seen.get(name, (now, self._unseen))
         return max(mean, now - last, SHORTEST)
 
 
-class DiscountedGaps:
-    """The rate of a Poisson process that drifts: requests are forgotten at the rate 1 / `tau` (seconds).
+class FadingGaps(MovingGaps):
+    """A mean of gaps as above, into which the time since the last request counts as a gap where it is longer.
 
-    The posterior mean under a Gamma prior that is worth `prior` requests in `tau` seconds of observation: it tells
-    apart what was never seen from what was, and weighs little beside either.
+    Each request is taken to be the last with probability `last`: requests of a constant rate are as rare as the silence
+    after them is long, exp(-silence / mean), and past some means of it the model is more likely to have been given up.
+    The gap is then the mean over the probability that it has not.
     """
 
-    def __init__(self, tau: float, prior: float = 0.1) -> None:
-        self._tau = tau
-        self._prior = prior
-        self._seen: dict[str, tuple[float, float]] = {}  # the time of the last request and the count as of then
-        self._begun = inf
-
-    def heard(self, name: str, now: float) -> None:
-        """Count it."""
-        self._begun = min(self._begun, now)
-        last, count = self._seen.get(name, (now, 0.0))
-        self._seen[name] = now, count * exp((last - now) / self._tau) + 1.0
+    def __init__(self, alpha: float, unseen: float, last: float) -> None:
+        super().__init__(alpha, unseen)
+        self._odds = last / (1.0 - last)
 
     def gap(self, name: str, now: float) -> float:
-        """Return the inverse of the rate."""
-        last, count = self._seen.get(name, (now, 0.0))
-        seen = 1.0 - exp(min(self._begun - now, 0.0) / self._tau)  # how much of `tau` was observed
-        return self._tau * (seen + self._prior) / (count * exp((last - now) / self._tau) + self._prior)
+        """Return the mean over the probability that the model is still asked for."""
+        last, mean = self._seen.get(name, (now, self._unseen))
+        silence = now - last
+        if silence > mean:
+            mean += self._alpha * (silence - mean)
+        mean = max(mean, SHORTEST)
+        return mean * (1.0 + self._odds * exp(min(silence / mean, LONGEST)))

@@ -8,7 +8,7 @@ from math import inf
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
 
-SOME = 10  # models of which the best set is found
+SOME = 8  # models of which the best set is found
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ExportError
 from latebind.program.export import Exported, export
-from latebind.program.graph import Argument, Graph, Value, Weight, replace
+from latebind.program.graph import Argument, Graph, Weight, replace
+from latebind.program.vocabulary import words
 from latebind.sequence.state import POSITION, TOKEN, Part, State, change_of
 
 TOKENS, LENGTH, LOGITS = "tokens", "length", "logits"
 SHORTEST, LONGER = 8, 1.25  # tokens of the shortest encoder, and how much longer each is than the one before
-EMBEDDING = "aten.embedding.default"
 
 
 class SequenceModule(Protocol):
@@ -105,7 +105,7 @@ def export_sequence(
     encoders = {int(size): graph for size, graph in graphs.items()}
     _check_lengths(encoders, parts)
     return ExportedSequence(
-        encoders, step, weights, _changes(sequence, step, parts), _words(encoders[lengths[-1]], weights)
+        encoders, step, weights, _changes(sequence, step, parts), words(encoders[lengths[-1]], weights, TOKENS)
     )
 
 
@@ -179,16 +179,6 @@ def _changes(sequence: SequenceModule, step: Graph, parts: tuple[Part, ...]) -> 
         change_of(part, returned[part.name].shape, sequence.longest_output) if part.name in returned else part
         for part in parts
     )
-
-
-def _words(encoder: Graph, weights: Mapping[str, Tensor]) -> int | None:
-    """Return how many tokens there are: the rows of the smallest table that they are looked up in."""
-    tables = [
-        node.args[0]
-        for node in encoder.nodes
-        if node.op == EMBEDDING and node.args[1] == Value(TOKENS) and isinstance(node.args[0], Weight)
-    ]
-    return min((len(weights[table.name]) for table in tables), default=None)
 
 
 def _merged(exported: Mapping[str, Exported]) -> tuple[dict[str, Graph], dict[str, Tensor]]:

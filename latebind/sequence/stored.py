@@ -13,8 +13,8 @@ from latebind.program.load import compile_graph
 from latebind.program.pieces import Piece, make_piece
 from latebind.program.profile import Profile
 from latebind.program.stored import StoredModel, read_model, read_profile
-from latebind.repository.directory import MODEL, PROFILE, SEQUENCE, WEIGHTS, ModelDirectory, json_bytes
-from latebind.repository.tensors import MappedTensors, read_tensors, tensor_bytes
+from latebind.repository.directory import MODEL, PROFILE, SEQUENCE, WEIGHTS, ModelDirectory, Writer, json_bytes
+from latebind.repository.tensors import MappedTensors, read_tensors, tensor_file
 from latebind.sequence.export import LENGTH, LOGITS, TOKENS, ExportedSequence
 from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram, step_sizes
 from latebind.sequence.state import POSITION, TOKEN, Change, Part
@@ -42,11 +42,11 @@ def write_sequence(
 ) -> ModelDirectory:
     """Write all files of a sequence model in one rename."""
     stored = StoredSequence(FORMAT, marks, tuple(exported.encoders), exported.parts)
-    files = {
+    files: dict[str, bytes | Writer] = {
         MODEL: json_bytes(model),
         SEQUENCE: json_bytes(stored),
         step_file(): graph_to_json(exported.step),
-        WEIGHTS: tensor_bytes(exported.weights),
+        WEIGHTS: tensor_file(exported.weights),
         PROFILE: json_bytes(profile),
         **{encoder_file(length): graph_to_json(graph) for length, graph in exported.encoders.items()},
     }

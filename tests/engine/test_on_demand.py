@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.domain.actions import Evict, Load
+from latebind.domain.actions import Evict, Load, Run
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError, RepositoryError, Unavailable
 from latebind.domain.events import Loaded, LoadFailed
@@ -23,7 +23,7 @@ from latebind.engine.loader import Loader
 from latebind.engine.on_demand import Opened, measure, open_model
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import file_bytes
-from latebind.engine.worker import load_model
+from latebind.engine.worker import Worker, load_model
 from latebind.learned.lookup import open_lookups
 from latebind.program.backends import Absent
 from latebind.program.build import build_program
@@ -33,6 +33,7 @@ from latebind.repository.directory import WEIGHTS
 from latebind.repository.listing import find_models
 from tests.digits import Built
 from tests.engine.resident import mapped_bytes
+from tests.engine.test_crew import EACH, workers_over
 from tests.program.test_backends import usable
 
 WIDTH = 512  # a matrix of a megabyte
@@ -299,6 +300,30 @@ def test_learned_caches_come_and_go_like_stages(built: Built) -> None:
     assert lookup.twin().there
     pieces[stage].unload()
     assert not lookup.there
+
+
+def test_a_worker_goes_on_without_a_learned_cache_that_is_not_there_and_asks_one_that_has_come(built: Built) -> None:
+    opened = open_model(built.directory.path, EngineConfig())
+    spec, stage = opened.model.spec, opened.behind[0]
+    (worker,), rows = workers_over([opened.model])
+    everyone = tuple(range(EACH))
+    rows.inputs[0][:] = built.unseen[:EACH].numpy()
+    found = []
+    with torch.inference_mode():
+        for piece in opened.pieces[: spec.stages]:
+            piece.load()
+        found.append(exits(worker, spec.name, stage, everyone))
+        opened.pieces[spec.stages].load()
+        found.append(exits(worker, spec.name, stage, everyone))
+        opened.pieces[spec.stages].unload()
+        found.append(exits(worker, spec.name, stage, everyone))
+    assert found[0] == found[2] == ()
+    assert found[1] != ()
+
+
+def exits(worker: Worker, model: str, stage: int, requests: tuple[int, ...]) -> tuple[int, ...]:
+    """Return who leaves behind a stage, with all stages up to it run."""
+    return [worker.run(Run(0, model, number, requests, requests)).exited for number in range(stage + 1)][-1]
 
 
 def test_a_model_is_measured_piece_by_piece_and_let_go(built: Built) -> None:

@@ -11,7 +11,7 @@ from latebind.program.build import BuildReport, build_program
 from latebind.program.export import run_module
 from latebind.program.load import load_program, load_uncut
 from latebind.program.program import profile_program
-from latebind.program.stored import read_profile, read_spec_and_costs
+from latebind.program.stored import read_model, read_profile, read_spec_and_costs, read_stages
 from latebind.program.verify import relative_error
 from latebind.repository.directory import GRAPH, MODEL, PROFILE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors, tensor_bytes
@@ -87,6 +87,25 @@ def test_stages_are_joined_where_they_are_not_worth_it(module: Branchy, tmp_path
         module, (IMAGES,), directory=tmp_path / "m", name="m", backends=("eager",), min_stage_seconds=10.0
     )
     assert len(report.stages) == 1
+
+
+def test_stages_of_enough_bytes_are_cut_without_regard_to_time(module: Branchy, tmp_path: Path) -> None:
+    report = build_program(
+        module,
+        (IMAGES,),
+        directory=tmp_path / "m",
+        name="m",
+        backends=("eager",),
+        min_stage_seconds=0.0,
+        min_stage_bytes=2_000,
+        max_overhead=None,
+    )
+    directory = report.directory
+    weights = read_tensors(directory, WEIGHTS)
+    stages = read_stages(directory, read_model(directory))
+    sizes = [sum(weights[name].nbytes for name in stage.weights()) for stage in stages]
+    assert len(sizes) == len(report.stages) >= 2
+    assert min(sizes) >= 2_000
 
 
 def test_no_cut_is_made_where_every_cut_costs_too_much(module: Branchy, tmp_path: Path) -> None:

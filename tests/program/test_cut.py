@@ -8,7 +8,7 @@ from latebind.domain.model import TensorSpec
 from latebind.program.cut import ENTRY, cut_points, good_points, has_entry, split
 from latebind.program.export import Exported, export, run_module
 from latebind.program.graph import Graph, Node, TensorType, Value
-from latebind.program.join import join
+from latebind.program.join import heavy, join
 from latebind.program.rebuild import run_eagerly
 from latebind.program.verify import relative_error
 from tests.program.modules import Branchy, Translator, TwoInputs, TwoOutputs, Uncuttable
@@ -111,3 +111,28 @@ def test_neighbours_are_joined_into_stages_of_about_the_same_cost() -> None:
     assert join((10, 20), (1.0, 1.0, 1.0), 1) == ()
     assert join((10, 20, 30), (9.0, 1.0, 1.0, 1.0), 3) == (10,)
     assert join((), (2.0,), 1) == ()
+
+
+def test_stages_end_as_soon_as_they_have_enough_bytes() -> None:
+    assert heavy((10, 20, 30), (50, 20, 30, 50), 50) == (10, 30)
+    assert heavy((10, 20), (20, 20, 20), 40) == ()  # what is left over is not enough for one more
+    assert heavy((10, 20, 30), (50, 1, 0, 60), 50) == (30,)  # next to nothing goes with what is before it
+    assert heavy((10, 20), (0, 5, 0), 0) == (10, 20)
+    assert heavy((), (7,), 50) == ()
+
+
+def test_a_stage_runs_on_rows_that_lie_otherwise_than_at_export() -> None:
+    class Turned(nn.Module):
+        """What is turned twice lies as it did at first; turned, copied as rows of a batch and turned, it does not."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            turned = torch.tanh(x).transpose(1, 2).exp()
+            return turned.transpose(1, 2).reshape(x.shape[0], 12).exp()
+
+    x = torch.randn(2, 3, 4)
+    exported = export(Turned(), (x,))
+    for point in cut_points(exported.graph):
+        before, behind = split(exported.graph, (point,))
+        (rows,) = run_eagerly(before, exported.weights, (x,))
+        (found,) = run_eagerly(behind, exported.weights, (rows.contiguous(),))
+        assert torch.equal(found, Turned()(x))

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
@@ -8,6 +9,7 @@ from latebind.program.export import export, run_module
 from latebind.program.operators import SYM_SIZE
 from latebind.program.rebuild import run_eagerly
 from latebind.program.verify import relative_error
+from latebind.program.vocabulary import limited, unlimited
 from tests.program.modules import (
     Branchy,
     Counts,
@@ -78,6 +80,26 @@ def test_the_batch_size_is_read_off_an_input() -> None:
     sizes = [node for node in exported.graph.nodes if node.op == SYM_SIZE]
     assert sizes
     assert all(list(node.values()) == ["words"] for node in sizes)
+
+
+def test_a_copy_that_spreads_rows_may_be_taken_out_before_a_view() -> None:
+    class Spread(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            spread = functional.dropout(x[:, None].expand(-1, 3, -1), 0.5, self.training)
+            return spread.unsqueeze(3).reshape(x.shape[0] * 3, 4).exp().reshape(x.shape[0], 12)
+
+    x = torch.randn(2, 4)
+    exported = export(Spread(), (x,))
+    assert not [node.op for node in exported.graph.nodes if "clone" in node.op]
+    assert torch.equal(run_eagerly(exported.graph, exported.weights, (x,))[0], Spread().eval()(x))
+
+
+def test_words_are_limited_by_the_table_that_they_are_looked_up_in() -> None:
+    words = export(Translator(), {"words": torch.randint(0, 20, (2, 5))})
+    assert [spec.limit for spec in limited(words.graph, words.weights)] == [20]
+    assert unlimited(limited(words.graph, words.weights)) == words.graph.inputs
+    numbers = export(TwoOutputs(), (torch.randn(2, 6),))
+    assert [spec.limit for spec in limited(numbers.graph, numbers.weights)] == [None]
 
 
 def test_a_module_in_training_mode_is_exported_for_inference_and_left_as_it_was() -> None:

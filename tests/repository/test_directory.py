@@ -7,7 +7,7 @@ from latebind.domain.errors import NotFound, RepositoryError
 from latebind.repository.directory import MODEL, WEIGHTS, ModelDirectory, json_bytes
 from latebind.repository.listing import Repository
 from latebind.repository.manifest import MANIFEST, entry_of, read_manifest
-from latebind.repository.tensors import read_tensors, tensor_bytes
+from latebind.repository.tensors import read_tensors, tensor_bytes, tensor_file
 
 FILES = {MODEL: b'{"a": 1}', WEIGHTS: tensor_bytes({"w": torch.arange(3.0)}), "caches/one.json": b"{}"}
 
@@ -24,6 +24,14 @@ def test_what_is_written_is_read_back(path: Path) -> None:
     assert directory.read_json(MODEL, dict[str, int]) == {"a": 1}
     assert torch.equal(read_tensors(directory, WEIGHTS)["w"], torch.arange(3.0))
     assert directory.names("caches") == ("caches/one.json",)
+
+
+def test_tensors_written_from_where_they_lie_are_the_same_file(path: Path, tmp_path: Path) -> None:
+    tensors = {"w": torch.arange(3.0), "turned": torch.arange(6.0).reshape(2, 3).T}
+    streamed = ModelDirectory.create(tmp_path / "streamed", {WEIGHTS: tensor_file(tensors)})
+    assert streamed.read(WEIGHTS) == tensor_bytes(tensors)
+    assert (streamed.path / WEIGHTS).stat().st_mode == (path / WEIGHTS).stat().st_mode
+    assert torch.equal(read_tensors(streamed, WEIGHTS)["turned"], tensors["turned"])
 
 
 @pytest.mark.parametrize("name", sorted(FILES))

@@ -12,7 +12,7 @@ from latebind.domain.footprint import Footprint
 
 FLOAT = 4  # bytes of a parameter
 FIXED = 0.15  # seconds: what the smallest model of table 2 takes, most of which is not its 1.9 MB
-BANDWIDTH = 110e6  # bytes a second: fits table 3 best; table 2 has about 100e6
+BANDWIDTH = 110e6  # bytes a second: LRU then loads for as long as in table 3, within a sixth; table 2 has about 100e6
 MEDIAN, SPREAD, BLOCKS = 0.4e9, 0.8, 25  # of many models: bytes, deviation of their logarithm; stages of each
 
 

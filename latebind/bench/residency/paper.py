@@ -35,6 +35,9 @@ TABLE_3: Mapping[tuple[str, float], float] = {
     **{("iam", 0.4): 5.96, ("iam", 0.6): 4.21, ("iam", 0.8): 1.68},
 }
 
+# Section 6.2.2, figure 7: the share of the latency that is loading with the quantile workload, by share of the memory.
+QUANTILE_LOADING: Mapping[float, float] = {0.2: 0.98, 0.8: 0.08}
+
 # Figure 10 (section 6.3.2): throughput of IAM over that of LFU.
 THROUGHPUT: Mapping[float, float] = {0.4: 1.5, 0.8: 2.39}
 

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from latebind.bench.residency.crowd import Crowded, Server
+from latebind.bench.residency.decision import Decision
 from latebind.bench.residency.models import FAMILIES, Family, Storage
-from latebind.bench.residency.paper import NINE_TENTHS, TABLE_2, TABLE_3, THROUGHPUT
+from latebind.bench.residency.paper import NINE_TENTHS, QUANTILE_LOADING, TABLE_2, TABLE_3, THROUGHPUT
 from latebind.bench.residency.parts import Case, Found
 from latebind.bench.residency.scenes import HALVES
 from latebind.bench.residency.sides import LFU, LRU, TIMES, Bound, Cell, Side
@@ -17,6 +19,7 @@ Row = dict[str, object]
 Rows = list[Row]
 Figures = NDArray[np.float64]
 NOTHING = "does not fit"
+MEANS = ("load s", "hits", "latency s", "loading", "/s")
 
 
 def table_rows(found: Found, workload: str, execution: float) -> Rows:
@@ -31,30 +34,32 @@ def table_rows(found: Found, workload: str, execution: float) -> Rows:
 def _row(case: Case, side: Side, lru: Sequence[Cell | None], cells: Sequence[Cell | None], execution: float) -> Row:
     load, base = loading(cells), loading(lru) if side != LRU else None
     row: Row = {"workload": case.workload, "memory": f"{case.share:.0%}", "policy": side.label}
-    row |= (
-        dict.fromkeys(("load s", "hits", "latency s", "loading", "/s"), "")
-        if load is None
-        else _means(load, cells, execution)
-    )
+    row |= dict.fromkeys(MEANS, "") if load is None else _means(load, cells, execution)
     row["against lru"] = against(load, base) if load is not None else NOTHING
     for half in range(HALVES):
         row[f"half {half + 1}"] = against(_half(load, half), _half(base, half))
-    return row | (_papers(case, side) if case.workload == Pairing.RANDOM else {})
+    return row | _papers(case, side)
 
 
 def _means(load: Figures, cells: Sequence[Cell | None], execution: float) -> Row:
     seconds, hits = float(load.mean()), float(np.mean([cell.hits for cell in cells if cell is not None]))
-    return {
-        "load s": f"{seconds:.2f}",
-        "hits": "" if np.isnan(hits) else f"{hits:.3f}",
-        "latency s": f"{seconds + execution:.2f}",
-        "loading": f"{seconds / (seconds + execution):.0%}",
-        "/s": f"{1 / (seconds + execution):.3f}",
-    }
+    told = (
+        f"{seconds:.2f}",
+        "" if np.isnan(hits) else f"{hits:.3f}",
+        f"{seconds + execution:.2f}",
+        f"{seconds / (seconds + execution):.0%}",
+        f"{1 / (seconds + execution):.3f}",
+    )
+    return dict(zip(MEANS, told, strict=True))
 
 
 def _papers(case: Case, side: Side) -> Row:
-    """Return what table 3 has."""
+    """Return what the paper has of this workload: table 3, or figure 7."""
+    if case.workload == Pairing.QUANTILE:
+        share = QUANTILE_LOADING.get(case.share) if side.label == "iam" else None
+        return {"paper's loading": "" if share is None else f"{share:.0%}"}
+    if case.workload != Pairing.RANDOM:
+        return {}
     theirs = TABLE_3.get((side.label, case.share))
     if theirs is None:
         return {"paper's s": "", "paper's, against lru": ""}
@@ -142,16 +147,35 @@ def bound_rows(found: Found) -> Rows:
     """Return the least that is possible, and how far sides are above the bound for those that stream."""
     rows: Rows = []
     for case, sides in found.items():
+        loads = {side: loading(cells) for side, cells in sides.items()}
         row: Row = {"workload": case.workload, "memory": f"{case.share:.0%}"}
-        bound = loading(sides[Bound.STREAMING])
-        for side, cells in sides.items():
-            load = loading(cells)
-            row[side.label] = f"{load.mean():.2f}" if load is not None else NOTHING
-        for side, cells in sides.items():
-            load = loading(cells)
-            if not isinstance(side, Bound) and load is not None and bound is not None:
-                row[f"{side.label} above it"] = _percent(ratio_of_means(load, bound, block=1, seed=0))
+        row |= {side.label: NOTHING if load is None else f"{load.mean():.2f}" for side, load in loads.items()}
+        for side, load in loads.items():
+            if not isinstance(side, Bound):
+                row[f"{side.label} above it"] = against(load, loads[Bound.STREAMING])
         rows.append(row)
+    return rows
+
+
+def crowd_rows(found: Mapping[tuple[str, float], Mapping[Server, Sequence[Crowded]]]) -> Rows:
+    """Return what clients get in real time; throughput and latency against the first server, in the same hours."""
+    rows: Rows = []
+    for (workload, share), servers in found.items():
+        base = np.array([(one.throughput, one.mean) for one in next(iter(servers.values()))])
+        for server, cells in servers.items():
+            own = np.array([(one.throughput, one.mean) for one in cells])
+            rows.append(
+                {
+                    "workload": workload,
+                    "memory": f"{share:.0%}",
+                    "server": server.label,
+                    "/s": f"{own[:, 0].mean():.3f}",
+                    "times the first": _times(own[:, 0], base[:, 0]),
+                    "mean latency s": f"{own[:, 1].mean():.1f}",
+                    "of the first's": _times(own[:, 1], base[:, 1]),
+                    "longest wait s": f"{max(one.longest for one in cells):.0f}",
+                }
+            )
     return rows
 
 
@@ -181,6 +205,21 @@ def penalty_rows(storage: Storage) -> Rows:
             "taken here": f"{storage.fixed + storage.seconds(cold.size):.2f}",
         }
         for cold in TABLE_2
+    ]
+
+
+def decision_rows(decisions: Sequence[Decision]) -> Rows:
+    """Return what a request that needs room takes until it is known who goes."""
+    return [
+        {
+            "policy": one.policy,
+            "models go": "piece by piece" if one.stages else "whole",
+            "models": one.models,
+            "median": f"{one.median:.1f}",
+            "p99": f"{one.p99:.1f}",
+            "longest": f"{one.longest:.0f}",
+        }
+        for one in decisions
     ]
 
 

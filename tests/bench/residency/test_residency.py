@@ -1,6 +1,7 @@
 """The bench of residency: hours repeat, nobody is below the bounds, what is told is what was played."""
 
 import json
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from random import Random
@@ -10,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from latebind.bench.residency import parts, report
+from latebind.bench.residency.crowd import FIFO_LRU, crowd, server
+from latebind.bench.residency.decision import decision_table
 from latebind.bench.residency.models import Family, Storage
 from latebind.bench.residency.scenes import Many, Seven, halves, hours
 from latebind.bench.residency.sides import LATE, LFU, LRU, RESIDENT, WHOLE, Bound, Cell, Policy, policy
@@ -18,6 +21,7 @@ from latebind.domain.errors import ConfigError
 from latebind.simulation.traces import Pairing, Service, drawn
 
 SERVICES = tuple(drawn(Random(0)))
+PLAYED = ("models", "table", "cdf", "ablation", "known", "memory", "many", "bounds")
 TINY = parts.Plan(SERVICES, seeds=2, pairings=(Pairing.RANDOM,), requests=150, processes=1)
 
 
@@ -151,12 +155,32 @@ def test_a_distribution_is_told_by_its_quantiles() -> None:
     assert (row["50% within s"], row["90% within s"], row["paper's 90%"]) == ("0.1", "0.5", "< 10")
 
 
+def test_clients_that_wait_get_more_answers_from_late_than_from_lru_in_fifo_order() -> None:
+    found = crowd(replace(TINY, seeds=1, requests=120), (FIFO_LRU, server("late", "late")), (0.4,), quiet, clients=8)
+    (servers,) = found.values()
+    fifo, late = servers.values()
+    assert all(ours.throughput > 1.5 * theirs.throughput for ours, theirs in zip(late, fifo, strict=True))
+    (first, row) = report.crowd_rows(found)
+    assert first["times the first"] == "1.00 [1.00, 1.00]"
+    assert float(str(row["/s"])) > float(str(first["/s"]))
+
+
 def test_a_model_that_does_not_fit_leaves_its_cell_empty() -> None:
     assert report.loading([Cell(1.0), None]) is None
     assert report.shares_within([None]) is None
 
 
-def test_every_part_prints_its_tables_and_a_page(tmp_path: Path) -> None:
+def test_decisions_have_a_row_for_each_policy_and_late_two() -> None:
+    rows = report.decision_rows(decision_table(["lru", "late"], models=40, decisions=10))
+    assert [(row["policy"], row["models go"]) for row in rows] == [
+        ("lru", "whole"),
+        ("late", "piece by piece"),
+        ("late", "whole"),
+    ]
+    assert all(0.0 < float(str(row["median"])) <= float(str(row["longest"])) + 1 for row in rows)
+
+
+def test_every_part_that_plays_prints_its_tables_and_a_page(tmp_path: Path) -> None:
     file, page = tmp_path / "figures.json", tmp_path / "page.html"
     some = [
         "--seeds",
@@ -172,10 +196,11 @@ def test_every_part_prints_its_tables_and_a_page(tmp_path: Path) -> None:
         "--policy",
         "late",
     ]
-    found = CliRunner().invoke(app, ["bench", "residency", *some, "--json", str(file), "--page", str(page)])
+    asked = [word for part in PLAYED for word in ("--part", part)]
+    found = CliRunner().invoke(app, ["bench", "residency", *asked, *some, "--json", str(file), "--page", str(page)])
     assert found.exit_code == 0, found.output
     figures = json.loads(file.read_text())
-    assert set(figures) == {"models", "table", "cdf", "ablation", "known", "memory", "many", "bounds"}
+    assert set(figures) == set(PLAYED)
     for tables in figures.values():
         assert all(tables.values())
     table = next(iter(figures["table"].values()))

@@ -1,0 +1,148 @@
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from examples.zoo.build import Zoo, described
+from examples.zoo.networks import NETWORKS, examples, make, stage_bytes
+from examples.zoo.size import TINY
+from latebind.domain.errors import ConfigError
+from latebind.program.cut import cut_points, good_points, split
+from latebind.program.export import Exported, export, run_module
+from latebind.program.graph import Graph
+from latebind.program.join import heavy
+from latebind.program.load import load_program
+from latebind.program.rebuild import run_eagerly
+from latebind.program.verify import relative_error
+from latebind.repository.directory import WEIGHTS, ModelDirectory
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A tiny network, exported, and cut as `build` cuts it."""
+
+    name: str
+    module: nn.Module
+    exported: Exported
+    stages: tuple[Graph, ...]
+
+    def rows(self, batch: int) -> tuple[Tensor, ...]:
+        return tuple(tensor[:batch] for tensor in examples(self.name, self.module, TINY, seed=1).values())
+
+    def bytes(self, stage: Graph) -> int:
+        return sum(self.exported.weights[name].nbytes for name in stage.weights())
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def cut(request: pytest.FixtureRequest) -> Cut:
+    name: str = request.param
+    module = make(name, TINY)
+    exported = export(module, examples(name, module, TINY))
+    points = good_points(exported.graph, cut_points(exported.graph))
+    sizes = [sum(exported.weights[w].nbytes for w in piece.weights()) for piece in split(exported.graph, points)]
+    return Cut(name, module, exported, split(exported.graph, heavy(points, sizes, stage_bytes(name, module))))
+
+
+def test_its_stages_compute_what_the_module_computes(cut: Cut) -> None:
+    for batch in (1, 3):
+        passed = rows = cut.rows(batch)
+        for stage in cut.stages:  # contiguous between them, as they lie when rows of a batch come and go
+            passed = tuple(tensor.contiguous() for tensor in run_eagerly(stage, cut.exported.weights, passed))
+        assert relative_error(passed, run_module(cut.module, rows)) <= 1e-5
+
+
+def test_its_stages_are_its_blocks(cut: Cut) -> None:
+    blocks = NETWORKS[cut.name].blocks(cut.module)
+    assert len(blocks) <= len(cut.stages) <= len(blocks) + 2
+    names = [name for name, part in cut.module.named_modules() if any(part is block for block in blocks)]
+    read = [{name for name in names if any(w.startswith(f"{name}.") for w in s.weights())} for s in cut.stages]
+    assert all(len(found) <= 1 for found in read)
+    assert len([found for found in read if found]) == len(set().union(*read))
+
+
+def test_its_stages_share_next_to_no_weights(cut: Cut) -> None:
+    whole = sum(weight.nbytes for weight in cut.exported.weights.values())
+    assert sum(cut.bytes(stage) for stage in cut.stages) < 1.001 * whole
+
+
+def test_nothing_is_made_anew_for_each_batch_behind_the_first_stage(cut: Cut) -> None:
+    made = {node.op for stage in cut.stages[1:] for node in stage.nodes if not any(node.values())}
+    assert not made
+
+
+# What transformers itself makes of the words, by name: its masks and positions included.
+WHOLE: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "bert": lambda module, tokens: module.body(tokens).logits,
+    "roberta": lambda module, tokens: module.body(tokens).logits,
+    "xlnet": lambda module, tokens: module.head(module.body(tokens).last_hidden_state[:, -1]),
+    "gpt2": lambda module, tokens: module.head(module.body(tokens).last_hidden_state[:, -1]),
+    "t5": lambda module, tokens: module.head(
+        module.body(tokens, decoder_input_ids=tokens.new_zeros(len(tokens), 1)).last_hidden_state[:, 0]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_blocks_called_one_by_one_are_the_model_that_transformers_has(name: str) -> None:
+    module = make(name, TINY)
+    (tokens,) = examples(name, module, TINY, seed=1).values()
+    tokens = tokens.clamp(min=2)  # 1 is RoBERTa's padding
+    with torch.inference_mode():
+        assert relative_error((module(tokens),), (WHOLE[name](module, tokens),)) <= 1e-5
+
+
+def test_the_same_seed_draws_the_same_weights_and_leaves_others_draws_alone() -> None:
+    torch.manual_seed(3)
+    first, second, other = (make("bert", TINY, seed=seed) for seed in (0, 0, 1))
+    drawn = torch.randn(2)
+    torch.manual_seed(3)
+    assert torch.equal(drawn, torch.randn(2))
+    rows = tuple(examples("bert", first, TINY).values())
+    assert torch.equal(first(*rows), second(*rows))
+    assert not torch.equal(first(*rows), other(*rows))
+
+
+def build(zoo: Zoo, *names: str) -> list[str]:
+    told: list[str] = []
+    zoo.build_missing(names, lambda step, _share: told.append(step))
+    return told
+
+
+@pytest.mark.parametrize("name", ["ssd", "t5"])
+def test_it_is_built_and_runs_as_a_program(tmp_path: Path, name: str) -> None:
+    zoo = Zoo(tmp_path, TINY, max_batch=2)
+    build(zoo, name)
+    program = load_program(ModelDirectory.open(zoo.path_of(name)))
+    module = make(name, TINY)
+    rows = examples(name, module, TINY, seed=1)
+    assert relative_error(program.run(*rows.values()), run_module(module, rows)) <= 1e-5
+    assert program.spec.inputs[0].limit == (3213 if name == "t5" else None)
+    row = described(zoo.path_of(name))
+    assert row["stages"] == program.spec.stages == len(program.stages)
+    assert row["MB"] == round((zoo.path_of(name) / WEIGHTS).stat().st_size / 1e6, 1)
+
+
+def test_a_zoo_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
+    zoo = Zoo(tmp_path, TINY, max_batch=1)
+    build(zoo, "bert")
+    built = (zoo.path_of("bert") / WEIGHTS).stat().st_mtime_ns
+    zoo.path_of("resnet50").mkdir(parents=True)  # what is left of a build that was broken off
+    told = build(zoo, "bert", "resnet50")
+    assert told
+    assert all(step.startswith("resnet50") for step in told)
+    assert (zoo.path_of("bert") / WEIGHTS).stat().st_mtime_ns == built
+
+
+def test_networks_of_two_sizes_do_not_share_a_folder(tmp_path: Path) -> None:
+    Zoo(tmp_path, TINY).keep_to_one_kind()
+    Zoo(tmp_path, TINY, max_batch=1).keep_to_one_kind()
+    with pytest.raises(ConfigError, match="name another folder"):
+        Zoo(tmp_path, TINY, seed=1).keep_to_one_kind()
+    assert json.loads((tmp_path / "zoo.json").read_text())["seed"] == 0

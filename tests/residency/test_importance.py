@@ -1,0 +1,99 @@
+"""Utility and rank as mCache defines them, and the queue: fresh where nothing is stale, and soon where something is."""
+
+from math import log
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from latebind.residency.held import Held
+from latebind.residency.importance import FEW, LOWEST, SLICE, ImportanceQueue, ranks, utility
+from latebind.residency.ranking import Ranking
+from tests.residency.memories import sized
+
+
+def models(count: int) -> dict[str, Held]:
+    return {f"m{number}": Held(f"m{number}", sized()) for number in range(count)}
+
+
+def test_utility_is_penalty_over_size_and_gap() -> None:
+    assert utility(12.0, 3.0, 2.0) == 2.0
+
+
+def test_ranks_are_logarithms_of_how_many_are_worth_less() -> None:
+    assert ranks([5.0, 1.0, 3.0, 1.0]) == [log(4), log(1), log(3), log(1)]
+    assert ranks([2.0, 9.0], bias=10.0) == [log(10), log(11)]
+
+
+@given(st.lists(st.floats(0.001, 1000.0), max_size=30))
+def test_the_order_by_rank_is_the_order_by_utility(utilities: list[float]) -> None:
+    given = ranks(utilities)
+    assert all((a < b) == (x < y) for a, x in zip(utilities, given) for b, y in zip(utilities, given))  # noqa: B905
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 4)), max_size=40))
+def test_a_ranking_is_a_sorted_dictionary(changes: list[tuple[str, int]]) -> None:
+    ranking, keys = Ranking(), dict[str, tuple[float, ...]]()
+    for name, key in changes:
+        if key:
+            ranking.put(name, (float(key),))
+            keys[name] = (float(key),)
+        elif name in keys:
+            assert ranking.remove(name) == keys.pop(name)
+        assert list(ranking.items()) == sorted((key, name) for name, key in keys.items())
+        assert len(ranking) == len(keys)
+        assert list(ranking) == [name for _, name in ranking.items()]
+
+
+@pytest.mark.parametrize("count", [FEW // 2, 5 * FEW])
+def test_the_queue_is_a_fresh_ranking_where_nothing_is_stale(count: int) -> None:
+    random, every = Random(1), models(count)
+    worth = {name: random.random() for name in every}
+    queue = ImportanceQueue(lambda model, now: worth[model.name])
+    for turn in range(1000):
+        name = random.choice(list(every))
+        if every[name] in queue and turn % 3 == 0:
+            queue.remove(every[name])
+        else:
+            worth[name] = random.random()
+            queue.put(every[name], float(turn))
+        if turn % 50 == 0:
+            among = {name: model for name, model in every.items() if random.random() < 0.8 and model in queue}
+            assert [m.name for m in queue.ascending(among, float(turn))] == sorted(among, key=worth.__getitem__)
+
+
+def test_scores_that_have_risen_do_not_put_the_order_out() -> None:
+    every = models(5 * FEW)
+    worth = {name: float(place) for place, name in enumerate(every)}
+    queue = ImportanceQueue(lambda model, now: worth[model.name])
+    for model in every.values():
+        queue.put(model, 0.0)
+    for name in list(every)[: 2 * LOWEST]:  # more than are looked at in any case
+        worth[name] += 1000.0
+    assert [m.name for m in queue.ascending(every, 1.0)] == sorted(every, key=worth.__getitem__)
+
+
+def test_scores_that_have_fallen_are_found_within_two_turns_of_the_shadow() -> None:
+    every = models(5 * FEW)
+    worth = {name: float(place) for place, name in enumerate(every)}
+    queue = ImportanceQueue(lambda model, now: worth[model.name])
+    for model in every.values():
+        queue.put(model, 0.0)
+    worth["m300"] = -1.0
+    assert next(queue.ascending(every, 1.0)).name == "m0"
+    for _ in range(2 * len(every) // SLICE + 1):
+        queue.ascending(every, 1.0)
+    assert next(queue.ascending(every, 1.0)).name == "m300"
+
+
+def test_who_goes_while_the_shadow_is_built_does_not_come_back_with_it() -> None:
+    every = models(2 * FEW)
+    queue = ImportanceQueue(lambda model, now: float(model.name[1:]))
+    for model in every.values():
+        queue.put(model, 0.0)
+    for turn in range(200):
+        if turn == 20:
+            queue.remove(every["m0"])
+        found = [model.name for model in queue.ascending({n: m for n, m in every.items() if m in queue}, 0.0)]
+    assert found == [f"m{number}" for number in range(1, 2 * FEW)]

@@ -1,0 +1,132 @@
+"""What `late` lets go: pieces, the last ones first, of whoever is asked for last; the wanted model's own as well."""
+
+import pytest
+
+from latebind.domain.config import ResidencyConfig
+from latebind.domain.footprint import Footprint
+from latebind.residency.base import Victim
+from latebind.residency.late import Late
+from latebind.residency.memory import Memory
+from tests.residency.memories import load, sized
+
+
+def memory_of(policy: Late, budget: int = 100, **models: Footprint) -> Memory:
+    """All models but "new" in memory; each was asked for once more often than the one before it, five seconds apart."""
+    memory = Memory(budget, models)
+    for place, model in enumerate(memory.models.values()):
+        for turn in range(20):
+            if turn % (len(models) - place) == 0:
+                policy.requested(model, 5.0 * turn)
+        if model.name != "new":
+            load(memory, policy, model.name, 100.0)
+    return memory
+
+
+def test_the_last_stages_of_the_rarest_model_go_first() -> None:
+    policy = Late(ResidencyConfig())
+    memory = memory_of(policy, rare=sized(2, stages=4), common=sized(2, stages=4), new=sized())
+    assert policy.victims(memory.view(), 4, memory.models["new"], 100.0) == [Victim("rare", (3, 2))]
+    assert policy.victims(memory.view(), 9, memory.models["new"], 100.0) == [
+        Victim("rare", (3, 2, 1, 0)),
+        Victim("common", (3,)),
+    ]
+
+
+def test_a_byte_that_takes_longer_to_come_back_stays() -> None:
+    policy = Late(ResidencyConfig())
+    slow, quick = sized(2, stages=4, seconds=90.0), sized(2, stages=4)
+    memory = memory_of(policy, rare=slow, common=quick, new=sized())
+    assert policy.victims(memory.view(), 2, memory.models["new"], 100.0) == [Victim("common", (3,))]
+
+
+def test_what_is_not_needed_in_the_end_stays() -> None:
+    policy = Late(ResidencyConfig())
+    memory = memory_of(policy, rare=sized(1, stages=2), common=sized(8, stages=2), new=sized())
+    assert policy.victims(memory.view(), 9, memory.models["new"], 100.0) == [
+        Victim("rare", (1,)),
+        Victim("common", (1,)),
+    ]
+
+
+def test_who_is_waited_for_stays_where_that_is_to_be_known() -> None:
+    victims = {}
+    for foresight in (True, False):
+        policy = Late(ResidencyConfig(foresight=foresight))
+        memory = memory_of(policy, rare=sized(2, stages=4), common=sized(2, stages=4), new=sized())
+        rare = memory.models["rare"]
+        rare.waiting, rare.place = 1, 0
+        (victims[foresight],) = policy.victims(memory.view(waiting=1), 2, memory.models["new"], 100.0)
+    assert victims == {True: Victim("common", (3,)), False: Victim("rare", (3,))}
+
+
+def test_of_those_waited_for_the_one_goes_that_is_served_last() -> None:
+    policy = Late(ResidencyConfig())
+    memory = memory_of(policy, rare=sized(), common=sized(), new=sized())
+    for name, place in (("rare", 0), ("common", 7)):
+        memory.models[name].waiting, memory.models[name].place = 1, place
+    assert policy.victims(memory.view(waiting=8), 1, memory.models["new"], 100.0) == [Victim("common", (0,))]
+
+
+def test_a_rare_model_passes_through_a_part_of_the_memory_that_is_smaller_than_itself() -> None:
+    policy = Late(ResidencyConfig())
+    memory = memory_of(policy, rare=sized(2, stages=6), common=sized(2, stages=2))
+    rare = memory.models["rare"]
+    memory.evict(Victim("rare", (5, 4, 3)))
+    rare.needed = 2
+    memory.settle(rare)
+    assert policy.victims(memory.view(), 2, rare, 100.0) == [Victim("rare", (1,))]
+
+
+def test_a_common_model_takes_its_room_from_a_rare_one() -> None:
+    policy = Late(ResidencyConfig())
+    memory = memory_of(policy, rare=sized(2, stages=2), common=sized(2, stages=6))
+    common = memory.models["common"]
+    memory.evict(Victim("common", (5, 4, 3)))
+    common.needed = 2
+    memory.settle(common)
+    assert policy.victims(memory.view(), 2, common, 100.0) == [Victim("rare", (1,))]
+
+
+@pytest.mark.parametrize(("gain", "piece"), [(0.1, 2), (9.0, 1)])
+def test_a_learned_cache_goes_where_it_saves_less_than_its_bytes_of_stages(gain: float, piece: int) -> None:
+    policy = Late(ResidencyConfig())
+    memory = Memory(100, {"a": Footprint((2, 2, 2), (2.0, 2.0, 0.5), (0,), (gain,)), "new": sized()})
+    policy.requested(memory.models["a"], 0.0)
+    memory.begin("a", (0, 1, 2))
+    policy.loaded(memory.loaded("a", (0, 1, 2)), 0.0)
+    assert policy.victims(memory.view(), 2, memory.models["new"], 9.0) == [Victim("a", (piece,))]
+
+
+def test_a_learned_cache_that_is_not_there_makes_nobody_cheap() -> None:
+    policy = Late(ResidencyConfig())
+    poor = Footprint((2, 2, 2), (2.0, 2.0, 0.5), (0,), (1e-6,))
+    footprints = {f"common{number}": poor for number in range(6)} | {"rare": sized(2, stages=2)}
+    memory = memory_of(policy, 100, **footprints, new=sized())
+    for name in 20 * list(footprints)[:6]:
+        policy.requested(memory.models[name], 101.0)
+    assert policy.victims(memory.view(), 2, memory.models["new"], 102.0) == [Victim("rare", (1,))]
+
+
+def test_whole_models_go_as_the_set_that_is_worth_least() -> None:
+    policy = Late(ResidencyConfig(stages=False))
+    footprints = {"a": Footprint((4,), (1.0,)), "b": Footprint((8,), (3.0,)), "c": Footprint((10,), (3.6,))}
+    memory = Memory(100, footprints | {"new": sized()})
+    for name in footprints:
+        policy.requested(memory.models[name], 0.0)
+        load(memory, policy, name, 0.0)
+    assert policy.whole
+    assert policy.victims(memory.view(), 10, memory.models["new"], 10.0) == [Victim("c", (0,))]
+
+
+def test_sizes_as_measured_count_from_then_on() -> None:
+    policy = Late(ResidencyConfig())
+    memory = Memory(100, {"a": sized(2, stages=2), "b": sized(2, stages=2), "new": sized()})
+    for name in ("a", "b"):
+        policy.requested(memory.models[name], 0.0)
+        load(memory, policy, name, 0.0)
+    assert policy.victims(memory.view(), 1, memory.models["new"], 9.0) == [Victim("a", (1,))]
+    memory.evict(Victim("b", (1, 0)))
+    policy.evicted(memory.models["b"], 9.0)
+    memory.begin("b", (0, 1))
+    policy.loaded(memory.loaded("b", (0, 1), (20, 20)), 9.0)  # as many seconds for ten times the bytes
+    assert policy.victims(memory.view(), 1, memory.models["new"], 9.0) == [Victim("b", (1,))]

@@ -82,7 +82,8 @@ def residency_live(
     which they came, and nothing runs while a model loads. `lru` and `iam` have all of this server but whole models.
 
     What an engine's process takes is read in /proc every tenth of a second, beside what it takes with nothing loaded.
-    Answers leave room for --seconds to be stretched: a block ends when all are answered.
+    A block ends when everybody is answered, which takes long for a side that cannot keep up: an open trace has no
+    steady latency there, so look at a lower --speed too.
 
     Examples:
 

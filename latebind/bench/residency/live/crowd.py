@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from random import Random
 
 from latebind.bench.residency.live.asked import Call, asked
@@ -67,7 +68,7 @@ def throughput(block: Block, plan: Plan) -> float:
 
 def longest_wait(block: Block) -> float:
     """Return the seconds that somebody waited at most until its batch began."""
-    return max(call.waited for call in block.calls)
+    return max((call.waited for call in block.calls if call.ended < inf), default=inf)
 
 
 def _counted(block: Block, plan: Plan) -> list[Call]:

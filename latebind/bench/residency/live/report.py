@@ -12,7 +12,6 @@ from latebind.bench.residency.live.cold import First, Start
 from latebind.bench.residency.live.crowd import Crowds, longest_wait, throughput
 from latebind.bench.residency.live.sides import IN_ORDER, LRU, Setting
 from latebind.bench.residency.live.trace import Block, Blocks, Plan
-from latebind.bench.residency.live.watched import INTERVAL
 from latebind.bench.residency.live.zoo import Zoo
 from latebind.bench.statistics import ratio_of_means
 
@@ -165,7 +164,7 @@ def _share(blocks: Sequence[Block]) -> float:
 
 def _above(grown: Sequence[Sequence[int]], budgets: Sequence[int]) -> str:
     above = sum(size > budget for sizes, budget in zip(grown, budgets, strict=True) for size in sizes)
-    return f"{above} of {sum(map(len, grown))} samples, {INTERVAL:g} s apart"
+    return f"{above} of {sum(map(len, grown))} samples"
 
 
 def _median(firsts: Sequence[First], model: str, start: Start) -> float:

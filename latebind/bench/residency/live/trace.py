@@ -36,9 +36,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one side made of one round. `calls` are those that count; bytes are of the whole round.
+    """What one side made of one round. `calls` are those that count, and `lost` how many of them had no answer.
 
-    `quiet` is the seconds after the last request was to be sent until all were answered.
+    Weights may take `budget` bytes, beside those of the slots. What was loaded, warm-up included: so many times pieces
+    or models, bytes that were read and those of them that lay in the page cache.
     """
 
     calls: tuple[Call, ...]

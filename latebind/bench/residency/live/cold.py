@@ -1,6 +1,7 @@
 """The first answer of a model that others have pushed out of memory, whole or in part: how long it takes.
 
 Everything goes the public way: other models are asked for until so much of it has gone, as the engine itself tells.
+Where a part is to stay, there are only as many others, and what they leave of the memory is that part.
 """
 
 from collections.abc import Sequence
@@ -11,10 +12,11 @@ from itertools import cycle
 from latebind.bench.residency.live.asked import Asked, asked
 from latebind.bench.residency.live.sides import LATE, LRU, SIDES, Setting
 from latebind.bench.residency.live.trace import loads
-from latebind.bench.residency.live.zoo import Zoo
+from latebind.bench.residency.live.zoo import Weighed, Zoo
 from latebind.bench.spread import Progress
 
-ROOM = 1.02  # of the largest model's bytes: what all may take together
+ROOM = 1.02  # of the largest model's bytes: what all may take together at least
+STEPS = 3
 ASKED = 200  # requests for others at most until enough of a model has gone
 
 
@@ -53,16 +55,30 @@ async def run(
     names = zoo.largest_first[:models]
     budget = round(ROOM * zoo.models[names[0]].size)
     found: list[First] = []
-    for at, (side, starts) in enumerate(
-        ((LRU, ((Start.WHOLE, 0.0),)), (LATE, ((Start.COLD, 0.0), (Start.PARTIAL, resident))))
-    ):
+    for at, (side, start) in enumerate(((LRU, Start.WHOLE), (LATE, Start.COLD))):
+        progress(start, at / STEPS)
         async with asked(zoo, SIDES[side], budget=budget, setting=setting, seed=seed) as here:
-            for number in range(rounds):
-                progress(side, (at + number / rounds) / 2)
-                for name in names:
-                    for start, share in starts:
-                        found += await _first(here, name, start, share)
+            for name in names * rounds:
+                found += await _first(here, name, start, 0.0)
+    progress(Start.PARTIAL, 2 / STEPS)
+    for name in names:
+        beside = _beside(zoo, name, resident)
+        budget = round(resident * zoo.models[name].size) + beside.size
+        few = beside.having(name, zoo.models[name])
+        async with asked(few, SIDES[LATE], budget=budget, setting=setting, seed=seed) as here:
+            await here.once(name)
+            for _ in range(rounds):
+                found += await _first(here, name, Start.PARTIAL, resident)
     return found
+
+
+def _beside(zoo: Zoo, name: str, resident: float) -> Zoo:
+    """Return the least models, the largest first, that leave no more than a share `resident` of one its place."""
+    models: dict[str, Weighed] = {}
+    for other in zoo.largest_first:
+        if other != name and sum(one.size for one in models.values()) < (ROOM - resident) * zoo.models[name].size:
+            models[other] = zoo.models[other]
+    return Zoo(zoo.folder, models)
 
 
 async def _first(here: Asked, name: str, start: Start, share: float) -> list[First]:

@@ -53,6 +53,10 @@ class Zoo:
         """Names in the order of decreasing size."""
         return sorted(self.models, key=lambda name: -self.models[name].size)
 
+    def having(self, name: str, model: Weighed) -> "Zoo":
+        """Return the same with one more."""
+        return Zoo(self.folder, {**self.models, name: model})
+
     def slot_bytes(self, names: Sequence[str], slots: int) -> int:
         """Return what the slots of these models take."""
         return file_bytes([self.models[name].spec for name in names], slots)

@@ -15,7 +15,7 @@ from latebind.bench.residency.live.trace import Block, Blocks, Plan
 from latebind.bench.residency.live.zoo import Zoo
 from latebind.bench.statistics import ratio_of_means
 
-NEIGHBOURS = 20  # requests that are resampled together: who comes next to another waits for the same load
+NEIGHBOURS = 5  # requests that are resampled together: those who come next to each other wait for the same loads
 MOST_LEFT = 16_000_000  # bytes that loads may leave behind
 
 Rows = list[dict[str, object]]

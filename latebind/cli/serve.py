@@ -61,7 +61,10 @@ def serve(
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(help="What all models may take, as 500MB or 2GiB: they load on demand. Default: all are loaded."),
+        typer.Option(
+            help="What weights and slots of all models may take, as 500MB or 2GiB: they load on demand. Activations "
+            "come on top. Default: all are loaded."
+        ),
     ] = None,
     evict: Annotated[
         str | None, typer.Option(help=f"Who goes when room is needed: {', '.join(RESIDENCY_POLICIES)}. late.")

@@ -8,27 +8,20 @@ from heapq import heappop, heappush
 from math import inf, nextafter
 
 from latebind.batching import make_policy
+from latebind.batching.admission import Admission
 from latebind.batching.lane import Lane
 from latebind.batching.request import Request, State
-from latebind.batching.table import BatchTable, SubBatch
-from latebind.batching.view import ANY_SIZE, GoOn, Launch, Shed, WorkView
+from latebind.batching.table import SubBatch
+from latebind.batching.view import GoOn, Launch, Shed
+from latebind.batching.worker import Crew, Worker
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.events import Arrived, Cancelled, Event, Exited, StageDone, StageFailed, Woke
+from latebind.domain.events import Arrived, Cancelled, Event, Exited, Loaded, LoadFailed, StageDone, StageFailed, Woke
 from latebind.domain.model import StageKind
+from latebind.residency.residency import Residency
 
 NOT_RUN = -1  # the stage of a request that has run none
-
-
-class Worker:
-    """One stream of execution: what it has begun, and which of that it runs now."""
-
-    def __init__(self, view: WorkView, table: BatchTable) -> None:
-        self.table = table
-        self.view = view
-        self.running: SubBatch | None = None
-        self.launched = 0, 0.0  # how many are in what runs, and since when
 
 
 class Scheduler:
@@ -43,18 +36,13 @@ class Scheduler:
             served.spec.name: Lane(served, coverage=config.policy.coverage, hopes=self._policy.counts_exits)
             for served in config.models
         }
-        views = tuple(lane.view for lane in self._lanes.values())
-        crew: list[WorkView] = []
-        self._workers = []
-        for granularity in config.granularities or (ANY_SIZE,) * config.workers:
-            table = self._policy.table(granularity)
-            crew.append(WorkView(views, table.entries, granularity, crew))
-            self._workers.append(Worker(crew[-1], table))
-        self._at_once = min(config.at_once or config.workers, config.workers)
-        self._largest_first = sorted(range(config.workers), key=lambda number: -crew[number].granularity)
+        self._crew = Crew(config, self._policy, tuple(lane.view for lane in self._lanes.values()))
+        self._workers = self._crew.workers
+        self._residency: Residency | None = None
+        if config.residency.budget:
+            self._residency = Residency(config.residency, config.models, self._lanes, self._crew)
         self._live: dict[int, Request] = {}
-        self._queued = 0
-        self._backlog = 0.0  # seconds of work in all queues, over all workers, at full depth
+        self._admission = Admission(self._lanes, at_once=self._crew.at_once, sheds=self._sheds)
         self._last_starts: list[tuple[float, int]] = []  # heap: when a queued request must start at the latest
         for lane in self._lanes.values():
             self._renew(lane)
@@ -68,6 +56,8 @@ class Scheduler:
             StageDone: self._stage_done,
             Exited: self._exited,
             StageFailed: self._stage_failed,
+            Loaded: self._loaded,
+            LoadFailed: self._load_failed,
             Woke: self._woke,
         }
 
@@ -78,7 +68,9 @@ class Scheduler:
         """
         actions: list[Action] = []
         self._handlers[type(event)](event, now, actions)
-        if self._queued or self._undecided:
+        if self._residency is not None:
+            actions.extend(self._residency.decide(now))
+        if self._admission.waiting or self._undecided:
             if self._sheds:
                 self._drop_late(now, actions)
             self._undecided = False
@@ -89,36 +81,38 @@ class Scheduler:
         """Return how many requests were accepted, are queued and running, and have ended since the start."""
         return {
             "accepted": self._accepted,
-            "queued": self._queued,
-            "running": len(self._live) - self._queued,
+            "queued": self._admission.waiting,
+            "running": len(self._live) - self._admission.waiting,
             "ended": self._ended,
         }
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        begun = [entry for worker in self._workers for entry in worker.table.entries]
-        members = {i for entry in begun for i in entry.members}
-        queued = {i for lane in self._lanes.values() for i in lane.queue}
+        entries = list(self._crew.begun())
+        members = {i for entry in entries for i in entry.members}
+        queued = {i for lane in self._lanes.values() for i in (*lane.queue, *lane.held)}
         assert self._accepted == self._ended + len(self._live), "accepted is not queued + running + ended"
-        assert self._queued == len(queued), "the count of queued requests is off"
-        assert sum(len(entry.members) for entry in begun) == len(members), "a request runs twice"
+        assert sum(len(entry.members) for entry in entries) == len(members), "a request runs twice"
         assert not members & queued, "a request is queued and running"
         assert members | queued == set(self._live), "a live request is neither queued nor running"
         assert all(self._live[i].state is State.QUEUED for i in queued), "a queued request has another state"
         assert all(self._live[i].state is not State.QUEUED for i in members), "a running request counts as queued"
         slots = [(request.model, request.slot) for request in self._live.values()]
         assert len(set(slots)) == len(slots), "a slot has two owners"
-        assert all(entry.complete.keys() <= entry.members.keys() for entry in begun), "who has left is held back"
+        assert all(entry.complete.keys() <= entry.members.keys() for entry in entries), "who has left is held back"
         for worker in self._workers:
-            entries = worker.table.entries
-            assert worker.running is None or worker.running in entries, "a worker runs what it has not begun"
-            assert worker.running is not None or not entries, "a worker has begun something and rests"
-            assert all(entry.members or entry is worker.running for entry in entries), "an empty batch waits"
-        idle = all(worker.running is None for worker in self._workers)
-        assert sum(worker.running is not None for worker in self._workers) <= self._at_once, "too many run at once"
-        assert not (queued and self._wake == inf and idle), "nobody works and who waits is forgotten"
-        work = sum(len(lane.queue) * lane.seconds_per_request for lane in self._lanes.values())
-        assert abs(self._backlog - work) <= 1e-6 * max(1.0, work), "the backlog does not fit the queues"
+            assert worker.running is None or worker.running in worker.table.entries, (
+                "a worker runs what it has not begun"
+            )
+            assert not worker.rests, "a worker has begun something and rests"
+            assert all(entry.members or entry is worker.running for entry in worker.begun), "an empty batch waits"
+        assert self._crew.running <= self._crew.at_once, "too many run at once"
+        assert not (self._may_begin() and self._wake == inf and not self._crew.running), (
+            "nobody works and who waits is forgotten"
+        )
+        self._admission.check()
+        if self._residency is not None:
+            self._residency.check()
 
     # Events ---------------------------------------------------------------------------------------------------------
 
@@ -138,29 +132,23 @@ class Scheduler:
         inputs, outputs = event.inputs or (1,) * count, event.outputs or (0,) * count
         for i, slot, ins, outs in zip(event.requests, event.slots, inputs, outputs, strict=True):
             request = self._live[i] = Request(i, event.model, slot, event.deadline, now, ins, outs)
-            lane.queue.add(request)
+            lane.add(request)
             if self._sheds:
                 heappush(self._last_starts, (event.deadline - lane.least(ins), i))
         self._accepted += count
-        self._queued += count
-        self._backlog += count * lane.seconds_per_request
+        self._admission.entered(lane, count)
+        if self._residency is not None:
+            self._residency.arrived(event.model, event.requests, now)
 
     def _refusal(self, lane: Lane, event: Arrived, now: float) -> Outcome | None:
-        """Say why these requests cannot be accepted; their work and all before it is counted at full depth."""
-        count = len(event.requests)
-        if len(lane.queue) + count > lane.max_queued:
-            return Outcome.REFUSED_FULL
-        ahead = (self._backlog + (count - 1) * lane.seconds_per_request) / self._at_once
-        if self._sheds and now + ahead + lane.least(max(event.inputs, default=1)) > event.deadline:
-            return Outcome.REFUSED_LATE
-        return None
+        if self._residency is None:
+            return self._admission.refusal(lane, event, now)
+        if self._residency.refuses(event.model, now):
+            return Outcome.NOT_LOADED
+        return self._admission.refusal(lane, event, now, loads=self._residency.seconds_until(event.model))
 
     def _renew(self, lane: Lane) -> None:
-        """Count the work of a lane as launches are known to take by now."""
-        limit = min(self._policy.batch_limit(lane.view), self._workers[self._largest_first[0]].view.granularity)
-        seconds = lane.whole(limit) / limit
-        self._backlog += len(lane.queue) * (seconds - lane.seconds_per_request)
-        lane.seconds_per_request = seconds
+        self._admission.renew(lane, min(self._policy.batch_limit(lane.view), self._crew.largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
         request = self._live.get(event.request)
@@ -173,9 +161,7 @@ class Scheduler:
             request.move(State.LEAVING)
 
     def _stage_done(self, event: StageDone, now: float, actions: list[Action]) -> None:
-        worker = self._busy(event.worker)
-        batch = worker.running
-        assert batch is not None
+        worker, batch = self._crew.busy(event.worker)
         for i in event.exited:
             if i not in batch.members:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
@@ -206,7 +192,7 @@ class Scheduler:
         if not 0 <= event.worker < len(self._workers):
             raise IllegalEvent(f"there is no worker {event.worker} whose lookups could answer")
         worker = self._workers[event.worker]
-        for entry in list(worker.table.entries):
+        for entry in worker.begun:
             if not self._leave:
                 self._complete(entry, event.requests, event.stage)
                 continue
@@ -215,12 +201,10 @@ class Scheduler:
                 if request is not None:
                     entry.complete.pop(i, None)
                     self._end(request, Outcome.ANSWERED, now, actions, event.stage)
-            if not entry.members and entry is not worker.running:
-                worker.table.entries.remove(entry)
+        worker.drop_empty()
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
-        batch = self._busy(event.worker).running
-        assert batch is not None
+        _, batch = self._crew.busy(event.worker)
         self._end_all(batch, Outcome.FAILED, now, actions, batch.stage - 1)
         self._settle(event.worker, batch, now, actions)
 
@@ -228,12 +212,51 @@ class Scheduler:
         """Put what has run in its new place; go on at once where nobody waits to be let in."""
         worker = self._workers[number]
         worker.running = None
-        worker.table.settle(batch, now)
-        if worker.table.entries and not self._queued:
+        if batch.members and not self._is_present(batch):
+            worker.put_aside(batch, now)
+        else:
+            worker.table.settle(batch, now)
+        if self._residency is not None:
+            self._residency.touch(batch.spec.name)
+            self._take_up(worker, self._residency, now, actions)
+        elif worker.table.entries and not self._admission.waiting:
             if worker.table.is_open:
                 self._undecided = True
             else:
                 self._run(number, -1, now, actions)
+
+    def _loaded(self, event: Loaded, now: float, actions: list[Action]) -> None:
+        """Have those go on who have rested for want of a stage that is there now."""
+        residency = self._require_residency(event)
+        residency.loaded(event, now)
+        for worker in self._workers:
+            if worker.running is None:
+                self._take_up(worker, residency, now, actions)
+
+    def _take_up(self, worker: Worker, residency: Residency, now: float, actions: list[Action]) -> None:
+        """At a boundary of a worker, have those go on beside the others that have rested and need rest no more."""
+        for batch in [entry for entry in worker.aside if residency.present(entry)]:
+            self._let_go(batch, now, actions)
+            if batch.members:
+                worker.take_up(batch, now)
+        worker.drop_empty()
+        self._undecided = self._undecided or bool(worker.table.entries)
+
+    def _load_failed(self, event: LoadFailed, now: float, actions: list[Action]) -> None:
+        """Tell everybody who waits for the model that it could not be loaded, unless only a learned cache is amiss."""
+        residency = self._require_residency(event)
+        residency.failed(event, now)
+        lane = self._lanes[event.model]
+        if residency.memory.models[event.model].complete:
+            return
+        for request in [*lane.queue.values(), *lane.held.values()]:
+            self._dequeue(request)
+            self._end(request, Outcome.NOT_LOADED, now, actions)
+        for worker in self._workers:
+            for batch in worker.aside:
+                if batch.spec is lane.spec:
+                    self._end_all(batch, Outcome.NOT_LOADED, now, actions, batch.stage - 1)
+            worker.drop_empty()
 
     def _woke(self, event: Woke, now: float, actions: list[Action]) -> None:
         del event, actions
@@ -253,10 +276,10 @@ class Scheduler:
     def _launch(self, now: float, actions: list[Action]) -> None:
         """Ask the policy for every free worker, until it wants to wait or nothing waits."""
         until = None
-        for number in self._in_order():
+        for number in self._crew.in_order():
             worker = self._workers[number]
-            while worker.running is None and (len(self._workers) == 1 or self._may_run()):
-                if not self._queued and not worker.table.is_open:
+            while worker.running is None and self._crew.may_run():
+                if not self._may_begin() and not worker.table.is_open:
                     if worker.table.entries:
                         self._run(number, -1, now, actions)
                     break
@@ -265,23 +288,18 @@ class Scheduler:
                     self._start(worker, decision, now)
                     self._run(number, -1, now, actions)
                 elif isinstance(decision, GoOn):
+                    if not worker.table.entries:  # all that it has begun rests aside
+                        break
                     self._run(number, decision.place, now, actions, decision.requests)
                 elif isinstance(decision, Shed):
                     self._shed(worker, decision, now, actions)
                 else:
                     until = min(decision.until, inf if until is None else until)
                     break
-        if until is not None and self._queued:
+        if until is not None and self._may_begin():
             self._ask_to_wake(until, now, actions)
-
-    def _in_order(self) -> Sequence[int]:
-        """Return the workers that have begun something, then the others, those with the largest batches first."""
-        if len(self._workers) == 1:
-            return self._largest_first
-        return sorted(self._largest_first, key=lambda number: not self._workers[number].table.entries)
-
-    def _may_run(self) -> bool:
-        return sum([worker.running is not None for worker in self._workers]) < self._at_once
+        elif self._residency is not None and self._last_starts:  # somebody may get late while a model is loaded
+            self._ask_to_wake(inf, now, actions)
 
     def _shed(self, worker: Worker, decision: Shed, now: float, actions: list[Action]) -> None:
         for i in decision.requests:
@@ -304,6 +322,8 @@ class Scheduler:
             request.move(State.RUNNING)
             request.started = now
         worker.table.push(SubBatch(lane.spec, members, padded=launch.padded), now)
+        if self._residency is not None:
+            self._residency.touch(launch.model)
 
     def _let_go(self, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """At a stage boundary, let go of members whose client has left or whose deadline has passed."""
@@ -331,11 +351,17 @@ class Scheduler:
 
     # Bookkeeping ----------------------------------------------------------------------------------------------------
 
-    def _busy(self, number: int) -> Worker:
-        worker = self._workers[number] if 0 <= number < len(self._workers) else None
-        if worker is None or worker.running is None:
-            raise IllegalEvent(f"worker {number} reports a stage but runs none")
-        return worker
+    def _may_begin(self) -> bool:
+        """Tell whether somebody waits who may begin; others wait for their model."""
+        return self._admission.waiting > 0 if self._residency is None else self._residency.anybody_may_begin()
+
+    def _is_present(self, batch: SubBatch) -> bool:
+        return self._residency is None or self._residency.present(batch)
+
+    def _require_residency(self, event: Event) -> Residency:
+        if self._residency is None:
+            raise IllegalEvent(f"{event} has come, and models are not loaded while requests come")
+        return self._residency
 
     def _is_queued(self, request: int) -> bool:
         found = self._live.get(request)
@@ -351,9 +377,8 @@ class Scheduler:
 
     def _dequeue(self, request: Request) -> None:
         lane = self._lanes[request.model]
-        lane.queue.remove(request.id)
-        self._queued -= 1
-        self._backlog = self._backlog - lane.seconds_per_request if self._queued else 0.0
+        lane.remove(request.id)
+        self._admission.left(lane)
 
     def _end_all(self, batch: SubBatch, outcome: Outcome, now: float, actions: list[Action], stage: int) -> None:
         for request in batch.members.values():
@@ -370,3 +395,5 @@ class Scheduler:
         waited = min(request.started, now) - request.arrived
         ran = max(0.0, now - request.started)
         actions.append(Reply(request.id, request.model, outcome, stage, waited, ran))
+        if self._residency is not None:
+            self._residency.touch(request.model)

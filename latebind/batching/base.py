@@ -24,8 +24,7 @@ class Stacked:
 
     def table(self, granularity: int) -> BatchTable:
         """Return an empty stack."""
-        del granularity
-        return BatchTable()
+        return BatchTable(min(granularity, self._config.max_batch or granularity))
 
 
 def by_age(view: WorkView) -> list[ModelView]:

@@ -1,7 +1,10 @@
 """One model as the scheduler has it: who waits, and the figures that decide whether a newcomer can be in time."""
 
+from math import inf
+
 from latebind.batching.estimate import Estimate
 from latebind.batching.queue import Queue
+from latebind.batching.request import Request
 from latebind.batching.view import ModelView
 from latebind.domain.config import ServedModel
 
@@ -12,11 +15,47 @@ class Lane:
     def __init__(self, served: ServedModel, *, coverage: float, hopes: bool) -> None:
         self.spec = served.spec
         self.max_queued = served.max_queued
-        self.queue = Queue()
+        self.queue = Queue()  # those who may begin
+        self.held = Queue()  # those whose model cannot begin, for its first stages are not in memory
+        self.open = True
         self.estimate = Estimate(served.spec, served.costs, coverage=coverage)
         self.view = ModelView(served.spec, self.estimate, self.queue)
         self.seconds_per_request = 0.0  # of a worker, at the largest batch that the policy forms
         self._hopes = hopes and self.estimate.exits.some
+
+    def __len__(self) -> int:
+        return len(self.queue) + len(self.held)
+
+    def __contains__(self, request: object) -> bool:
+        return request in self.queue or request in self.held
+
+    @property
+    def oldest(self) -> Request:
+        """The request that has waited longest; somebody must wait."""
+        if not self.queue or not self.held:
+            return (self.queue or self.held).oldest
+        return min(self.queue.oldest, self.held.oldest, key=lambda request: request.id)
+
+    def waited(self, now: float) -> float:
+        """Return how many seconds all have waited together."""
+        return self.queue.waited(now) + self.held.waited(now)
+
+    def add(self, request: Request) -> None:
+        """Append a request."""
+        (self.queue if self.open else self.held).add(request)
+
+    def remove(self, request: int) -> None:
+        """Take one out who waits."""
+        (self.queue if request in self.queue else self.held).remove(request)
+
+    def release(self, before: float = inf) -> None:
+        """Let those begin who are held, in the order in which they came, up to the request `before`."""
+        _move(self.held, self.queue, before)
+
+    def withhold(self) -> None:
+        """Let nobody begin."""
+        self.open = False
+        _move(self.queue, self.held)
 
     def least(self, inputs: int) -> float:
         """Return the seconds that a request takes at least, alone, with as short an answer as any.
@@ -32,3 +71,10 @@ class Lane:
         if self._hopes:
             return self.estimate.exits.all(0, batch).seconds
         return self.estimate.whole(batch)
+
+
+def _move(source: Queue, target: Queue, before: float = inf) -> None:
+    for request in list(source.values()):
+        if request.id < before:
+            source.remove(request.id)
+            target.add(request)

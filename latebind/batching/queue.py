@@ -17,6 +17,7 @@ class Queue(Mapping[int, Request]):
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
         self._deadlines: list[tuple[float, int]] = []  # ascending: most come in that order anyway
+        self._arrivals = 0.0  # the sum of when they came
         self._last = inf  # when the last came
         self._gap = inf  # seconds between arrivals, the recent ones counting most
 
@@ -72,16 +73,22 @@ class Queue(Mapping[int, Request]):
             gap += NEWEST * (now - self._last - gap)
         return 1.0 / gap if gap > 0.0 else inf
 
+    def waited(self, now: float) -> float:
+        """Return how many seconds all have waited together."""
+        return len(self) * now - self._arrivals
+
     def add(self, request: Request) -> None:
         """Append a request."""
         gap = request.arrived - self._last
         if gap >= 0.0:
             self._gap = gap if self._gap == inf else self._gap + NEWEST * (gap - self._gap)
         self._last = request.arrived
+        self._arrivals += request.arrived
         self._requests[request.id] = request
         insort(self._deadlines, (request.deadline, request.id))
 
     def remove(self, number: int) -> None:
         """Take a request out."""
         request = self._requests.pop(number)
+        self._arrivals = self._arrivals - request.arrived if self._requests else 0.0
         del self._deadlines[bisect_left(self._deadlines, (request.deadline, number))]

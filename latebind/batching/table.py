@@ -4,6 +4,7 @@ A stack: the newest runs until it has caught up with the one below it, and both 
 same work otherwise: whoever is at a stage waits there for others, and any stage may run next.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -81,9 +82,10 @@ class SubBatch:
 
 
 class BatchTable:
-    """A stack of sub-batches, the newest on top; it alone runs."""
+    """A stack of sub-batches, the newest on top; it alone runs. None grows past `most` or what its model allows."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = sys.maxsize) -> None:
+        self._most = most
         self.entries: list[SubBatch] = []
 
     @property
@@ -116,10 +118,21 @@ class BatchTable:
         while self.entries and not self.top.members:
             self.entries.pop()
             self._resume(now)
-        while len(self.entries) > 1 and self.top.meets(self.entries[-2]):
+        while len(self.entries) > 1 and self.top.meets(self.entries[-2]) and self._fit(self.top, self.entries[-2]):
             newer = self.entries.pop()
             self._resume(now)
             self.top.absorb(newer)
+
+    def take_out(self, batch: SubBatch, now: float) -> None:
+        """Take out one that cannot go on; whoever was let wait for it goes on."""
+        last = batch is self.top
+        self.entries.remove(batch)
+        if last:
+            self._resume(now)
+
+    def _fit(self, one: SubBatch, other: SubBatch) -> bool:
+        """Tell whether both together are no larger than a batch may be."""
+        return len(one.members) + len(other.members) <= min(self._most, one.spec.max_batch)
 
     def _resume(self, now: float) -> None:
         if self.entries and self.top.preempted is not None:
@@ -130,10 +143,6 @@ class BatchTable:
 
 class StageQueues(BatchTable):
     """Sub-batches that wait for each other at their stages; any may run next, and each may be as large as a batch."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
 
     def push(self, batch: SubBatch, now: float) -> None:
         """Begin another."""
@@ -151,9 +160,8 @@ class StageQueues(BatchTable):
         if not moved.members:
             self.entries.remove(moved)
             return
-        limit = min(self._most, moved.spec.max_batch)
         for other in self.entries:
-            if other is not moved and moved.meets(other) and len(other.members) + len(moved.members) <= limit:
+            if other is not moved and moved.meets(other) and self._fit(moved, other):
                 other.absorb(moved)
                 self.entries.remove(moved)
                 return

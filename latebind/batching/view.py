@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
@@ -34,18 +34,20 @@ ANY_SIZE = sys.maxsize  # the granularity of a worker that takes all that policy
 class WorkView:
     """What one worker may do next: those who wait, by model, and the sub-batches that it has begun, the newest last.
 
-    Its batches are no larger than its `granularity` (Ebird, section VI). `crew` are the views of all workers.
+    Its batches are no larger than its `granularity` (Ebird, section VI). `crew` are the views of all workers. What lies
+    `aside` cannot go on, for its next stage is not in memory.
     """
 
     models: Sequence[ModelView]
     entries: Sequence[SubBatch] = ()
     granularity: int = ANY_SIZE
     crew: Sequence["WorkView"] = ()
+    aside: list[SubBatch] = field(default_factory=list)
 
     @property
     def alive(self) -> int:
         """The requests that all workers have begun: Ebird's CurInf (table II)."""
-        return sum([len(entry.members) for view in self.crew for entry in view.entries])
+        return sum([len(entry.members) for view in self.crew for entry in (*view.entries, *view.aside)])
 
     @property
     def resting(self) -> int:

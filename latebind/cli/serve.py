@@ -16,11 +16,14 @@ from latebind.adaptation.messages import AdaptationOrder
 from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
-from latebind.domain.config import ServeConfig
+from latebind.cli.sizes import size
+from latebind.domain.config import TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import find_models
+from latebind.residency import POLICIES as RESIDENCY_POLICIES
+from latebind.residency import make_policy as make_residency_policy
 from latebind.server.door import Door
 
 READY = "latebind serves at "  # printed with the URL once requests are answered; scripts wait for it
@@ -34,7 +37,7 @@ def serve(
     repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
     model: Annotated[list[str] | None, typer.Option(help="Serve this model; may be repeated. Default: all.")] = None,
     config: Annotated[
-        Path | None, typer.Option(help="TOML: [server], [engine], [policy], [adaptation]; options win.")
+        Path | None, typer.Option(help="TOML: [server], [engine], [policy], [residency], [adaptation]; options win.")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None,
@@ -56,6 +59,16 @@ def serve(
     awake: Annotated[
         bool | None, typer.Option(help="Keep idle cores from sleeping: quicker at low load, more power. Needs root.")
     ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="What all models may take, as 500MB or 2GiB: they load on demand. Default: all are loaded."),
+    ] = None,
+    evict: Annotated[
+        str | None, typer.Option(help=f"Who goes when room is needed: {', '.join(RESIDENCY_POLICIES)}. late.")
+    ] = None,
+    tier: Annotated[
+        str | None, typer.Option(help=f"Where what goes stays: {' or '.join(TIERS)}, which gives all back. {TIERS[0]}.")
+    ] = None,
     adapt: Annotated[
         bool | None, typer.Option(help="Whether learned caches follow the traffic, with a watch over their fidelity.")
     ] = None,
@@ -75,6 +88,8 @@ def serve(
     * `latebind serve models --model resnet56 --port 0 --cores 1 --policy graph --max-batch 8`
     * `latebind serve models --granularities 1,1,2,4,8,16`
     * `latebind serve models --config latebind.toml --no-exits`
+    * `latebind serve models --memory 2GiB`
+    * `latebind serve models --memory 500MB --evict lru --tier disk --deadline-ms 10000`
     * `latebind serve models --adapt --sample 0.1`
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s door %(levelname)s %(message)s")
@@ -104,6 +119,11 @@ def serve(
                 "interval": retrain_s,
                 "folder": None if adapted is None else str(adapted),
             },
+            residency={
+                "budget": None if memory is None else size("--memory", memory),
+                "policy": evict,
+                "tier": tier,
+            },
             policy={
                 "name": policy,
                 "max_batch": max_batch,
@@ -111,6 +131,8 @@ def serve(
             },
         )
         make_policy(settings.policy)  # an unknown name is told here, not by the engine
+        if settings.residency.budget:
+            make_residency_policy(settings.residency)
         if settings.policy.name == "static":
             raise ConfigError("policy.name is 'static', which only simulations pad: take graph")
         uvloop.run(_serve(settings, find_models(repository, model), event_log))
@@ -124,6 +146,7 @@ async def _serve(settings: ServeConfig, models: list[Path], event_log: Path | No
         policy=settings.policy,
         event_log=str(event_log) if event_log else None,
         adapted=settings.adaptation.folder,
+        residency=settings.residency,
     )
     async with AsyncExitStack() as stack:
         engine = await EngineClient.start(order)

@@ -11,6 +11,7 @@ from latebind.domain.footprint import NOTHING, Footprint
 from latebind.domain.model import ModelSpec
 
 LOAD_ORDERS = ("waits", "oldest", "fifo")
+TIERS = ("page-cache", "disk")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
@@ -54,7 +55,8 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     meanwhile. Where `foresight`, policies know who waits. Nobody waits longer than `patience` seconds for a model to
     be loaded while others are served that came later, save for the loads under way. `window` is how far back, in
     seconds, the rate of requests is counted. A load that failed is tried again after `back_off` seconds, twice as many
-    each further time.
+    each further time. Where what goes stays in the `tier` "page-cache", the system keeps it as long as it has memory to
+    spare; "disk" gives the memory back, and the next load reads the disk.
     """
 
     budget: int = 0
@@ -66,10 +68,13 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience: float = 30.0
     window: float = 600.0
     back_off: float = 1.0
+    tier: str = TIERS[0]
 
     def __post_init__(self) -> None:
         if self.budget < 0:
             raise ConfigError(f"residency.budget is {self.budget} bytes: give 0 for no bound, or more")
+        if self.tier not in TIERS:
+            raise ConfigError(f"residency.tier is {self.tier!r}: choose from {', '.join(TIERS)}")
         if self.order not in LOAD_ORDERS:
             raise ConfigError(f"residency.order is {self.order!r}: choose from {', '.join(LOAD_ORDERS)}")
         for name, value in (("patience", self.patience), ("window", self.window), ("back_off", self.back_off)):

@@ -61,13 +61,16 @@ class StageFailed:
 class Loaded:
     """All pieces of a `Load` are in memory, which took so many `seconds`.
 
-    `sizes` are the bytes that each was found to take, where that was measured.
+    `sizes` are the bytes that each was found to take, where that was measured. Of the bytes `read` for it so many lay
+    in the page cache, `cached`.
     """
 
     model: str
     pieces: tuple[int, ...]
     seconds: float
     sizes: tuple[int, ...] = ()
+    read: int = 0
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from latebind.domain.actions import Action, Outcome, Reply, Run
+from latebind.domain.actions import Action, Evict, Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
-from latebind.domain.events import Arrived, Event
+from latebind.domain.events import Arrived, Event, Loaded, LoadFailed
+from latebind.domain.footprint import Footprint
 
 SECONDS_BUCKETS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -30,6 +31,48 @@ class Histogram:
     def snapshot(self) -> dict[str, Any]:
         """Return bounds, counts (one more than bounds), sum and count as plain types."""
         return {"le": list(self._bounds), "counts": list(self._counts), "sum": self._sum, "count": sum(self._counts)}
+
+
+class MemoryMetrics:
+    """What came to memory of one model and went. Bytes count once they are there and until they are told to go."""
+
+    def __init__(self, footprint: Footprint) -> None:
+        self._sizes = dict(enumerate(footprint.sizes))
+        self._resident: set[int] = set()
+        self.loads = self.evictions = self.failures = 0
+        self.read = self.cached = 0  # bytes
+        self.seconds = Histogram()
+
+    @property
+    def resident(self) -> int:
+        """Bytes that are in memory."""
+        return sum(self._sizes[piece] for piece in self._resident)
+
+    def loaded(self, event: Loaded) -> None:
+        """Count pieces that have come."""
+        self._sizes.update(zip(event.pieces, event.sizes, strict=False))
+        self._resident.update(event.pieces)
+        self.read += event.read
+        self.cached += event.cached
+        self.seconds.add(event.seconds)
+
+    def evicted(self, action: Evict) -> None:
+        """Count pieces that go."""
+        self._resident.difference_update(action.pieces)
+        self.evictions += 1
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all figures as plain types."""
+        return {
+            "resident_bytes": self.resident,
+            "bytes": sum(self._sizes.values()),
+            "loads": self.loads,
+            "evictions": self.evictions,
+            "failures": self.failures,
+            "read_bytes": self.read,
+            "cached_bytes": self.cached,
+            "load_seconds": self.seconds.snapshot(),
+        }
 
 
 class ModelMetrics:
@@ -81,17 +124,33 @@ class Metrics:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._models = {served.spec.name: ModelMetrics(served.spec.stages) for served in config.models}
+        self._budget = config.residency.budget
+        self._memory = {served.spec.name: MemoryMetrics(served.footprint) for served in config.models}
 
     def observe(self, event: Event, actions: Iterable[Action]) -> None:
         """Take in one event and the actions that answered it."""
-        if isinstance(event, Arrived):
-            self._models[event.model].pending += len(event.requests)
+        match event:
+            case Arrived():
+                self._models[event.model].pending += len(event.requests)
+            case Loaded():
+                self._memory[event.model].loaded(event)
+            case LoadFailed():
+                self._memory[event.model].failures += 1
         for action in actions:
-            if isinstance(action, Run):
-                self._models[action.model].ran(action)
-            elif isinstance(action, Reply):
-                self._models[action.model].replied(action)
+            match action:
+                case Run():
+                    self._models[action.model].ran(action)
+                case Reply():
+                    self._models[action.model].replied(action)
+                case Load():
+                    self._memory[action.model].loads += 1
+                case Evict():
+                    self._memory[action.model].evicted(action)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the figures of every model as plain types, ready for JSON."""
-        return {"models": {name: model.snapshot() for name, model in self._models.items()}}
+        """Return the figures of every model as plain types, ready for JSON; of memory where it is limited."""
+        found: dict[str, Any] = {"models": {name: model.snapshot() for name, model in self._models.items()}}
+        if self._budget:
+            models = {name: memory.snapshot() for name, memory in self._memory.items()}
+            found["memory"] = {"budget_bytes": self._budget, "models": models}
+        return found

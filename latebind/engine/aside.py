@@ -16,6 +16,7 @@ from latebind.domain.events import Exited
 from latebind.engine.unanswered import Unanswered
 from latebind.learned.head import Floats
 from latebind.learned.lookup import Lookup
+from latebind.program.backends import Absent
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class Aside:
         try:
             with torch.inference_mode():
                 self._answer(action, *lookup(activation))
+        except Absent:  # it left memory while it waited for its turn
+            return
         except Exception:
             logger.exception("a lookup of %s failed behind stage %d: the network answers", action.model, action.stage)
 

@@ -293,5 +293,10 @@ def _error(model: str, outcome: Outcome) -> LatebindError:
             return Refused(f"{model} has too much to do to answer by the deadline: allow more time or try again later")
         case Outcome.EXPIRED:
             return Expired(f"the deadline passed before {model} had the answer: allow more time")
+        case Outcome.NOT_LOADED:
+            return Unavailable(
+                f"{model} could not be brought into memory: try again later; the server's log says why, and `latebind "
+                "models` whether its files are whole"
+            )
         case _:
             return Failed(f"{model} raised while it ran this request: the server's log says why")

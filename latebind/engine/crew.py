@@ -6,12 +6,17 @@ Ebird's workers each have a copy (section VIII-E: 15.2 % more memory), and it na
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
-from latebind.domain.config import EngineConfig
+from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
+from latebind.domain.errors import ConfigError
+from latebind.engine.on_demand import measure, open_model, warm_backend
+from latebind.engine.slots import file_bytes
 from latebind.engine.worker import LoadedModel, load_model
 from latebind.program.device import HOST
+from latebind.program.pieces import Piece
 from latebind.sequence.measure import warm_up
 from latebind.sequence.program import SequenceProgram
 
@@ -35,6 +40,35 @@ def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedMo
     with ThreadPoolExecutor(at_once(config)) as threads:
         list(threads.map(_warm_up, crew, config.granularities or repeat(None)))
     return crew
+
+
+def open_crew(
+    paths: Iterable[Path], config: EngineConfig, residency: ResidencyConfig
+) -> tuple[list[list[LoadedModel]], dict[str, tuple[Piece, ...]], int]:
+    """Return the models of each worker with nothing in memory, their pieces, and the bytes that these may take.
+
+    Each piece has been in memory by then, one after another. Raises `RepositoryError` for a model that does not run,
+    and `ConfigError` where a piece does not fit, or slots leave nothing of the budget.
+    """
+    cached = residency.tier == TIERS[0]
+    opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in paths]
+    twins = [[one.model.twin() for one in opened] for _ in range(1, config.crew)]  # before: these take memory too
+    slots = file_bytes([one.model.spec for one in opened], config.slots)
+    if slots >= residency.budget:
+        raise ConfigError(
+            f"residency.budget is {residency.budget} bytes, and slots for {len(opened)} models take {slots} of them: "
+            "give more --memory or fewer --slots"
+        )
+    budget = residency.budget - slots
+    for backend in {one.model.program.backend for one in opened}:
+        warm_backend(backend, config.threads)
+    first = [measure(one, budget) for one in opened]
+    others = [
+        [replace(twin, costs=model.costs, footprint=model.footprint) for twin, model in zip(crew, first, strict=True)]
+        for crew in twins
+    ]
+    pieces = {one.model.spec.name: one.pieces for one in opened}
+    return [first, *others], pieces, budget
 
 
 def _warm_up(models: Iterable[LoadedModel], largest: int | None) -> None:

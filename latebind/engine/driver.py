@@ -1,9 +1,9 @@
 """The live driver: tells the scheduler what happened and performs what it answers, under one lock.
 
 One thread more than there are workers: one listens for events, the others run stages (lookups aside have one of their
-own beside each worker). The thread that hears of a
-request goes and runs it itself while another takes over listening, so no request waits for a thread to wake up; the
-thread that ends a stage takes its next `Run` back at once (leader and followers, Schmidt et al. 2000).
+own beside each worker, and one loads models where memory is limited). The thread that hears of a request goes and runs
+it itself while another takes over listening, so no request waits for a thread to wake up; the thread that ends a stage
+takes its next `Run` back at once (leader and followers, Schmidt et al. 2000).
 """
 
 import logging
@@ -15,11 +15,12 @@ from threading import Lock, Thread
 
 import torch
 
-from latebind.domain.actions import Reply, Run, WakeAt
+from latebind.domain.actions import Evict, Load, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
-from latebind.domain.events import Arrived, Event, Exited, StageDone, StageFailed, Woke
+from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
+from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended
 from latebind.engine.staging import Staging
 from latebind.engine.worker import Worker
@@ -44,6 +45,7 @@ class Driver:
         wake: Callable[[], None],
         send: Callable[[bytes], None],
         staging: Staging,
+        loader: Loader | None = None,
         log: EventLog | None = None,
     ) -> None:
         self._scheduler = Scheduler(config)
@@ -53,6 +55,7 @@ class Driver:
         self._wake = wake
         self._send = send
         self._staging = staging
+        self._loader = loader
         self._log = log
         self._deciding = Lock()  # guards the scheduler, the metrics, the log, the order of replies and the timer
         self._wake_time = inf
@@ -64,6 +67,8 @@ class Driver:
 
     def run(self) -> None:
         """Serve with this thread and one for each worker until `listen` has no more."""
+        if self._loader is not None:
+            self._loader.start(self._overhear)
         threads = [Thread(target=self._take_part, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
         for thread in threads:
             thread.start()
@@ -72,6 +77,8 @@ class Driver:
             thread.join()
         for worker in self._workers:
             worker.close()
+        if self._loader is not None:
+            self._loader.close()
 
     def snapshot(self) -> dict[str, object]:
         """Return the metrics and counts of this moment as plain types."""
@@ -107,8 +114,8 @@ class Driver:
                         events.append(Woke())
                 self._ready.extend(self._handle(events)[0])
 
-    def _overhear(self, event: Exited) -> None:
-        """Answer those of a lookup aside; what is to run because of it goes to whoever listens."""
+    def _overhear(self, event: Event) -> None:
+        """Take in what a thread beside the workers tells; what is to run because of it goes to whoever listens."""
         runs, sooner = self._handle((event,))
         if runs or sooner:
             self._ready.extend(runs)
@@ -149,6 +156,9 @@ class Driver:
                             replies.append(pack_ended(request, outcome, stage, waited, ran))
                         case WakeAt(wake_at):
                             self._wake_time = wake_at
+                        case Load() | Evict():
+                            assert self._loader is not None, "memory is limited and nobody loads"
+                            self._loader.perform(action)
             if replies:
                 self._send(b"".join(replies))
             return runs, self._wake_time < before

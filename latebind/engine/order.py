@@ -1,8 +1,8 @@
 """What door and engine say to each other as the engine starts: one JSON line each way on the control stream."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from latebind.domain.config import EngineConfig, PolicyConfig
+from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.model import ModelSpec
 
 
@@ -15,6 +15,7 @@ class EngineOrder:
     policy: PolicyConfig
     event_log: str | None = None
     adapted: str = ""  # the folder of versions of learned caches; empty: beside each model
+    residency: ResidencyConfig = field(default_factory=ResidencyConfig)
 
 
 @dataclass(frozen=True, slots=True)

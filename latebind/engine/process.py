@@ -20,14 +20,15 @@ import torch
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH
 from latebind.adaptation.versions import Versions, versions_folder
-from latebind.domain.config import EngineConfig, SchedulerConfig, ServedModel
+from latebind.domain.config import EngineConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.awake import kept_awake
-from latebind.engine.crew import at_once, load_crew, usable_cores
+from latebind.engine.crew import at_once, load_crew, open_crew, usable_cores
 from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import Driver
+from latebind.engine.loader import Loader
 from latebind.engine.messages import EventReader
 from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.slots import SlotMemory, file_bytes
@@ -68,14 +69,17 @@ class Engine:
         self._selector = selectors.DefaultSelector()
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
-        workers = load_crew(map(Path, order.directories), order.engine)
-        served = tuple(ServedModel(model.spec, model.costs, order.engine.slots) for model in workers[0])
+        workers, loader, residency = _models(order)
+        served = tuple(
+            ServedModel(model.spec, model.costs, order.engine.slots, model.footprint) for model in workers[0]
+        )
         config = SchedulerConfig(
             served,
             order.engine.crew,
             order.policy,
             order.engine.granularities,
             at_once(order.engine) if order.engine.granularities else 0,
+            residency,
         )
         self._specs = tuple(model.spec for model in served)
         os.ftruncate(slots, file_bytes(self._specs, order.engine.slots))
@@ -110,6 +114,7 @@ class Engine:
             wake=self._wake,
             send=self._send,
             staging=staging,
+            loader=loader,
             log=log,
         )
         self._warn_of_shared_cores(order.engine, workers[0])
@@ -189,6 +194,15 @@ class Engine:
 
     def _wake(self) -> None:
         self._waker.send(b"\0")
+
+
+def _models(order: EngineOrder) -> tuple[list[list[LoadedModel]], Loader | None, ResidencyConfig]:
+    """Return each worker's models: all in memory, or none, what loads them then, and what they may take."""
+    paths = map(Path, order.directories)
+    if not order.residency.budget:
+        return load_crew(paths, order.engine), None, order.residency
+    workers, pieces, budget = open_crew(paths, order.engine, order.residency)
+    return workers, Loader(pieces), msgspec.structs.replace(order.residency, budget=budget)
 
 
 def _settle(config: EngineConfig) -> None:

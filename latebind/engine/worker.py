@@ -12,6 +12,7 @@ from latebind.domain.config import EngineConfig
 from latebind.domain.costs import ModelCosts
 from latebind.domain.errors import ConfigError
 from latebind.domain.events import Exited, StageDone
+from latebind.domain.footprint import NOTHING, Footprint
 from latebind.domain.model import ModelSpec
 from latebind.engine.activations import Activations, Batch
 from latebind.engine.aside import Aside
@@ -40,6 +41,7 @@ class LoadedModel:
     program: Program | SequenceProgram
     lookups: Mapping[int, Lookup]
     directory: ModelDirectory
+    footprint: Footprint = NOTHING
 
     def twin(self) -> "LoadedModel":
         """Return the model for another worker, over the same weights."""
@@ -140,7 +142,7 @@ class Worker:
             return StageDone(action.worker)
         self._activations.keep(action, Batch(batch.requests, results))
         lookup = self._lookups[action.model].get(action.stage)
-        if lookup is None:
+        if lookup is None or not lookup.there:
             return StageDone(action.worker)
         activation = results[0] if isinstance(places, range) else results[0][places]
         if aside is not None:

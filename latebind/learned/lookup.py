@@ -1,7 +1,8 @@
 """Learned caches at work: each a compiled call behind a stage, and its head. Loaded from data, never from code."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,12 +12,14 @@ from torch import Tensor
 from latebind.domain.errors import RepositoryError
 from latebind.learned.head import Floats, Head, HeadFunction
 from latebind.learned.stored import LookupFiles, SpareLookup, StoredLookup, read_caches, read_lookup
-from latebind.program.backends import StageFunction, twin
+from latebind.program.backends import Place, StageFunction, twin
 from latebind.program.device import HOST
 from latebind.program.load import compile_graph
 from latebind.program.numpy_stage import compile_with_numpy
+from latebind.program.pieces import Piece, make_piece
 from latebind.program.stored import read_model, read_stages
 from latebind.repository.directory import ModelDirectory
+from latebind.repository.tensors import MappedTensors, Pages, read_tensors
 
 
 class LookupFunction:
@@ -29,6 +32,11 @@ class LookupFunction:
         self.features = features
         self.head = head
         self._answer = HeadFunction(head)
+
+    @property
+    def there(self) -> bool:
+        """Whether its network is in memory; the head always is."""
+        return not isinstance(self.features, Place) or self.features.filled
 
     def twin(self) -> "LookupFunction":
         """Return the same function for another thread, over the same weights."""
@@ -73,6 +81,11 @@ class Lookup:
                 functions[name] = LookupFunction(functions[name].features, head)
                 thresholds[name] = threshold
         return Lookup(functions, thresholds) if thresholds else None
+
+    @property
+    def there(self) -> bool:
+        """Whether it is in memory, and may be asked."""
+        return all(self.functions[name].there for name in self.thresholds)
 
     @property
     def _used(self) -> list[str]:
@@ -133,11 +146,51 @@ def load_functions(
     streams: int = 1,
 ) -> dict[str, LookupFunction]:
     """Return the compiled networks of learned caches by name, in the order given; errors as `load_lookups`."""
+    checked = _checked(directory, lookups, read_tensors)
+    return {
+        name: compile_lookup_files(files, backend=backend, threads=threads, device=device, streams=streams)
+        for name, files in checked.items()
+    }
+
+
+def open_lookups(
+    directory: ModelDirectory, *, backend: str, threads: int = 1, streams: int = 1, cached: bool = True
+) -> tuple[dict[int, Lookup], dict[int, Piece]]:
+    """Return what `load_lookups` does with none of the networks in memory, and a piece for those behind each stage.
+
+    For `cached` see `MappedFile`; heads are in memory.
+    """
+    caches = read_caches(directory)
+    if caches is None:
+        return {}, {}
+    lookups, pieces = {}, {}
+    for stage in sorted({one.stage for one in caches.lookups}):
+        here = [one for one in caches.at_hand if one.stage == stage]
+        files = _checked(directory, here, partial(MappedTensors, cached=cached))
+        pieces[stage], places = make_piece(
+            [_pages(one) for one in files.values()],
+            [partial(_features, one, backend=backend, threads=threads, streams=streams) for one in files.values()],
+            backend=backend,
+        )
+        functions = {
+            name: LookupFunction(place, one.head) for (name, one), place in zip(files.items(), places, strict=True)
+        }
+        thresholds = {one.name: one.threshold for one in caches.lookups if one.stage == stage}
+        lookups[stage] = Lookup(functions, thresholds)
+    return lookups, pieces
+
+
+def _checked(
+    directory: ModelDirectory,
+    lookups: Sequence[StoredLookup | SpareLookup],
+    read: Callable[[ModelDirectory, str], Mapping[str, Tensor]],
+) -> dict[str, LookupFiles]:
+    """Return the files of learned caches by name, in the order given; raises `RepositoryError` if they do not fit."""
     model = read_model(directory)
     graphs = read_stages(directory, model)
     found = {}
     for one in lookups:
-        files = read_lookup(directory, one.name)
+        files = found[one.name] = read_lookup(directory, one.name, read)
         if files.graph.inputs[0].shape != graphs[one.stage + 1].inputs[0].shape:
             raise RepositoryError(
                 f"{directory.path}: the learned cache {one.name} takes another activation than stage {one.stage} "
@@ -148,22 +201,28 @@ def load_functions(
                 f"{directory.path}: the learned cache {one.name} answers in another shape than the model: build the "
                 "caches again"
             )
-        found[one.name] = compile_lookup_files(files, backend=backend, threads=threads, device=device, streams=streams)
     return found
+
+
+def _pages(files: LookupFiles) -> Pages:
+    assert isinstance(files.weights, MappedTensors)
+    return files.weights.pages(files.weights)
 
 
 def compile_lookup_files(
     files: LookupFiles, *, backend: str, threads: int, device: torch.device = HOST, streams: int = 1
 ) -> LookupFunction:
     """Return a lookup ready to run beside a model on `backend` and `device`: its features there, its head here."""
-    features = compile_with_numpy(files.graph) if device == HOST else None
-    if features is None:
-        features = compile_graph(
-            files.graph,
-            dict(files.weights),
-            backend=lookup_backend(backend),
-            threads=threads,
-            device=device,
-            streams=streams,
-        )
+    features = _features(files, backend=backend, threads=threads, device=device, streams=streams)
     return LookupFunction(features, files.head)
+
+
+def _features(
+    files: LookupFiles, *, backend: str, threads: int, device: torch.device = HOST, streams: int = 1
+) -> StageFunction:
+    """Return the network of a lookup, compiled."""
+    features = compile_with_numpy(files.graph) if device == HOST else None
+    if features is not None:
+        return features
+    chosen = lookup_backend(backend)
+    return compile_graph(files.graph, files.weights, backend=chosen, threads=threads, device=device, streams=streams)

@@ -1,7 +1,7 @@
 """How learned caches lie in a model directory: `caches/caches.json`, and for each a graph, its weights and a head."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -181,15 +181,19 @@ def read_caches(directory: ModelDirectory) -> StoredCaches | None:
     return caches
 
 
-def read_lookup(directory: ModelDirectory, name: str) -> LookupFiles:
-    """Return graph and weights of the learned cache of this name."""
+def read_lookup(
+    directory: ModelDirectory,
+    name: str,
+    read: Callable[[ModelDirectory, str], Mapping[str, Tensor]] = read_tensors,
+) -> LookupFiles:
+    """Return graph and weights of the learned cache of this name; `read` gets the weights out of their file."""
     graph = graph_from_json(directory.read(graph_file(name)))
     if len(graph.inputs) != 1 or [output for output, _ in graph.outputs] != [FEATURES]:
         raise RepositoryError(f"{directory.path / graph_file(name)} is no learned cache: build the caches again")
     head = read_head(directory, head_file(name))
     if graph.output_specs()[0].shape != (head.width,):
         raise RepositoryError(f"{directory.path / head_file(name)} takes other features: build the caches again")
-    return LookupFiles(graph, read_tensors(directory, weights_file(name)), head)
+    return LookupFiles(graph, read(directory, weights_file(name)), head)
 
 
 def read_head(directory: ModelDirectory, name: str) -> Head:

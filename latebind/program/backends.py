@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from latebind.domain.errors import ConfigError
+from latebind.domain.errors import ConfigError, LatebindError
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.inductor_stage import compile_with_inductor
@@ -27,12 +27,56 @@ def hand_on(*inputs: Tensor) -> tuple[Tensor, ...]:
     return inputs
 
 
+class Absent(LatebindError):
+    """A stage was called that is not in memory."""
+
+
+class Place:
+    """Where one worker finds a stage that comes to memory and goes; twins are filled and emptied with it.
+
+    Whoever has begun to call what lay here ends with it.
+    """
+
+    def __init__(self) -> None:
+        self._stage: StageFunction | None = None
+        self._twins: list[Place] = []
+
+    @property
+    def filled(self) -> bool:
+        """Whether the stage is in memory."""
+        return self._stage is not None
+
+    def twin(self) -> "Place":
+        """Return the place of the same stage for another thread."""
+        self._twins.append(Place())
+        return self._twins[-1]
+
+    def fill(self, stage: StageFunction) -> None:
+        """Have calls answered by `stage`."""
+        for place in self._twins:
+            place.fill(twin(stage))
+        self._stage = stage
+
+    def empty(self) -> None:
+        """Let go of the stage."""
+        for place in self._twins:
+            place.empty()
+        self._stage = None
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run what lies here; raises `Absent` where nothing does."""
+        stage = self._stage
+        if stage is None:
+            raise Absent("a stage was called that is not in memory: report this with an event log")
+        return stage(*inputs)
+
+
 def twin(stage: StageFunction) -> StageFunction:
     """Return the stage for another thread, which may run at the same time: the same weights, outputs of its own.
 
-    Only stages of OpenVINO keep something between calls; any other is for all threads as it is.
+    Only stages of OpenVINO and places keep something between calls; any other is for all threads as it is.
     """
-    return stage.twin() if isinstance(stage, OpenVinoStage) else stage
+    return stage.twin() if isinstance(stage, OpenVinoStage | Place) else stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +96,14 @@ class Use:
 class Backend(Protocol):
     """Makes stages fast. `exact` backends compute in the model's precision, others need a tolerance to be allowed.
 
-    Where `fixed`, a batch of a size that was compiled for is quicker than one of any other size.
+    Where `fixed`, a batch of a size that was compiled for is quicker than one of any other size. One that `compiles`
+    takes its time and memory; one that `copies` does not read the weights again once that is done.
     """
 
     exact: bool
     fixed: bool
+    compiles: bool
+    copies: bool
 
     def unavailable(self, device: str = HOST.type) -> str | None:
         """Return why this backend cannot be used on this machine and kind of device and what to do, or None."""
@@ -70,6 +117,8 @@ class Eager:
 
     exact = True
     fixed = False
+    compiles = False
+    copies = False
 
     def unavailable(self, device: str = HOST.type) -> str | None:
         """Eager is always there."""
@@ -94,6 +143,8 @@ class Inductor:
 
     exact = True
     fixed = False
+    compiles = True
+    copies = False  # frozen weights may stay where they lie
 
     def unavailable(self, device: str = HOST.type) -> str | None:
         """Inductor writes C++ and needs a compiler for it; for CUDA it writes Triton as well."""
@@ -114,6 +165,8 @@ class OpenVino:
 
     exact = True
     fixed = True
+    compiles = True
+    copies = True
     precision = "f32"
 
     def unavailable(self, device: str = HOST.type) -> str | None:

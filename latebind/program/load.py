@@ -1,20 +1,22 @@
 """From a verified model directory to a running program. Nothing that lies in the directory is executed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, RepositoryError
-from latebind.program.backends import StageFunction, Use, backend_named, hand_on
+from latebind.program.backends import Place, StageFunction, Use, backend_named, hand_on
 from latebind.program.device import HOST
 from latebind.program.export import export
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs
+from latebind.program.pieces import Piece, make_piece
 from latebind.program.program import Program
-from latebind.program.stored import read_graph, read_model, read_profile, read_stages
+from latebind.program.stored import StoredModel, read_graph, read_model, read_profile, read_stages
 from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory
-from latebind.repository.tensors import read_tensors
+from latebind.repository.tensors import MappedTensors, read_tensors
 
 
 def load_program(
@@ -35,16 +37,59 @@ def load_program(
     if SEQUENCE in directory.files:
         raise ConfigError(f"{directory.path} is a sequence model, which has no learned caches: serve it as it is")
     model = read_model(directory)
-    chosen = backend if backend is not None else model.backend
-    profile = read_profile(directory)
     graphs = read_stages(directory, model)
+    chosen = backend if backend is not None else model.backend
     weights = read_tensors(directory, WEIGHTS)
     stages = compile_stages(graphs, weights, backend=chosen, threads=threads, device=device, streams=streams)
-    _try_once(directory, graphs, stages, device)
-    here = device == HOST and profile.matches_this_machine(threads=threads, backend=chosen)  # profiles are of CPUs
+    passed = made_up_inputs(graphs[0].inputs, 1, device=device)
+    for number, (graph, stage) in enumerate(zip(graphs, stages, strict=True)):
+        passed = try_stage(directory, number, graph, stage, passed)
+    return _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=device)
+
+
+def open_program(
+    directory: ModelDirectory,
+    *,
+    threads: int = 1,
+    backend: str | None = None,
+    streams: int = 1,
+    cached: bool = True,
+) -> tuple[Program, tuple[Graph, ...], tuple[Piece, ...]]:
+    """Return the model of `directory` with nothing of it in memory, the graph of each stage, and a piece for each.
+
+    A stage can be called while its piece is loaded, on the CPU. For `cached` see `MappedFile`. Nothing has run yet.
+    Raises as `load_program` does.
+    """
+    model = read_model(directory)
+    graphs = read_stages(directory, model)
+    chosen = backend if backend is not None else model.backend
+    weights = MappedTensors(directory, WEIGHTS, cached=cached)
+
+    def piece_of(graph: Graph) -> tuple[Piece, tuple[Place, ...]]:
+        make = partial(compile_graph, graph, weights, backend=chosen, threads=threads, streams=streams)
+        return make_piece((weights.pages(graph.weights()),), (make,), backend=chosen)
+
+    pieces = [piece_of(graph) for graph in graphs]
+    stages = tuple(place for _, (place,) in pieces)
+    program = _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=HOST)
+    return program, graphs, tuple(piece for piece, _ in pieces)
+
+
+def _program(
+    directory: ModelDirectory,
+    model: StoredModel,
+    graphs: tuple[Graph, ...],
+    stages: tuple[StageFunction, ...],
+    *,
+    backend: str,
+    threads: int,
+    device: torch.device,
+) -> Program:
+    profile = read_profile(directory)
+    here = device == HOST and profile.matches_this_machine(threads=threads, backend=backend)  # profiles are of CPUs
     fits = here and len(profile.stages) == len(stages)
     activations = tuple(graph.inputs[0].shape for graph in graphs[1:])
-    return Program(model.spec(), profile.costs(), chosen, threads, stages, activations, fits, model.entry, device)
+    return Program(model.spec(), profile.costs(), backend, threads, stages, activations, fits, model.entry, device)
 
 
 def load_uncut(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> StageFunction:
@@ -65,7 +110,7 @@ def compile_module(
 
 def compile_graph(
     graph: Graph,
-    weights: dict[str, Tensor],
+    weights: Mapping[str, Tensor],
     *,
     backend: str,
     threads: int,
@@ -102,22 +147,19 @@ def compile_stages(
     )
 
 
-def _on(device: torch.device, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def _on(device: torch.device, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     return {name: tensor.to(device) for name, tensor in weights.items()}
 
 
-def _try_once(
-    directory: ModelDirectory, graphs: tuple[Graph, ...], stages: tuple[StageFunction, ...], device: torch.device
-) -> None:
-    """Run one row of zeros or noise: a graph that was tampered with fails here and not at the first request."""
-    passed = made_up_inputs(graphs[0].inputs, 1, device=device)
-    for number, (graph, stage) in enumerate(zip(graphs, stages, strict=True)):
-        try:
-            passed = stage(*passed)
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            raise RepositoryError(
-                f"stage {number} of {directory.path} does not run ({error}): build it again"
-            ) from error
-        shapes = tuple((1, *spec.shape) for spec in graph.output_specs())
-        if tuple(tuple(tensor.shape) for tensor in passed) != shapes:
-            raise RepositoryError(f"stage {number} of {directory.path} yields another shape than its graph says")
+def try_stage(
+    directory: ModelDirectory, number: int, graph: Graph, stage: StageFunction, passed: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """Run one row: a graph that was tampered with fails here, with `RepositoryError`, and not at the first request."""
+    try:
+        passed = stage(*passed)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise RepositoryError(f"stage {number} of {directory.path} does not run ({error}): build it again") from error
+    shapes = tuple((1, *spec.shape) for spec in graph.output_specs())
+    if tuple(tuple(tensor.shape) for tensor in passed) != shapes:
+        raise RepositoryError(f"stage {number} of {directory.path} yields another shape than its graph says")
+    return passed

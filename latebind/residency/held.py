@@ -15,7 +15,9 @@ class Held:
     between the oldest of all who wait and the oldest of these.
     """
 
-    __slots__ = ("bytes", "footprint", "kept", "life", "loading", "name", "needed", "place", "resident", "waiting")
+    __slots__ = (
+        "bytes", "footprint", "kept", "lacks", "life", "loading", "name", "needed", "place", "resident", "waiting",
+    )  # fmt: skip
 
     def __init__(self, name: str, footprint: Footprint) -> None:
         self.name = name
@@ -24,6 +26,7 @@ class Held:
         self.resident: set[int] = set()
         self.loading: tuple[int, ...] = ()
         self.bytes = 0  # of what is resident
+        self.lacks = footprint.stages  # stages that are not resident
         self.kept = False
         self.needed: float = inf
         self.waiting = 0
@@ -32,20 +35,24 @@ class Held:
     @property
     def complete(self) -> bool:
         """Whether all stages are in memory."""
-        return self.life is Life.READY
+        return self.lacks == 0
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The stages that are neither in memory nor on their way, ascending."""
+        if not self.lacks:
+            return ()
         return tuple([p for p in range(self.footprint.stages) if p not in self.resident and p not in self.loading])
 
     @property
     def load_seconds(self) -> float:
-        """The seconds that its missing stages take to load."""
-        if self.life is Life.READY:
+        """The seconds until all stages are in memory, if they were loaded now and at once."""
+        if not self.lacks:
             return 0.0
-        seconds = sum([self.footprint.seconds[piece] for piece in self.missing])
-        return seconds + self.footprint.fixed if seconds and self.life is not Life.LOADING else seconds
+        seconds = sum(
+            [s for p, s in enumerate(self.footprint.seconds[: self.footprint.stages]) if p not in self.resident]
+        )
+        return seconds if self.loading else seconds + self.footprint.fixed
 
     @property
     def whole(self) -> bool:

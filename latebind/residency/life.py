@@ -23,7 +23,7 @@ LEGAL_MOVES = {
     Life.ABSENT: frozenset({Life.LOADING}),
     Life.LOADING: frozenset({Life.PARTIAL, Life.READY, Life.FAILED}),
     Life.PARTIAL: frozenset({Life.LOADING, Life.DRAINING, Life.ABSENT}),
-    Life.READY: frozenset({Life.PARTIAL, Life.DRAINING, Life.ABSENT}),
-    Life.DRAINING: frozenset({Life.PARTIAL, Life.ABSENT}),
+    Life.READY: frozenset({Life.LOADING, Life.PARTIAL, Life.DRAINING, Life.ABSENT}),  # loading learned caches
+    Life.DRAINING: frozenset({Life.PARTIAL, Life.READY, Life.ABSENT}),
     Life.FAILED: frozenset({Life.LOADING, Life.ABSENT}),
 }

@@ -38,7 +38,7 @@ class Memory:
     def begin(self, name: str, pieces: tuple[int, ...]) -> None:
         """Have pieces on their way. Raises `IllegalEvent` where they are, or lie there, or there is no room."""
         model, size = self.models[name], self.models[name].size_of(pieces)
-        if model.loading or model.resident.intersection(pieces):
+        if not pieces or model.loading or model.resident.intersection(pieces):
             raise IllegalEvent(f"pieces {pieces} of {name!r} are in memory or something is on its way already")
         if size > self.free:
             raise IllegalEvent(f"{name!r} needs {size} bytes and {self.free} of {self.budget} are free")
@@ -54,7 +54,8 @@ class Memory:
         model.loading = ()
         model.resident.update(pieces)
         model.bytes += model.size_of(pieces)
-        model.move(Life.PARTIAL if model.missing else Life.READY)
+        model.lacks -= _stages(model, pieces)
+        model.move(Life.PARTIAL if model.lacks else Life.READY)
         self.settle(model)
         return model
 
@@ -75,9 +76,10 @@ class Memory:
         size = model.size_of(victim.pieces)
         model.bytes -= size
         self.used -= size
+        model.lacks += _stages(model, victim.pieces)
         if not model.resident and not model.loading and model.life is not Life.FAILED:
             model.move(Life.ABSENT)
-        elif model.life is Life.READY and model.missing:
+        elif model.life is Life.READY and model.lacks:
             model.move(Life.PARTIAL)
         self.settle(model)
         return model
@@ -98,7 +100,10 @@ class Memory:
             assert not model.resident.intersection(model.loading), f"{model.name} loads what it has"
             assert bool(model.loading) == (model.life is Life.LOADING), f"{model.name} is {model.life.name}"
             assert model.resident or model.life is not Life.PARTIAL, f"nothing of {model.name} is there"
-            assert not (model.life is Life.READY and model.missing), f"{model.name} is not complete"
+            assert model.lacks == model.footprint.stages - _stages(model, tuple(model.resident)), (
+                f"{model.name} lacks more"
+            )
+            assert not (model.life is Life.READY and model.lacks), f"{model.name} is not complete"
             assert not (model.life is Life.ABSENT and model.resident), f"{model.name} is not absent"
             may_go = bool(model.may_go())
             assert (model.name in self._evictable) == may_go, f"whether {model.name} may go is off"
@@ -117,3 +122,8 @@ class Memory:
             known[piece] = size
         model.footprint = replace(model.footprint, sizes=tuple(known))
         self.used += model.size_of(pieces) - before
+
+
+def _stages(model: Held, pieces: tuple[int, ...]) -> int:
+    """Return how many of these pieces are stages."""
+    return sum([piece < model.footprint.stages for piece in pieces])

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from latebind.domain.errors import RepositoryError
+from latebind.program.backends import StageFunction
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.load import compile_graph
+from latebind.program.pieces import Piece, make_piece
 from latebind.program.profile import Profile
 from latebind.program.stored import StoredModel, read_model, read_profile
 from latebind.repository.directory import MODEL, PROFILE, SEQUENCE, WEIGHTS, ModelDirectory, json_bytes
-from latebind.repository.tensors import read_tensors, tensor_bytes
+from latebind.repository.tensors import MappedTensors, read_tensors, tensor_bytes
 from latebind.sequence.export import LENGTH, LOGITS, TOKENS, ExportedSequence
 from latebind.sequence.program import KINDS, Marks, Named, SequenceProgram, step_sizes
 from latebind.sequence.state import POSITION, TOKEN, Change, Part
@@ -60,31 +63,35 @@ def load_sequence(
     Raises `RepositoryError` for a directory whose files do not fit together, `ConfigError` for a backend that cannot be
     used here.
     """
-    model, profile = read_model(directory), read_profile(directory)
-    stored = directory.read_json(SEQUENCE, StoredSequence)
-    encoders = {length: graph_from_json(directory.read(encoder_file(length))) for length in stored.lengths}
-    step = graph_from_json(directory.read(step_file()))
-    _check(directory, model, stored, encoders, step)
+    files = _read(directory)
     weights = read_tensors(directory, WEIGHTS)
-    chosen = backend if backend is not None else model.backend
-    sizes = step_sizes(chosen, model.max_batch)
+    chosen = backend if backend is not None else files.model.backend
+    use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams)
+    calls = [use(graph, sizes=sizes) for graph, sizes in files.graphs(chosen)]
+    return _sequence(files, calls, backend=chosen, threads=threads)
 
-    def compiled(graph: Graph, sizes: Sequence[int]) -> Named:
-        call = compile_graph(graph, weights, backend=chosen, threads=threads, sizes=sizes, streams=streams)
-        return Named.of(graph, call)
 
-    return SequenceProgram(
-        spec=model.spec(),
-        costs=profile.costs(),
+def open_sequence(
+    directory: ModelDirectory, *, threads: int = 1, backend: str | None = None, streams: int = 1, cached: bool = True
+) -> tuple[SequenceProgram, tuple[Piece, Piece]]:
+    """Return what `load_sequence` does with nothing in memory, and its pieces: what reads, and the step.
+
+    For `cached` see `MappedFile`.
+    """
+    files = _read(directory)
+    weights = MappedTensors(directory, WEIGHTS, cached=cached)
+    chosen = backend if backend is not None else files.model.backend
+    use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams)
+    graphs = files.graphs(chosen)
+    reading, encoders = make_piece(
+        [weights.pages({name for graph, _ in graphs[:-1] for name in graph.weights()})],
+        [partial(use, graph, sizes=sizes) for graph, sizes in graphs[:-1]],
         backend=chosen,
-        threads=threads,
-        marks=stored.marks,
-        parts=stored.parts,
-        encoders={length: compiled(graph, (1,)) for length, graph in encoders.items()},
-        step=compiled(step, sizes or (1,)),
-        sizes=sizes,
-        costs_fit=len(profile.stages) == len(KINDS) and profile.matches_this_machine(threads=threads, backend=chosen),
     )
+    writing, places = make_piece(
+        [weights.pages(files.step.weights())], [partial(use, files.step, sizes=graphs[-1][1])], backend=chosen
+    )
+    return _sequence(files, [*encoders, *places], backend=chosen, threads=threads), (reading, writing)
 
 
 def encoder_file(length: int) -> str:
@@ -95,6 +102,48 @@ def encoder_file(length: int) -> str:
 def step_file() -> str:
     """Return the name of the graph of the step."""
     return "step.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What lies in the directory of a sequence model, checked, beside its weights."""
+
+    model: StoredModel
+    profile: Profile
+    stored: StoredSequence
+    encoders: dict[int, Graph]
+    step: Graph
+
+    def graphs(self, backend: str) -> list[tuple[Graph, Sequence[int]]]:
+        """Return the encoders and the step, and for which batches each is to be compiled."""
+        sizes = step_sizes(backend, self.model.max_batch) or (1,)
+        return [*((graph, (1,)) for graph in self.encoders.values()), (self.step, sizes)]
+
+
+def _read(directory: ModelDirectory) -> _Files:
+    model, stored = read_model(directory), directory.read_json(SEQUENCE, StoredSequence)
+    encoders = {length: graph_from_json(directory.read(encoder_file(length))) for length in stored.lengths}
+    step = graph_from_json(directory.read(step_file()))
+    _check(directory, model, stored, encoders, step)
+    return _Files(model, read_profile(directory), stored, encoders, step)
+
+
+def _sequence(files: _Files, calls: Sequence[StageFunction], *, backend: str, threads: int) -> SequenceProgram:
+    """Return the program of these calls: the encoders, and the step."""
+    model, profile = files.model, files.profile
+    named = [Named.of(graph, call) for graph, call in zip((*files.encoders.values(), files.step), calls, strict=True)]
+    return SequenceProgram(
+        spec=model.spec(),
+        costs=profile.costs(),
+        backend=backend,
+        threads=threads,
+        marks=files.stored.marks,
+        parts=files.stored.parts,
+        encoders=dict(zip(files.encoders, named, strict=False)),
+        step=named[-1],
+        sizes=step_sizes(backend, model.max_batch),
+        costs_fit=len(profile.stages) == len(KINDS) and profile.matches_this_machine(threads=threads, backend=backend),
+    )
 
 
 def _check(

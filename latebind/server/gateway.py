@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict
 
 from numpy.typing import NDArray
 
@@ -34,6 +34,7 @@ class Outcomes(TypedDict):
     expired: int
     cancelled: int
     failed: int
+    not_loaded: int
 
 
 class Distribution(TypedDict):
@@ -58,10 +59,34 @@ class ModelMetrics(TypedDict):
     pending: int
 
 
+class MemoryMetrics(TypedDict):
+    """What came to memory of one model since the start and went; `bytes` is what all of it takes.
+
+    Of `read_bytes`, which loads read, `cached_bytes` lay in the page cache.
+    """
+
+    resident_bytes: int
+    bytes: int
+    loads: int
+    evictions: int
+    failures: int
+    read_bytes: int
+    cached_bytes: int
+    load_seconds: Distribution
+
+
+class Memory(TypedDict):
+    """The memory that models share."""
+
+    budget_bytes: int
+    models: dict[str, MemoryMetrics]
+
+
 class Snapshot(TypedDict):
-    """All metrics at one moment, by model."""
+    """All metrics at one moment, by model; `memory` where that is limited."""
 
     models: dict[str, ModelMetrics]
+    memory: NotRequired[Memory]
 
 
 class Claim(Protocol):

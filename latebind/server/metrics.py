@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from latebind.server.gateway import AdaptationFigures, Distribution, ModelMetrics, Snapshot
+from latebind.server.gateway import AdaptationFigures, Distribution, Memory, ModelMetrics, Snapshot
 
 MICROSECONDS = 1e6
 MODEL = ("model", "version")
@@ -22,7 +22,7 @@ FAILURES = {
     "REJECTED": ("refused_full", "refused_late"),
     "CANCELED": ("cancelled",),
     "BACKEND": ("failed",),
-    "OTHER": ("expired",),
+    "OTHER": ("expired", "not_loaded"),
 }
 
 
@@ -52,6 +52,8 @@ class _Snapshot(Collector):
     ) -> None:
         models = snapshot["models"]
         self._models = [((name, versions[name]), models[name]) for name in sorted(models) if name in versions]
+        self._memory = snapshot.get("memory")
+        self._versions = versions
         self._replies = replies
         self._adaptation = [((name, versions[name]), adaptation[name]) for name in adaptation if name in versions]
 
@@ -61,6 +63,8 @@ class _Snapshot(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._latebind_counters()
         yield from self._latebind_histograms()
+        if self._memory is not None:
+            yield from self._residency(self._memory)
         yield from self._learned_caches()
         yield from self._triton()
 
@@ -93,6 +97,26 @@ class _Snapshot(Collector):
             latency.add_metric(labels, _buckets(model["latency_seconds"]), model["latency_seconds"]["sum"])
             queue.add_metric(labels, _buckets(model["queue_seconds"]), model["queue_seconds"]["sum"])
         yield from (latency, queue)
+
+    def _residency(self, memory: Memory) -> Iterator[Metric]:
+        budget = GaugeMetricFamily("latebind_memory_budget_bytes", "What models may take together")
+        resident = GaugeMetricFamily("latebind_resident_bytes", "What is in memory", labels=MODEL)
+        whole = GaugeMetricFamily("latebind_model_bytes", "What all of a model takes in memory", labels=MODEL)
+        evictions = CounterMetricFamily("latebind_evictions", "Times pieces gave their memory back", labels=MODEL)
+        failures = CounterMetricFamily("latebind_load_failures", "Loads that failed", labels=MODEL)
+        read = CounterMetricFamily("latebind_load_bytes", "What loads read, by where it lay", labels=[*MODEL, "tier"])
+        loads = HistogramMetricFamily("latebind_load_seconds", "Loads that ended well", labels=MODEL)
+        budget.add_metric([], memory["budget_bytes"])
+        for name, model in sorted(memory["models"].items()):
+            labels = (name, self._versions[name])
+            resident.add_metric(labels, model["resident_bytes"])
+            whole.add_metric(labels, model["bytes"])
+            evictions.add_metric(labels, model["evictions"])
+            failures.add_metric(labels, model["failures"])
+            read.add_metric([*labels, "page-cache"], model["cached_bytes"])
+            read.add_metric([*labels, "disk"], model["read_bytes"] - model["cached_bytes"])
+            loads.add_metric(labels, _buckets(model["load_seconds"]), model["load_seconds"]["sum"])
+        yield from (budget, resident, whole, evictions, failures, read, loads)
 
     def _learned_caches(self) -> Iterator[Metric]:
         fidelity = GaugeMetricFamily(

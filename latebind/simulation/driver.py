@@ -1,14 +1,15 @@
 """Drives a scheduler through virtual time: performs its actions with costs in place of networks."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
-from latebind.domain.actions import Outcome, Reply, Run, WakeAt
+from latebind.domain.actions import Evict, Load, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
-from latebind.domain.events import Arrived, Event, Exited, StageDone, Woke
+from latebind.domain.events import Arrived, Event, Exited, Loaded, StageDone, Woke
 from latebind.domain.metrics import Metrics
 from latebind.domain.model import StageKind
 from latebind.scheduler import Scheduler
@@ -50,25 +51,48 @@ class Simulator:
         self._agenda = Agenda()
         self._hardware = hardware(self._agenda)
         self._wake = -1
+        self._footprints = {served.spec.name: served.footprint for served in config.models}
         self._specs = {served.spec.name: served.spec for served in config.models}
         self._arrivals: dict[int, Arrival] = {}
         self._steps: Counter[int] = Counter()  # of a decoder, behind each request
         self._records: list[Record] = []
+        self._requests = 0  # that have been sent
+        self._next: Iterator[Arrival] | None = None  # what clients send who wait for each answer
 
     def run(self, arrivals: Iterable[Arrival]) -> list[Record]:
         """Return one record for every arrival (ascending times), in the order of their ends."""
-        request = 0
         for arrival in arrivals:
             self._agenda.go_on(arrival.time)
-            rows = tuple(range(request, request + arrival.rows))
-            request += arrival.rows
-            self._arrivals |= dict.fromkeys(rows, arrival)
-            due, n = arrival.time + arrival.allowed, len(rows)
-            # A slot is never short here: the request's number serves as one.
-            event = Arrived(arrival.model, due, rows, rows, (arrival.inputs,) * n, (arrival.outputs,) * n)
-            self._hardware.bring(arrival.model, n, arrival.time, self._telling(event))
+            self._send(arrival)
         self._agenda.go_on()
         return self._records
+
+    def run_closed(self, wanted: Iterable[Arrival], *, clients: int) -> list[Record]:
+        """Return one record for every request: each of so many clients sends its next as soon as it has its answer.
+
+        The times of arrivals do not count, and each is one row.
+        """
+        self._next = iter(wanted)
+        for arrival in islice(self._next, clients):
+            self._send(replace(arrival, time=0.0))
+        self._agenda.go_on()
+        return self._records
+
+    def _send(self, arrival: Arrival) -> None:
+        """Have a call come, at its time."""
+        first = self._requests
+        self._requests += arrival.rows
+        rows = tuple(range(first, self._requests))
+        self._arrivals |= dict.fromkeys(rows, arrival)
+        due, n = arrival.time + arrival.allowed, len(rows)
+        # A slot is never short here: the request's number serves as one.
+        event = Arrived(arrival.model, due, rows, rows, (arrival.inputs,) * n, (arrival.outputs,) * n)
+        self._hardware.bring(arrival.model, n, arrival.time, self._telling(event))
+
+    def _send_next(self, wanted: Iterator[Arrival], now: float) -> None:
+        arrival = next(wanted, None)
+        if arrival is not None:
+            self._send(replace(arrival, time=now))
 
     def _telling(self, event: Event) -> Call:
         return partial(self._tell, event)
@@ -86,6 +110,10 @@ class Simulator:
                     self._hardware.send(action.model, now, partial(self._record, action))
                 case Reply():
                     self._record(action, now)
+                case Load():
+                    self._load(action, now)
+                case Evict():
+                    self._evict(action)
                 case WakeAt():
                     self._agenda.call_off(self._wake)  # a later WakeAt replaces it
                     self._wake = self._agenda.at(action.time, self._telling(Woke()))
@@ -94,6 +122,8 @@ class Simulator:
         arrived = self._arrivals.pop(reply.request).time
         self._steps.pop(reply.request, None)
         self._records.append(Record(reply.request, reply.model, arrived, now, reply.outcome, reply.stage))
+        if self._next is not None:
+            self._agenda.at(now, partial(self._send_next, self._next))
 
     def _run(self, action: Run, now: float) -> None:
         costs, batch = self._costs[action.model], action.rows or len(action.requests)
@@ -108,6 +138,15 @@ class Simulator:
             known = costs.lookups[action.stage].at(batch)
             after.append((known, self._telling(Exited(action.worker, action.stage, exited))))
         self._hardware.run(work, now, after)
+
+    def _load(self, action: Load, now: float) -> None:
+        """Have pieces come in the time that their footprint says; loads and runs do not feel each other."""
+        footprint = self._footprints[action.model]
+        seconds = sum([footprint.seconds[piece] for piece in action.pieces]) + footprint.fixed * action.begins
+        self._agenda.at(now + seconds, self._telling(Loaded(action.model, action.pieces, seconds)))
+
+    def _evict(self, action: Evict) -> None:
+        """Memory is given back at once: nothing is to be done."""
 
     def _exited(self, action: Run) -> tuple[int, ...]:
         """Return who has its answer when this step has run."""

@@ -18,6 +18,7 @@ SNAPSHOT: Snapshot = {
                 "expired": 3,
                 "cancelled": 4,
                 "failed": 5,
+                "not_loaded": 6,
             },
             "left_at": [7, 0, 3],
             "batches": {"16": 1, "2": 4},

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from latebind.bench.residency.crowd import Crowded, Server
 from latebind.bench.residency.decision import Decision
 from latebind.bench.residency.models import FAMILIES, Family, Storage
 from latebind.bench.residency.paper import NINE_TENTHS, QUANTILE_LOADING, TABLE_2, TABLE_3, THROUGHPUT
@@ -153,6 +154,28 @@ def bound_rows(found: Found) -> Rows:
             if not isinstance(side, Bound):
                 row[f"{side.label} above it"] = against(load, loads[Bound.STREAMING])
         rows.append(row)
+    return rows
+
+
+def crowd_rows(found: Mapping[tuple[str, float], Mapping[Server, Sequence[Crowded]]]) -> Rows:
+    """Return what clients get in real time; throughput and latency against the first server, in the same hours."""
+    rows: Rows = []
+    for (workload, share), servers in found.items():
+        base = np.array([(one.throughput, one.mean) for one in next(iter(servers.values()))])
+        for server, cells in servers.items():
+            own = np.array([(one.throughput, one.mean) for one in cells])
+            rows.append(
+                {
+                    "workload": workload,
+                    "memory": f"{share:.0%}",
+                    "server": server.label,
+                    "/s": f"{own[:, 0].mean():.3f}",
+                    "times the first": _times(own[:, 0], base[:, 0]),
+                    "mean latency s": f"{own[:, 1].mean():.1f}",
+                    "of the first's": _times(own[:, 1], base[:, 1]),
+                    "longest wait s": f"{max(one.longest for one in cells):.0f}",
+                }
+            )
     return rows
 
 

@@ -11,6 +11,7 @@ import typer
 
 from latebind.bench.residency import parts, report
 from latebind.bench.residency.azure import read_trace
+from latebind.bench.residency.crowd import CLIENTS, PATIENCE, SERVERS, crowd
 from latebind.bench.residency.decision import decision_table
 from latebind.bench.residency.models import BANDWIDTH, EVEN, UNEVEN, Family, Storage
 from latebind.bench.residency.paper import EXECUTION
@@ -38,6 +39,8 @@ class Part(StrEnum):
     MANY = "many"
     BOUNDS = "bounds"
     DECISION = "decision"
+    CROWD = "crowd"
+    OPEN = "open"
 
 
 def residency(
@@ -47,7 +50,8 @@ def residency(
             help="models: what is loaded, and table 2; table: table 3, figures 6, 7, 9, 10; cdf: figure 8; "
             "ablation: late without one thing at a time; known: with requests that wait; memory: how much is saved at "
             "equal loading time; many: a model for each service; bounds: the least that is possible; "
-            "decision: what one takes with 10,000 models. "
+            "decision: what one takes with 10,000 models; "
+            "crowd: clients that each wait for their answer, in real time; open: as they come, in real time. "
             "May be repeated. Default: all."
         ),
     ] = None,
@@ -74,6 +78,7 @@ def residency(
     ] = False,
     bandwidth: Annotated[float, typer.Option(help="MB a second that are loaded.")] = BANDWIDTH / 1e6,
     execution: Annotated[float, typer.Option(help="Seconds that a request takes beside loading.")] = EXECUTION,
+    clients: Annotated[int, typer.Option(min=1, help="Of --part crowd.")] = CLIENTS,
     requests: Annotated[int, typer.Option(min=1, help="Requests of an hour, where the trace has as many.")] = REQUESTS,
     seeds: Annotated[int, typer.Option(min=1, help="Hours on each half of the trace, with seeds from 0 on.")] = 10,
     processes: Annotated[int, typer.Option(help="Hours at a time. Default: one for each core.")] = 0,
@@ -105,7 +110,7 @@ def residency(
             execution,
             processes,
         )
-        asked = Asked(plan, _sides(policies))
+        asked = Asked(plan, _sides(policies), clients)
         console.print(
             f"{seeds} seeds on each half of {trace or 'a trace that is drawn'}, family {family}, loads take "
             f"{plan.storage.fixed:g} s and {bandwidth:g} MB/s{', uneven' if uneven else ''}, runs {execution:g} s"
@@ -153,6 +158,7 @@ class Asked:
 
     plan: parts.Plan
     sides: tuple[Policy, ...]
+    clients: int = CLIENTS
     tell: Progress = lambda text, share: None
 
 
@@ -229,6 +235,19 @@ def _decision(asked: Asked) -> Told:
     return Told({"one decision, in microseconds": report.decision_rows(decisions)})
 
 
+def _crowd(asked: Asked) -> Told:
+    shares = asked.plan.shares or parts.TABLE_3
+    found = crowd(asked.plan, SERVERS, shares, asked.tell, clients=asked.clients)
+    return Told(
+        {f"{asked.clients} clients, each waits for its answer; the bound is {PATIENCE:g} s": report.crowd_rows(found)}
+    )
+
+
+def _open(asked: Asked) -> Told:
+    found = crowd(asked.plan, SERVERS, asked.plan.shares or parts.TABLE_3, asked.tell, clients=0)
+    return Told({f"requests when they come; the bound is {PATIENCE:g} s": report.crowd_rows(found)})
+
+
 def _by_workload(title: str, plan: parts.Plan, found: parts.Found) -> dict[str, report.Rows]:
     workloads = dict.fromkeys(case.workload for case in found)
     return {f"{workload}: {title}": report.table_rows(found, workload, plan.execution) for workload in workloads}
@@ -244,6 +263,8 @@ RUN: dict[Part, Callable[[Asked], Told]] = {
     Part.MANY: _many,
     Part.BOUNDS: _bounds,
     Part.DECISION: _decision,
+    Part.CROWD: _crowd,
+    Part.OPEN: _open,
 }
 
 

@@ -1,6 +1,7 @@
 """The bench of residency: hours repeat, nobody is below the bounds, what is told is what was played."""
 
 import json
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from random import Random
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from latebind.bench.residency import parts, report
+from latebind.bench.residency.crowd import FIFO_LRU, crowd, server
 from latebind.bench.residency.decision import decision_table
 from latebind.bench.residency.models import Family, Storage
 from latebind.bench.residency.scenes import Many, Seven, halves, hours
@@ -19,7 +21,8 @@ from latebind.domain.errors import ConfigError
 from latebind.simulation.traces import Pairing, Service, drawn
 
 SERVICES = tuple(drawn(Random(0)))
-PLAYED = ("models", "table", "cdf", "ablation", "known", "memory", "many", "bounds")
+PLAYED = ("models", "table", "cdf", "ablation", "known", "memory", "many", "bounds", "crowd", "open")
+TINIEST = "--seeds 1 --processes 1 --pairing quantile --requests 40 --memory 60 --policy iam --policy late"
 TINY = parts.Plan(SERVICES, seeds=2, pairings=(Pairing.RANDOM,), requests=150, processes=1)
 
 
@@ -153,6 +156,16 @@ def test_a_distribution_is_told_by_its_quantiles() -> None:
     assert (row["50% within s"], row["90% within s"], row["paper's 90%"]) == ("0.1", "0.5", "< 10")
 
 
+def test_clients_that_wait_get_more_answers_from_late_than_from_lru_in_fifo_order() -> None:
+    found = crowd(replace(TINY, seeds=1, requests=120), (FIFO_LRU, server("late", "late")), (0.4,), quiet, clients=8)
+    (servers,) = found.values()
+    fifo, late = servers.values()
+    assert all(ours.throughput > 1.5 * theirs.throughput for ours, theirs in zip(late, fifo, strict=True))
+    (first, row) = report.crowd_rows(found)
+    assert first["times the first"] == "1.00 [1.00, 1.00]"
+    assert float(str(row["/s"])) > float(str(first["/s"]))
+
+
 def test_a_model_that_does_not_fit_leaves_its_cell_empty() -> None:
     assert report.loading([Cell(1.0), None]) is None
     assert report.shares_within([None]) is None
@@ -170,22 +183,10 @@ def test_decisions_have_a_row_for_each_policy_and_late_two() -> None:
 
 def test_every_part_that_plays_prints_its_tables_and_a_page(tmp_path: Path) -> None:
     file, page = tmp_path / "figures.json", tmp_path / "page.html"
-    some = [
-        "--seeds",
-        "1",
-        "--processes",
-        "1",
-        "--pairing",
-        "quantile",
-        "--requests",
-        "60",
-        "--policy",
-        "iam",
-        "--policy",
-        "late",
-    ]
     asked = [word for part in PLAYED for word in ("--part", part)]
-    found = CliRunner().invoke(app, ["bench", "residency", *asked, *some, "--json", str(file), "--page", str(page)])
+    found = CliRunner().invoke(
+        app, ["bench", "residency", *asked, *TINIEST.split(), "--json", str(file), "--page", str(page)]
+    )
     assert found.exit_code == 0, found.output
     figures = json.loads(file.read_text())
     assert set(figures) == set(PLAYED)

@@ -1,0 +1,92 @@
+"""Streams of execution as the scheduler has them: what each has begun, what of that rests aside, and what runs now."""
+
+from collections.abc import Iterator, Sequence
+
+from latebind.batching.table import BatchTable, SubBatch
+from latebind.batching.view import ANY_SIZE, BatchPolicy, ModelView, WorkView
+from latebind.domain.config import SchedulerConfig
+from latebind.domain.errors import IllegalEvent
+
+
+class Worker:
+    """The batch table of a worker, and beside it those whose next stage is not in memory."""
+
+    def __init__(self, view: WorkView, table: BatchTable) -> None:
+        self.table = table
+        self.view = view
+        self.running: SubBatch | None = None
+        self.launched = 0, 0.0  # how many are in what runs, and since when
+        self.aside: list[SubBatch] = view.aside
+
+    @property
+    def begun(self) -> Sequence[SubBatch]:
+        """All sub-batches, those aside too."""
+        return [*self.table.entries, *self.aside] if self.aside else self.table.entries
+
+    @property
+    def rests(self) -> bool:
+        """Whether it does nothing, though it could go on."""
+        return self.running is None and bool(self.table.entries)
+
+    def put_aside(self, batch: SubBatch, now: float) -> None:
+        """Have a sub-batch rest until its next stage is in memory; the worker goes on with others."""
+        self.table.take_out(batch, now)
+        self.aside.append(batch)
+
+    def take_up(self, batch: SubBatch, now: float) -> None:
+        """Have a sub-batch go on."""
+        self.aside.remove(batch)
+        self.table.push(batch, now)
+
+    def drop_empty(self) -> None:
+        """Forget those in which nobody is left; what runs goes on to its end for nobody."""
+        for entry in list(self.table.entries):
+            if not entry.members and entry is not self.running:
+                self.table.entries.remove(entry)
+        self.aside[:] = [entry for entry in self.aside if entry.members]
+
+
+class Crew:
+    """All workers. At most `at_once` of them run at a time."""
+
+    def __init__(self, config: SchedulerConfig, policy: BatchPolicy, models: Sequence[ModelView]) -> None:
+        views: list[WorkView] = []
+        self.workers: list[Worker] = []
+        for granularity in config.granularities or (ANY_SIZE,) * config.workers:
+            table = policy.table(granularity)
+            views.append(WorkView(models, table.entries, granularity, views))
+            self.workers.append(Worker(views[-1], table))
+        self.at_once = min(config.at_once or config.workers, config.workers)
+        self._largest_first = sorted(range(config.workers), key=lambda number: -views[number].granularity)
+
+    @property
+    def largest(self) -> int:
+        """The largest batch that any worker takes."""
+        return self.workers[self._largest_first[0]].view.granularity
+
+    def begun(self) -> Iterator[SubBatch]:
+        """Yield what all workers have begun."""
+        for worker in self.workers:
+            yield from worker.begun
+
+    def in_order(self) -> Sequence[int]:
+        """Return the workers that have begun something, then the others, those with the largest batches first."""
+        if len(self.workers) == 1:
+            return self._largest_first
+        return sorted(self._largest_first, key=lambda number: not self.workers[number].table.entries)
+
+    def may_run(self) -> bool:
+        """Tell whether one more may run."""
+        return len(self.workers) == 1 or self.running < self.at_once
+
+    @property
+    def running(self) -> int:
+        """How many run."""
+        return sum([worker.running is not None for worker in self.workers])
+
+    def busy(self, number: int) -> tuple[Worker, SubBatch]:
+        """Return a worker that runs, and what; raises `IllegalEvent` where it does not."""
+        worker = self.workers[number] if 0 <= number < len(self.workers) else None
+        if worker is None or worker.running is None:
+            raise IllegalEvent(f"worker {number} reports a stage but runs none")
+        return worker, worker.running

@@ -1,0 +1,74 @@
+"""Brings pieces of models into memory and lets them go, on a thread beside the workers: one after another, as told."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+from threading import Thread
+
+from latebind.domain.actions import Evict, Load
+from latebind.domain.errors import LatebindError
+from latebind.domain.events import Loaded, LoadFailed
+from latebind.program.pieces import Piece
+from latebind.repository.pages import Brought
+
+logger = logging.getLogger(__name__)
+
+
+class Loader:
+    """Performs `Load` and `Evict` in the order in which it is told of them, once it has been started.
+
+    `pieces` are those of each model, numbered as its `Footprint` counts them.
+    """
+
+    def __init__(self, pieces: Mapping[str, Sequence[Piece]]) -> None:
+        self._pieces = pieces
+        self._told: SimpleQueue[Load | Evict | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def start(self, report: Callable[[Loaded | LoadFailed], None]) -> None:
+        """Begin; `report` hears, on the thread, how each load ended."""
+        self._thread = Thread(target=self._work, args=(report,), name="loader")
+        self._thread.start()
+
+    def perform(self, action: Load | Evict) -> None:
+        """Have an action performed behind those before it. From any thread."""
+        self._told.put(action)
+
+    def close(self) -> None:
+        """Return when all that was told has been performed; nothing may be told after that."""
+        self._told.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self, report: Callable[[Loaded | LoadFailed], None]) -> None:
+        """Root of the thread."""
+        while (action := self._told.get()) is not None:
+            if isinstance(action, Load):
+                report(self._load(action))
+            else:
+                self._evict(action)
+
+    def _load(self, action: Load) -> Loaded | LoadFailed:
+        """Load all pieces or none of them: whatever goes wrong fails those who wait for this model and nobody else."""
+        brought, done = Brought(), list[Piece]()
+        begun = time.monotonic()
+        try:
+            for number in action.pieces:
+                brought += self._pieces[action.model][number].load()
+                done.append(self._pieces[action.model][number])
+        except Exception as error:
+            expected = isinstance(error, LatebindError | OSError | MemoryError)
+            logger.error("%s could not be loaded: %s", action.model, error, exc_info=not expected)
+            for piece in done:
+                piece.unload()
+            return LoadFailed(action.model, action.pieces)
+        seconds, sizes = time.monotonic() - begun, tuple([piece.size for piece in done])
+        return Loaded(action.model, action.pieces, seconds, sizes, brought.size, brought.cached)
+
+    def _evict(self, action: Evict) -> None:
+        try:
+            for number in action.pieces:
+                self._pieces[action.model][number].unload()
+        except Exception:
+            logger.exception("pieces %s of %s were not let go", action.pieces, action.model)

@@ -1,0 +1,365 @@
+"""Decides what is loaded and what goes, and which models' requests may begin. Pure; the scheduler asks it.
+
+Requests of a model that cannot begin are held in its lane, where no batching policy sees them. One load is under way at
+a time. A model opens as soon as whoever begins would not wait for a stage: a start held back so long ends no later, and
+more begin together. What does not fit as a whole opens at its first stage and streams through.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from latebind.batching.lane import Lane
+from latebind.batching.table import SubBatch
+from latebind.batching.worker import Crew
+from latebind.domain.actions import Action, Evict, Load
+from latebind.domain.config import ResidencyConfig, ServedModel
+from latebind.domain.errors import ConfigError
+from latebind.domain.events import Loaded, LoadFailed
+from latebind.residency import make_policy
+from latebind.residency.base import Victim
+from latebind.residency.held import Held
+from latebind.residency.memory import Memory
+
+NEWEST = 0.3  # of what a piece is taken to need, when it was measured again
+MOST_BACK_OFF = 60.0  # seconds
+
+
+class Residency:
+    """The models' memory, and who waits for it. Raises `ConfigError` where a model can never be in it."""
+
+    def __init__(
+        self,
+        config: ResidencyConfig,
+        models: Iterable[ServedModel],
+        lanes: Mapping[str, Lane],
+        crew: Crew,
+    ) -> None:
+        self._config = config
+        self._lanes = lanes
+        self._crew = crew
+        self._policy = make_policy(config)
+        self._whole = self._policy.whole or not config.stages
+        self.memory = Memory(config.budget, {served.spec.name: served.footprint for served in models})
+        for model in self.memory.models.values():
+            _require_room(model, config.budget, whole=self._whole)
+        for lane in lanes.values():
+            lane.open = False
+        self._touched: set[str] = set()
+        self._waiting: dict[str, Held] = {}  # models that somebody waits for
+        self._newest = -1  # the request that came last
+        self._guards: dict[str, int] = {}  # of a loaded model, the last request that must have begun before it may go
+        self._target: Held | None = None  # what is being loaded, until it is complete
+        self._streams: set[str] = set()  # models of which not all fits
+        self._drains = False  # whether nobody begins, for one who has waited too long needs room
+        self._with_caches = [name for name, model in self.memory.models.items() if model.footprint.behind]
+        self._failures: dict[str, tuple[int, float]] = {}  # how often in a row, and when to try again
+
+    # What the scheduler tells ---------------------------------------------------------------------------------------
+
+    def arrived(self, name: str, requests: Sequence[int], now: float) -> None:
+        """Hear that requests have been accepted."""
+        model = self.memory.models[name]
+        self._newest = max(self._newest, *requests)
+        for _ in requests:
+            self._policy.requested(model, now)
+        self._touched.add(name)
+
+    def touch(self, name: str) -> None:
+        """Hear that somebody of this model began, went on or ended."""
+        self._touched.add(name)
+
+    def loaded(self, event: Loaded, now: float) -> None:
+        """Hear that pieces have come."""
+        model = self.memory.loaded(event.model, event.pieces, event.sizes)
+        _learn(model, event)
+        self._failures.pop(event.model, None)
+        self._policy.loaded(model, now)
+        self._guards[event.model] = self._newest
+        if model.complete:
+            self._target = None
+            self._streams.discard(event.model)
+        self._touched.add(event.model)
+
+    def failed(self, event: LoadFailed, now: float) -> None:
+        """Hear that pieces could not be loaded; what there is of the model goes when nobody uses it."""
+        model = self.memory.failed(event.model, event.pieces)
+        times = self._failures.get(event.model, (0, 0.0))[0] + 1
+        self._failures[event.model] = times, now + min(MOST_BACK_OFF, self._config.back_off * 2.0 ** (times - 1))
+        self._target = None
+        self._streams.discard(event.model)
+        self._touched.add(model.name)
+
+    # What the scheduler asks ----------------------------------------------------------------------------------------
+
+    def refuses(self, name: str, now: float) -> bool:
+        """Tell whether a load has failed, and it is too early to try again."""
+        return now < self._failures.get(name, (0, -inf))[1] and not self.memory.models[name].complete
+
+    def seconds_until(self, name: str) -> float:
+        """Return the seconds that a model takes to load, if that began now."""
+        return self.memory.models[name].load_seconds
+
+    def present(self, batch: SubBatch) -> bool:
+        """Tell whether the stage that a sub-batch is before is in memory."""
+        return batch.stage in self.memory.models[batch.spec.name].resident
+
+    def anybody_may_begin(self) -> bool:
+        """Tell whether somebody waits whose model is open."""
+        return any(self._lanes[name].queue for name in self._waiting)
+
+    def decide(self, now: float) -> list[Action]:
+        """Open and close lanes, and return what is to go and to come, in this order."""
+        self._settle()
+        actions: list[Action] = []
+        self._make_good(now, actions)
+        for _ in range(2):  # the second time where nobody is left whose end could make room
+            if not self._is_loading:
+                self._load(now, actions)
+            if self._config.order == "fifo":
+                self._release_head()
+            self._settle()
+            if self._progresses():
+                break
+        return actions
+
+    def check(self) -> None:
+        """Raise `AssertionError` where an invariant does not hold."""
+        self.memory.check()
+        for worker in self._crew.workers:
+            for entry in worker.table.entries:
+                assert self.present(entry), f"stage {entry.stage} of {entry.spec.name} is about to run and not there"
+            assert worker.running or not any(map(self.present, worker.aside)), "who could go on is left aside"
+        loading = any(model.loading for model in self.memory.models.values())
+        held = any(lane.held for lane in self._lanes.values())
+        assert loading or not held or self._progresses(), "who waits for a model is forgotten"
+
+    # Who may begin --------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Bring up to date what is known of models since somebody came, began, went on or ended."""
+        names = set(self._waiting) if not self._config.beside or self._drains else set()
+        for name in self._touched | names:
+            model, lane = self.memory.models[name], self._lanes[name]
+            model.waiting = len(lane)
+            if model.waiting:
+                self._waiting[name] = model
+            else:
+                self._waiting.pop(name, None)
+            model.needed = min([b.stage for b in self._crew.begun() if b.spec is lane.spec], default=inf)
+            model.kept = self._keeps(model)
+            self.memory.settle(model)
+            if self._config.order != "fifo":
+                self._open(model, lane)
+        self._touched.clear()
+
+    def _open(self, model: Held, lane: Lane) -> None:
+        opens = self._opens(model, lane)
+        if opens:
+            lane.open = True
+            if lane.held:
+                lane.release()
+        elif lane.open:
+            lane.withhold()
+
+    def _opens(self, model: Held, lane: Lane) -> bool:
+        if self._drains and not self._is_guarded(model):
+            return False
+        if not self._config.beside and self._is_loading and model.name not in self._streams:
+            return False
+        if model.complete:
+            return True
+        if self._whole or model is not self._target or 0 not in model.resident:
+            return False
+        return model.name in self._streams or (self._config.beside and _arrives_in_time(model, lane))
+
+    def _release_head(self) -> None:
+        """Of all in the order in which they came, let those of one model begin once nothing else has begun."""
+        if not self._waiting or self._busy():
+            return
+        heads = sorted((lane.oldest.id, name) for name in self._waiting for lane in (self._lanes[name],))
+        (_, name), *others = heads
+        if self.memory.models[name].complete:
+            self._lanes[name].release(others[0][0] if others else inf)
+            self._touched.add(name)
+
+    # What comes and what goes ---------------------------------------------------------------------------------------
+
+    def _load(self, now: float, actions: list[Action]) -> None:
+        """Have the next pieces of whoever is to be loaded first come, if there is room or can be made."""
+        model = self._next(now)
+        if model is None:
+            if self._target is None:
+                self._load_caches(actions)
+            return
+        begins = model is not self._target
+        if begins and self._target is not None:
+            self._touched.add(self._target.name)
+        self._target = model
+        ahead = tuple([piece for piece in model.missing if model.needed <= piece < inf]) or model.missing
+        pieces = model.missing if self._whole else ahead[:1]
+        if begins and not self._whole and self._streams_through(model):
+            self._streams.add(model.name)
+        # Room for all of it is made at once: a piece at a time, over a long load, each idle model would lose its last.
+        wanted = pieces if model.name in self._streams else model.missing
+        need = model.size_of(wanted) - self.memory.free
+        if need > 0 and not self._make_room(model, need, now, actions):
+            self._drains = self._is_overdue(model, now)
+            return
+        self._drains = False
+        self.memory.begin(model.name, pieces)
+        actions.append(Load(model.name, pieces, begins))
+        self._touched.add(model.name)
+
+    def _next(self, now: float) -> Held | None:
+        """Return the model to load: one that has begun without all of it, whoever waited too long, the most urgent."""
+        for batch in self._crew.begun():
+            model = self.memory.models[batch.spec.name]
+            if any(piece >= batch.stage for piece in model.missing):
+                return model
+        wanted = [model for model in self._waiting.values() if not model.complete]
+        if not wanted or (not self._config.beside and self._busy()):
+            return None
+        if self._config.order == "fifo":
+            first = min(self._waiting.values(), key=self._oldest)
+            return None if first.complete or self._busy() else first
+        overdue = [model for model in wanted if self._is_overdue(model, now)]
+        if overdue or self._config.order == "oldest":
+            return min(overdue or wanted, key=self._oldest)
+        return max(wanted, key=lambda model: self._urgency(model, now))
+
+    def _urgency(self, model: Held, now: float) -> tuple[float, float]:
+        """Return the seconds that its requests have waited together, for each second that loading it takes."""
+        seconds = max(model.load_seconds, 1e-9)
+        return self._lanes[model.name].waited(now) / seconds, model.waiting / seconds
+
+    def _is_overdue(self, model: Held, now: float) -> bool:
+        """Tell whether its oldest request must have its model soon, lest it wait longer than anybody is to."""
+        ahead = sum([one.load_seconds for one in self._waiting.values()])
+        trigger = max(self._config.patience - ahead, 0.25 * self._config.patience)
+        return model.waiting > 0 and now - self._lanes[model.name].oldest.arrived >= trigger
+
+    def _streams_through(self, model: Held) -> bool:
+        """Tell whether a model is not to wait until all of it has a place: it never has, or nobody else wants any.
+
+        In that case the policy says, piece by piece, whether others make room or the pieces that have run.
+        """
+        alone = all(other is model for other in self._waiting.values())
+        return alone or model.size_of(tuple(range(model.footprint.stages))) > self.memory.budget
+
+    def _make_room(self, model: Held, need: int, now: float, actions: list[Action]) -> bool:
+        """Let go of `need` bytes that the policy chooses; of models that are waited for only where nothing goes on."""
+        stuck = not self._progresses()
+        if stuck or self._drains:
+            for other in self._waiting.values():
+                other.kept = (other is model and model.needed == inf) or (self._keeps(other) and not stuck)
+                self.memory.settle(other)
+        victims = self._victims(need, model, now)
+        self._go(victims, now, actions)
+        self._touched.update(self._waiting)
+        return bool(victims)
+
+    def _make_good(self, now: float, actions: list[Action]) -> None:
+        """Let go of what is too much, where something was found larger than it was taken to be."""
+        if self.memory.free < 0:
+            first = next(iter(self.memory.models.values()))
+            self._go(self._victims(-self.memory.free, first, now), now, actions)
+
+    def _victims(self, need: int, model: Held, now: float) -> list[Victim]:
+        """Have the policy choose. Those who wait for `model` will be served by what is loaded now, and do not count."""
+        waiting = list(self._waiting.values())
+        first = min(map(self._oldest, waiting), default=0)
+        for one in waiting:
+            one.place = self._oldest(one) - first
+        kept, model.waiting, model.place = model.waiting, 0, None
+        view = self.memory.view(sum([one.waiting for one in waiting]))
+        victims = self._policy.victims(view, need, model, now)
+        model.waiting = kept
+        return victims
+
+    def _go(self, victims: Iterable[Victim], now: float, actions: list[Action]) -> None:
+        for victim in victims:
+            model = self.memory.evict(victim)
+            if not model.resident:
+                self._policy.evicted(model, now)
+            self._touched.add(model.name)
+            actions.append(Evict(victim.model, victim.pieces))
+
+    def _load_caches(self, actions: list[Action]) -> None:
+        """Have learned caches of models that are complete come where there is room that nobody else wants."""
+        for name in self._with_caches:
+            model = self.memory.models[name]
+            footprint = model.footprint
+            for piece in range(footprint.stages, len(footprint.sizes)):
+                if model.complete and piece not in model.resident and footprint.sizes[piece] <= self.memory.free:
+                    self.memory.begin(name, (piece,))
+                    actions.append(Load(name, (piece,)))
+                    self._target = model
+                    return
+
+    # What is so -----------------------------------------------------------------------------------------------------
+
+    def _keeps(self, model: Held) -> bool:
+        """Tell whether nothing of a model may go: somebody waits for it who has not begun."""
+        if model.name in self._streams and model.needed < inf:
+            return False
+        return model.waiting > 0 and (not self._drains or model is self._target or self._is_guarded(model))
+
+    def _is_guarded(self, model: Held) -> bool:
+        """Tell whether somebody waits who already did when the model was loaded."""
+        lane = self._lanes[model.name]
+        return len(lane) > 0 and model.complete and lane.oldest.id <= self._guards.get(model.name, -1)
+
+    def _progresses(self) -> bool:
+        """Tell whether something runs, or could."""
+        runs = any(worker.running is not None or worker.table.entries for worker in self._crew.workers)
+        return runs or self.anybody_may_begin()
+
+    def _busy(self) -> bool:
+        """Tell whether anybody has begun, or may."""
+        return any(True for _ in self._crew.begun()) or self.anybody_may_begin()
+
+    @property
+    def _is_loading(self) -> bool:
+        return self._target is not None and bool(self._target.loading)
+
+    def _oldest(self, model: Held) -> int:
+        return self._lanes[model.name].oldest.id
+
+
+def _arrives_in_time(model: Held, lane: Lane) -> bool:
+    """Tell whether who begins now would wait for no stage longer than the next piece takes to come."""
+    footprint, batch = model.footprint, max(1, min(len(lane), lane.spec.max_batch))
+    arrives, runs = 0.0, next((footprint.seconds[piece] for piece in model.missing), 0.0)
+    for stage in range(footprint.stages):
+        if stage not in model.resident:
+            arrives += footprint.seconds[stage]
+            if arrives > runs:
+                return False
+        runs += lane.estimate.unit(batch, stage)
+    return True
+
+
+def _learn(model: Held, event: Loaded) -> None:
+    """Take what pieces took to load into account."""
+    footprint = model.footprint
+    expected = sum([footprint.seconds[piece] for piece in event.pieces])
+    if expected <= 0.0:
+        return
+    seconds = list(footprint.seconds)
+    for piece in event.pieces:
+        seconds[piece] += NEWEST * (event.seconds - expected) * seconds[piece] / expected
+    model.footprint = replace(footprint, seconds=tuple(seconds))
+
+
+def _require_room(model: Held, budget: int, *, whole: bool) -> None:
+    """Refuse a model that could never run."""
+    footprint = model.footprint
+    sizes = footprint.sizes[: footprint.stages]
+    need = sum(sizes) if whole else max((a + b for a, b in zip(sizes, (*sizes[1:], 0), strict=True)), default=0)
+    if need > budget:
+        what = "all of it" if whole else "two stages in turn"
+        raise ConfigError(
+            f"model {model.name!r} needs {need:,} bytes for {what} and residency.budget is {budget:,}: give more memory"
+            + (", or a policy that evicts stages" if whole else "")
+        )

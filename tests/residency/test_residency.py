@@ -1,0 +1,130 @@
+"""What is loaded, what goes and who may begin: small models, one second a stage, one second a byte to load."""
+
+import pytest
+
+from latebind.domain.actions import Outcome
+from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig
+from latebind.domain.errors import ConfigError, IllegalEvent
+from latebind.domain.events import Loaded
+from latebind.scheduler import Scheduler
+from tests.batching.chains import STATIC, chain, ends
+from tests.residency.limited import Accounted, asks, limited, with_pieces
+
+A = with_pieces(chain(STATIC, STATIC, name="a"), (4, 4))
+B = with_pieces(chain(STATIC, STATIC, name="b"), (4, 4))
+C = with_pieces(chain(STATIC, STATIC, name="c"), (1, 1))
+
+
+def test_requests_for_an_absent_model_cause_one_load() -> None:
+    simulator = Accounted(limited(A, budget=8, policy="lru"))
+    records = simulator.run(asks((0.0, "a"), (1.0, "a"), (2.0, "a")))
+    assert [(load.model, load.pieces) for load in simulator.loads] == [("a", (0, 1))]
+    assert ends(records) == {1: 10.0, 2: 10.0, 3: 10.0}
+
+
+def test_a_model_starts_when_whoever_begins_waits_for_no_stage() -> None:
+    simulator = Accounted(limited(A, B, budget=16, policy="late"))
+    records = simulator.run(asks((0.0, "a"), (0.0, "b")))
+    # 8 s for each to load; the last stage comes at 8 and at 16, and the first has run by then
+    assert ends(records) == {1: 9.0, 2: 17.0}
+
+
+def test_whole_models_start_when_all_of_them_is_there() -> None:
+    records = Accounted(limited(A, budget=8, policy="lru")).run(asks((0.0, "a")))
+    assert ends(records) == {1: 10.0}
+
+
+def test_resident_models_go_on_while_another_is_loaded() -> None:
+    simulator = Accounted(limited(A, C, budget=10, policy="late"))
+    records = simulator.run(asks((0.0, "c"), (10.0, "a"), (12.0, "c")))
+    assert ends(records)[3] == 14.0
+    assert ends(records)[2] > 18.0
+
+
+def test_where_loads_block_nothing_runs_meanwhile() -> None:
+    simulator = Accounted(limited(A, C, budget=10, policy="lru", beside=False))
+    records = simulator.run(asks((0.0, "c"), (10.0, "a"), (12.0, "c")))
+    assert min(ends(records)[2], ends(records)[3]) >= 20.0
+
+
+def test_only_as_much_goes_as_has_to() -> None:
+    simulator = Accounted(limited(A, C, budget=9, policy="late"))
+    simulator.run(asks((0.0, "a"), (20.0, "c")))
+    assert [(gone.model, gone.pieces) for gone in simulator.evicted] == [("a", (1,))]
+
+
+def test_a_model_larger_than_its_room_streams_through_it() -> None:
+    long = with_pieces(chain(*[STATIC] * 4, name="long"), (4, 4, 4, 4))
+    simulator = Accounted(limited(long, budget=8, policy="late"))
+    records = simulator.run(asks((0.0, "long"), stages=4))
+    assert {record.outcome for record in records} == {Outcome.ANSWERED}
+    assert simulator.most == 8
+
+
+def test_a_model_that_can_never_run_is_refused_with_the_figures() -> None:
+    with pytest.raises(ConfigError, match=r"'a' needs 8 bytes for all of it and residency.budget is 7"):
+        Scheduler(limited(A, budget=7, policy="lru"))
+    with pytest.raises(ConfigError, match=r"'a' needs 8 bytes for two stages in turn"):
+        Scheduler(limited(A, budget=7, policy="late"))
+
+
+def test_a_loaded_model_serves_who_waited_for_it_before_it_goes() -> None:
+    settings = limited(A, B, budget=8, policy="lru", batching="serial", patience=1.0)
+    simulator = Accounted(settings)
+    records = simulator.run(asks((0.0, "a"), (0.0, "a"), (0.0, "b"), (0.0, "a")))
+    assert max(ends(records)[i] for i in (1, 2, 4)) < ends(records)[3]
+    assert [load.model for load in simulator.loads] == ["a", "b"]
+
+
+def test_nobody_waits_past_the_bound_while_others_come() -> None:
+    patience = 40.0
+    steady = [(time, "a") for time in range(0, 200, 2)]
+    simulator = Accounted(limited(A, B, budget=8, policy="late", patience=patience))
+    records = simulator.run(asks(*sorted([*[(float(t), n) for t, n in steady], (11.0, "b")])))
+    (waited,) = [record.latency for record in records if record.model == "b"]
+    assert waited <= patience + 2.0  # of its own run
+    assert {record.outcome for record in records} == {Outcome.ANSWERED}
+
+
+def test_without_the_bound_they_would() -> None:
+    steady = [(float(time), "a") for time in range(200)]
+    simulator = Accounted(limited(A, B, budget=8, policy="late", patience=1e6))
+    records = simulator.run(asks(*sorted([*steady, (11.0, "b")])))
+    (waited,) = [record.latency for record in records if record.model == "b"]
+    assert waited > 100.0
+
+
+def test_a_failed_load_is_told_once_to_everybody_and_tried_again_later() -> None:
+    simulator = Accounted(limited(C, budget=4, policy="late", back_off=5.0), fails=frozenset({0}))
+    records = simulator.run(asks((0.0, "c"), (0.5, "c"), (3.0, "c"), (7.0, "c")))
+    outcomes = {record.request: record.outcome for record in records}
+    assert outcomes == {
+        0: Outcome.NOT_LOADED,
+        1: Outcome.NOT_LOADED,
+        2: Outcome.NOT_LOADED,  # too early to try again
+        3: Outcome.ANSWERED,
+    }
+    assert len([load for load in simulator.loads if load.pieces == (0,)]) == 2
+
+
+def test_who_cannot_be_in_time_for_the_load_is_refused() -> None:
+    settings = SchedulerConfig((A,), 1, PolicyConfig("late"), residency=ResidencyConfig(8))
+    records = Accounted(settings).run(asks((0.0, "a"), allowed=9.0))
+    assert [record.outcome for record in records] == [Outcome.REFUSED_LATE]
+    records = Accounted(settings).run(asks((0.0, "a"), allowed=11.0))
+    assert [record.outcome for record in records] == [Outcome.ANSWERED]
+
+
+def test_what_was_not_on_its_way_cannot_arrive() -> None:
+    scheduler = Scheduler(limited(A, budget=8))
+    with pytest.raises(IllegalEvent, match="not on their way"):
+        scheduler.handle(Loaded("a", (0,), 1.0), 0.0)
+    with pytest.raises(IllegalEvent, match="not loaded while requests come"):
+        Scheduler(SchedulerConfig((A,))).handle(Loaded("a", (0,), 1.0), 0.0)
+    scheduler.check()
+
+
+def test_in_fifo_order_nobody_overtakes() -> None:
+    settings = limited(A, C, budget=8, policy="lru", order="fifo", beside=False)
+    records = Accounted(settings).run(asks((0.0, "c"), (1.0, "a"), (2.0, "c")))
+    assert [record.request for record in sorted(records, key=lambda record: record.ended)] == [0, 1, 2]

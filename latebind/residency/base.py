@@ -1,8 +1,8 @@
 """What a policy of residency sees and what it may answer. Read-only: `memory` alone changes anything."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from latebind.residency.held import Held
 
@@ -50,3 +50,11 @@ class EvictionPolicy(Protocol):
 
         Where all that may go is less, name nothing.
         """
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """A policy that is told the future: only a simulator knows it."""
+
+    def foretell(self, times: Mapping[str, Sequence[float]]) -> None:
+        """Hear when requests for each model are going to come, in seconds, ascending."""

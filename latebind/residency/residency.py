@@ -17,7 +17,7 @@ from latebind.domain.config import ResidencyConfig, ServedModel
 from latebind.domain.errors import ConfigError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.residency import make_policy
-from latebind.residency.base import Victim
+from latebind.residency.base import Oracle, Victim
 from latebind.residency.held import Held
 from latebind.residency.memory import Memory
 
@@ -39,6 +39,10 @@ class Residency:
         self._lanes = lanes
         self._crew = crew
         self._policy = make_policy(config)
+        if isinstance(self._policy, Oracle):
+            raise ConfigError(
+                f"residency.policy {config.policy!r} is told the future, which no server knows: take another"
+            )
         self._whole = self._policy.whole or not config.stages
         self.memory = Memory(config.budget, {served.spec.name: served.footprint for served in models})
         for model in self.memory.models.values():

@@ -8,11 +8,10 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol, runtime_checkable
 
 from latebind.domain.errors import ConfigError, IllegalEvent, LatebindError
 from latebind.domain.footprint import Footprint
-from latebind.residency.base import EvictionPolicy
+from latebind.residency.base import EvictionPolicy, Oracle
 from latebind.residency.held import Held
 from latebind.residency.memory import Memory
 from latebind.simulation.traces import Request
@@ -30,14 +29,6 @@ class Served:
     def hit(self) -> bool:
         """Whether all of the model was in memory."""
         return not self.bytes
-
-
-@runtime_checkable
-class Oracle(Protocol):
-    """A policy that is told the future: only a simulator knows it."""
-
-    def foretell(self, times: Mapping[str, Sequence[float]]) -> None:
-        """Hear when requests for each model are going to come, in seconds, ascending."""
 
 
 class Order:

@@ -317,6 +317,8 @@ def test_a_worker_goes_on_without_a_learned_cache_that_is_not_there_and_asks_one
         found.append(exits(worker, spec.name, stage, everyone))
         opened.pieces[spec.stages].unload()
         found.append(exits(worker, spec.name, stage, everyone))
+    for piece in opened.pieces[: spec.stages]:
+        piece.unload()
     assert found[0] == found[2] == ()
     assert found[1] != ()
 
@@ -328,13 +330,15 @@ def exits(worker: Worker, model: str, stage: int, requests: tuple[int, ...]) -> 
 
 def test_a_model_is_measured_piece_by_piece_and_let_go(built: Built) -> None:
     opened = open_model(built.directory.path, EngineConfig())
+    file = weights_of(opened)
+    assert mapped_bytes(os.getpid(), file) == 0
     model = measure(opened, 100 * MB)
     assert model.footprint.sizes == tuple(piece.size for piece in opened.pieces)
     assert model.footprint.stages == model.spec.stages
     assert model.footprint.behind == model.spec.lookups
     assert all(seconds > 0.0 for seconds in model.footprint.seconds)
     assert all(gain >= 0.0 for gain in model.footprint.gains)
-    assert mapped_bytes(os.getpid(), weights_of(opened)) == 0
+    assert mapped_bytes(os.getpid(), file) == 0
     assert not any(lookup.there for lookup in opened.model.lookups.values())
 
 

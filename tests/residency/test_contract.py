@@ -11,10 +11,9 @@ from latebind.domain.config import ResidencyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.footprint import Footprint
 from latebind.residency import POLICIES, make_policy
-from latebind.residency.base import EvictionPolicy, Victim
+from latebind.residency.base import EvictionPolicy, Oracle, Victim
 from latebind.residency.life import Life
 from latebind.residency.memory import Memory
-from latebind.simulation.order import Oracle
 
 BUDGET = 40
 EVERY = [ResidencyConfig(BUDGET, name) for name in POLICIES] + [ResidencyConfig(BUDGET, "late", stages=False)]

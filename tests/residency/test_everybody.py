@@ -9,7 +9,7 @@ from latebind.domain.actions import Outcome
 from latebind.domain.config import LOAD_ORDERS, ResidencyConfig, ServedModel
 from latebind.domain.costs import Curve
 from latebind.residency import POLICIES, make_policy
-from latebind.simulation.order import Oracle
+from latebind.residency.base import Oracle
 from latebind.simulation.workloads import Arrival
 from tests.batching.chains import STATIC, chain
 from tests.residency.limited import Accounted, limited, with_pieces

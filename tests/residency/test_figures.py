@@ -9,8 +9,8 @@ import pytest
 
 from latebind.domain.config import ResidencyConfig
 from latebind.residency import make_policy
+from latebind.residency.base import Oracle
 from latebind.residency.memory import Memory
-from latebind.simulation.order import Oracle
 from tests.residency.memories import serve, sized
 
 

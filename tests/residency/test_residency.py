@@ -68,6 +68,11 @@ def test_a_model_that_can_never_run_is_refused_with_the_figures() -> None:
         Scheduler(limited(A, budget=7, policy="late"))
 
 
+def test_a_policy_that_is_told_the_future_does_not_serve() -> None:
+    with pytest.raises(ConfigError, match="'belady' is told the future"):
+        Scheduler(limited(A, budget=8, policy="belady"))
+
+
 def test_a_loaded_model_serves_who_waited_for_it_before_it_goes() -> None:
     settings = limited(A, B, budget=8, policy="lru", batching="serial", patience=1.0)
     simulator = Accounted(settings)

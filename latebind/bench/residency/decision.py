@@ -11,10 +11,9 @@ from time import perf_counter
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.footprint import Footprint
 from latebind.residency import POLICIES, make_policy
-from latebind.residency.base import Victim
+from latebind.residency.base import Oracle, Victim
 from latebind.residency.held import Held
 from latebind.residency.memory import Memory
-from latebind.simulation.order import Oracle
 
 STAGES = 12
 ABSENT = 0.1  # of the models in memory so many more are not

@@ -38,9 +38,9 @@ class Part(StrEnum):
     MEMORY = "memory"
     MANY = "many"
     BOUNDS = "bounds"
+    DECISION = "decision"
     CROWD = "crowd"
     OPEN = "open"
-    DECISION = "decision"
 
 
 def residency(
@@ -50,8 +50,8 @@ def residency(
             help="models: what is loaded, and table 2; table: table 3, figures 6, 7, 9, 10; cdf: figure 8; "
             "ablation: late without one thing at a time; known: with requests that wait; memory: how much is saved at "
             "equal loading time; many: a model for each service; bounds: the least that is possible; "
-            "crowd: clients that each wait for their answer, in real time; open: as they come, in real time; "
-            "decision: what one takes with 10,000 models. "
+            "decision: what one takes with 10,000 models; "
+            "crowd: clients that each wait for their answer, in real time; open: as they come, in real time. "
             "May be repeated. Default: all."
         ),
     ] = None,
@@ -230,6 +230,11 @@ def _bounds(asked: Asked) -> Told:
     return Told({"mean loading time in s beside the least possible": report.bound_rows(found)})
 
 
+def _decision(asked: Asked) -> Told:
+    decisions = decision_table([side.config.policy for side in asked.sides])
+    return Told({"one decision, in microseconds": report.decision_rows(decisions)})
+
+
 def _crowd(asked: Asked) -> Told:
     shares = asked.plan.shares or parts.TABLE_3
     found = crowd(asked.plan, SERVERS, shares, asked.tell, clients=asked.clients)
@@ -241,11 +246,6 @@ def _crowd(asked: Asked) -> Told:
 def _open(asked: Asked) -> Told:
     found = crowd(asked.plan, SERVERS, asked.plan.shares or parts.TABLE_3, asked.tell, clients=0)
     return Told({f"requests when they come; the bound is {PATIENCE:g} s": report.crowd_rows(found)})
-
-
-def _decision(asked: Asked) -> Told:
-    decisions = decision_table([side.config.policy for side in asked.sides])
-    return Told({"one decision, in microseconds": report.decision_rows(decisions)})
 
 
 def _by_workload(title: str, plan: parts.Plan, found: parts.Found) -> dict[str, report.Rows]:
@@ -262,9 +262,9 @@ RUN: dict[Part, Callable[[Asked], Told]] = {
     Part.MEMORY: _memory,
     Part.MANY: _many,
     Part.BOUNDS: _bounds,
+    Part.DECISION: _decision,
     Part.CROWD: _crowd,
     Part.OPEN: _open,
-    Part.DECISION: _decision,
 }
 
 

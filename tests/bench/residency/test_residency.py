@@ -21,7 +21,8 @@ from latebind.domain.errors import ConfigError
 from latebind.simulation.traces import Pairing, Service, drawn
 
 SERVICES = tuple(drawn(Random(0)))
-PLAYED = ("models", "table", "cdf", "ablation", "known", "memory", "many", "bounds")
+PLAYED = ("models", "table", "cdf", "ablation", "known", "memory", "many", "bounds", "crowd", "open")
+TINIEST = "--seeds 1 --processes 1 --pairing quantile --requests 40 --memory 60 --policy iam --policy late"
 TINY = parts.Plan(SERVICES, seeds=2, pairings=(Pairing.RANDOM,), requests=150, processes=1)
 
 
@@ -182,22 +183,10 @@ def test_decisions_have_a_row_for_each_policy_and_late_two() -> None:
 
 def test_every_part_that_plays_prints_its_tables_and_a_page(tmp_path: Path) -> None:
     file, page = tmp_path / "figures.json", tmp_path / "page.html"
-    some = [
-        "--seeds",
-        "1",
-        "--processes",
-        "1",
-        "--pairing",
-        "quantile",
-        "--requests",
-        "60",
-        "--policy",
-        "iam",
-        "--policy",
-        "late",
-    ]
     asked = [word for part in PLAYED for word in ("--part", part)]
-    found = CliRunner().invoke(app, ["bench", "residency", *asked, *some, "--json", str(file), "--page", str(page)])
+    found = CliRunner().invoke(
+        app, ["bench", "residency", *asked, *TINIEST.split(), "--json", str(file), "--page", str(page)]
+    )
     assert found.exit_code == 0, found.output
     figures = json.loads(file.read_text())
     assert set(figures) == set(PLAYED)

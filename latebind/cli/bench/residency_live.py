@@ -77,7 +77,8 @@ def residency_live(
     """Compare what lies in memory on live engines that may take less than their models do.
 
     Every side is an engine of its own with all models of the folder, started for its block with none of their files in
-    the page cache, and asked the same things at the same times. Nothing is refused or dropped for being late, learned
+    the page cache, and asked the same things at the same times. As it starts it reads them all; with --tier page-cache
+    they lie there from then on, and loads read memory. Tables say what came from where. Nothing is refused or dropped for being late, learned
     caches are off, and rows are made up. `lru, in order` is how servers do it: whole models, requests in the order in
     which they came, and nothing runs while a model loads. `lru` and `iam` have all of this server but whole models.
 

@@ -78,9 +78,11 @@ def residency_live(
 
     Every side is an engine of its own with all models of the folder, started for its block with none of their files in
     the page cache, and asked the same things at the same times. As it starts it reads them all; with --tier page-cache
-    they lie there from then on, and loads read memory. Tables say what came from where. Nothing is refused or dropped for being late, learned
-    caches are off, and rows are made up. `lru, in order` is how servers do it: whole models, requests in the order in
-    which they came, and nothing runs while a model loads. `lru` and `iam` have all of this server but whole models.
+    they lie there from then on, and loads read memory. Tables say what came from where.
+
+    Nothing is refused or dropped for being late, learned caches are off, and rows are made up. `lru, in order` is how
+    servers do it: whole models, requests in the order in which they came, and nothing runs while a model loads. `lru`
+    and `iam` have all of this server but whole models.
 
     What an engine's process takes is read in /proc every tenth of a second, beside what it takes with nothing loaded.
     A block ends when everybody is answered, which takes long for a side that cannot keep up: an open trace has no

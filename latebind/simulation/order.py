@@ -102,11 +102,11 @@ class Order:
         return tuple(fetched)
 
     def _find_room(self, model: Held, stage: int, now: float) -> None:
-        """Make room for a stage while the one before it runs; else once that has run; else at the cost of later ones.
+        """Make room for a stage once those before it have run; else at the cost of later ones.
 
         A model whose last stages lie in memory alone may have to give some of them up.
         """
-        for needed in (max(stage - 1, 0), stage, inf) if self._streams else (0,):
+        for needed in (stage, inf) if self._streams else (0,):
             self._need_from(model, needed)
             if self._made_room(model, model.footprint.sizes[stage], now):
                 return

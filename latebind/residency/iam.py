@@ -6,34 +6,24 @@ from latebind.domain.config import ResidencyConfig
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.future import Future
 from latebind.residency.held import Held
-from latebind.residency.importance import ImportanceQueue, utility
+from latebind.residency.importance import ByImportance, utility
 from latebind.residency.rates import SHORTEST, WindowedGaps
 from latebind.residency.whole import first_whole
 
 
-class Iam:
+class Iam(ByImportance):
     """Evicts whole models, the one of least importance first; the time to the next request from a sliding window."""
 
     whole = True
 
     def __init__(self, config: ResidencyConfig) -> None:
+        super().__init__()
         self._gaps = WindowedGaps(config.window)
-        self._queue = ImportanceQueue(self._importance)
 
     def requested(self, model: Held, now: float) -> None:
         """Count it."""
         self._gaps.heard(model.name, now)
-        if model in self._queue:
-            self._queue.put(model, now)
-
-    def loaded(self, model: Held, now: float) -> None:
-        """Insert it into the queue (line 18)."""
-        self._queue.put(model, now)
-
-    def evicted(self, model: Held, now: float) -> None:
-        """What is gone is out of the queue (line 15)."""
-        del now
-        self._queue.remove(model)
+        super().requested(model, now)
 
     def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
         """Take the least important ones until there is room (lines 11 to 16)."""

@@ -1,5 +1,6 @@
 """What it is worth that a model is in memory, and the queue of who is worth least (mCache, sections 4.3.2 and 3)."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from math import log
@@ -92,3 +93,28 @@ class ImportanceQueue:
             name = self._unscored.pop()
             if name in self._models and name not in self._shadow:
                 self._shadow.put(name, (self._score(self._models[name], now),))
+
+
+class ByImportance(ABC):
+    """What policies have in common that keep models in such a queue."""
+
+    def __init__(self) -> None:
+        self._queue = ImportanceQueue(self._importance)
+
+    @abstractmethod
+    def _importance(self, model: Held, now: float) -> float:
+        """Return the score of a model: the lowest goes first."""
+
+    def requested(self, model: Held, now: float) -> None:
+        """Score it anew where it is in memory."""
+        if model in self._queue:
+            self._queue.put(model, now)
+
+    def loaded(self, model: Held, now: float) -> None:
+        """Insert it into the queue (algorithm 1, line 18)."""
+        self._queue.put(model, now)
+
+    def evicted(self, model: Held, now: float) -> None:
+        """What is gone is out of the queue (line 15)."""
+        del now
+        self._queue.remove(model)

@@ -16,7 +16,7 @@ from latebind.domain.config import ResidencyConfig
 from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
-from latebind.residency.importance import ImportanceQueue, utility
+from latebind.residency.importance import ByImportance, utility
 from latebind.residency.rates import FadingGaps, MovingGaps
 from latebind.residency.whole import SOME, Item, least_set, may_go_whole
 
@@ -36,15 +36,15 @@ class Lot:
     pieces: tuple[int, ...]
 
 
-class Late:
+class Late(ByImportance):
     """The joint policy: stages and learned caches, or whole models where `stages` is off."""
 
     def __init__(self, config: ResidencyConfig) -> None:
+        super().__init__()
         self.whole = not config.stages
         self._foresight = config.foresight
         self._gaps = FadingGaps(ALPHA, config.window, LAST)
         self._every = MovingGaps(ALPHA_OF_ALL, config.window)
-        self._queue = ImportanceQueue(self._importance)
         self._lots: dict[str, tuple[Footprint, list[Lot]]] = {}
         self._waiting = 0
 
@@ -52,17 +52,7 @@ class Late:
         """Count it."""
         self._gaps.heard(model.name, now)
         self._every.heard("", now)
-        if model in self._queue:
-            self._queue.put(model, now)
-
-    def loaded(self, model: Held, now: float) -> None:
-        """Take it in."""
-        self._queue.put(model, now)
-
-    def evicted(self, model: Held, now: float) -> None:
-        """What is gone is out of the running."""
-        del now
-        self._queue.remove(model)
+        super().requested(model, now)
 
     def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
         """Take what is worth least."""

@@ -1,28 +1,20 @@
 """Models that come and go piece by piece: what is really in memory, seen from outside, and what they answer."""
 
-import asyncio
 import os
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from latebind.domain.actions import Evict, Load, Run
-from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
-from latebind.domain.errors import ConfigError, RepositoryError, Unavailable
+from latebind.domain.config import EngineConfig
+from latebind.domain.errors import RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
-from latebind.engine.client import EngineClient
-from latebind.engine.crew import open_crew
 from latebind.engine.loader import Loader
 from latebind.engine.on_demand import Opened, measure, open_model
-from latebind.engine.order import EngineOrder
-from latebind.engine.slots import file_bytes
 from latebind.engine.worker import Worker, load_model
 from latebind.learned.lookup import open_lookups
 from latebind.program.backends import Absent
@@ -31,51 +23,11 @@ from latebind.program.pieces import resident_bytes
 from latebind.program.program import Program
 from latebind.repository.directory import WEIGHTS
 from latebind.repository.listing import find_models
+from latebind.repository.pages import Brought
 from tests.digits import Built
-from tests.engine.resident import mapped_bytes
+from tests.engine.resident import MB, WIDTH, Tied, mapped_bytes
 from tests.engine.test_crew import EACH, workers_over
 from tests.program.test_backends import usable
-
-WIDTH = 512  # a matrix of a megabyte
-MB = 1_000_000
-
-
-class Tied(nn.Module):
-    """Four wide layers; the last multiplies by the matrix of the first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, WIDTH) float32` to the same."""
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-        first = self.layers[0]
-        assert isinstance(first, nn.Linear)
-        return nn.functional.linear(x, first.weight)
-
-
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directories `one/1` and `two/1` of the same model, and `openvino/1`, for that backend."""
-    torch.set_num_threads(1)
-    root = tmp_path_factory.mktemp("wide")
-    rows = {"x": torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(0))}
-    for name, backend in (("one", "eager"), ("two", "eager")):
-        build_program(
-            Tied(),
-            rows,
-            directory=root / name / "1",
-            name=name,
-            backends=[backend],
-            min_stage_seconds=0.0,
-            max_overhead=None,
-            max_batch=2,
-        )
-    return root
 
 
 def weights_of(opened: Opened) -> Path:
@@ -85,10 +37,6 @@ def weights_of(opened: Opened) -> Path:
 def run(program: Program, rows: Tensor) -> Tensor:
     with torch.inference_mode():
         return program.run(rows)[0]
-
-
-def soon() -> float:
-    return time.monotonic() + 30
 
 
 def test_pages_of_a_stage_are_there_while_it_is_loaded_and_gone_after(wide: Path) -> None:
@@ -173,12 +121,13 @@ def test_a_file_that_was_cut_short_fails_loudly_and_nothing_of_it_stays(wide: Pa
 
 def test_a_half_loaded_model_is_let_go_when_one_of_its_pieces_fails(wide: Path) -> None:
     class Broken:
-        weights = size = 0
+        weights: int = 0
+        size: int = 0
 
         def found(self, grown: int) -> None:
             pass
 
-        def load(self) -> None:
+        def load(self) -> Brought:
             raise OSError("no such disk")
 
         def unload(self) -> None:
@@ -186,7 +135,7 @@ def test_a_half_loaded_model_is_let_go_when_one_of_its_pieces_fails(wide: Path) 
 
     opened = open_model(wide / "one" / "1", EngineConfig())
     heard = SimpleQueue[Loaded | LoadFailed]()
-    loader = Loader({"one": (*opened.pieces, Broken())})  # type: ignore[arg-type]
+    loader = Loader({"one": (*opened.pieces, Broken())})
     loader.start(heard.put)
     loader.perform(Load("one", (0, 1, len(opened.pieces))))
     loader.close()
@@ -358,72 +307,3 @@ def test_sequences_have_two_pieces_what_reads_and_the_step(models: Path) -> None
     model = measure(opened, 100 * MB)
     assert model.footprint.stages == model.spec.stages == len(opened.pieces) == 2
     assert mapped_bytes(os.getpid(), weights_of(opened)) == 0
-
-
-def test_slots_count_and_a_budget_that_leaves_nothing_is_refused(wide: Path) -> None:
-    path = wide / "one" / "1"
-    slots = file_bytes([open_model(path, EngineConfig()).model.spec], EngineConfig().slots)
-    with pytest.raises(ConfigError, match="fewer --slots"):
-        open_crew([path], EngineConfig(), ResidencyConfig(slots, "lru"))
-    with pytest.raises(ConfigError, match="more --memory"):
-        open_crew([path], EngineConfig(), ResidencyConfig(slots + MB, "lru"))
-    _, pieces, budget = open_crew([path], EngineConfig(), ResidencyConfig(slots + 50 * MB, "lru"))
-    assert budget == 50 * MB
-    assert list(pieces) == ["one"]
-
-
-def order_of(paths: Sequence[Path], budget: int) -> EngineOrder:
-    return EngineOrder(
-        tuple(map(str, paths)),
-        EngineConfig(slots=8),
-        PolicyConfig(shed=False),
-        residency=ResidencyConfig(budget, "lru", back_off=60.0),
-    )
-
-
-def test_models_take_turns_in_memory_that_holds_one_and_answer_as_always(wide: Path) -> None:
-    paths = [wide / name / "1" for name in ("one", "two")]
-    whole = sum(piece.size for piece in open_model(paths[0], EngineConfig()).pieces)
-    rows = np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32)
-
-    async def asked(budget: int) -> list[bytes]:
-        client, found = await EngineClient.start(order_of(paths, budget)), []
-        try:
-            for name in ("one", "two", "one", "one"):
-                answer = await client.infer(name, {"x": rows}, deadline=soon())
-                found.append(next(iter(answer.outputs.values())).tobytes())
-                lies = [mapped_bytes(client.process_id, path / WEIGHTS) for path in paths]
-                assert sum(lies) <= budget
-                assert budget == 0 or (lies[0] > 0) == (name == "one")
-            if budget:
-                memory = (await client.metrics()).get("memory")
-                assert memory is not None
-                assert [memory["models"][name]["evictions"] for name in ("one", "two")] == [1, 1]
-        finally:
-            await client.close()
-        return found
-
-    async def test() -> None:
-        assert await asked(int(1.2 * whole)) == await asked(0)
-
-    asyncio.run(asyncio.wait_for(test(), 60))
-
-
-def test_a_client_hears_that_a_model_could_not_be_loaded(tmp_path: Path) -> None:
-    build_program(Tied(), {"x": torch.randn(2, WIDTH)}, directory=tmp_path / "1", name="cut", backends=["eager"])
-    rows = np.zeros((1, WIDTH), np.float32)
-
-    async def test() -> None:
-        client = await EngineClient.start(order_of([tmp_path / "1"], 20 * MB))
-        try:
-            os.truncate(tmp_path / "1" / WEIGHTS, 1000)
-            for _ in range(2):
-                with pytest.raises(Unavailable, match="could not be brought into memory"):
-                    await client.infer("cut", {"x": rows}, deadline=soon())
-            memory = (await client.metrics()).get("memory")
-            assert memory is not None
-            assert memory["models"]["cut"]["failures"] == 1
-        finally:
-            await client.close()
-
-    asyncio.run(asyncio.wait_for(test(), 60))

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
-from latebind.domain.actions import Evict, Load
+from latebind.domain.actions import Evict, Load, Run
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.events import Event, Loaded, LoadFailed
 from latebind.domain.footprint import Footprint
@@ -23,10 +24,10 @@ def limited(
     policy: str = "late",
     batching: str = "late",
     workers: int = 1,
-    **settings: object,
+    **settings: Any,
 ) -> SchedulerConfig:
     """Return the configuration of a scheduler that sheds nobody and has so much memory."""
-    residency = ResidencyConfig(budget, policy, **settings)  # type: ignore[arg-type]
+    residency = ResidencyConfig(budget, policy, **settings)
     return SchedulerConfig(models, workers, PolicyConfig(batching, shed=False), residency=residency)
 
 
@@ -77,9 +78,9 @@ class Accounted(Simulator):
         self.lies[action.model] -= set(action.pieces)
         self.evicted.append(action)
 
-    def _run(self, action: object, now: float) -> None:
-        assert action.stage in self.lies[action.model], "a stage runs that is not there"  # type: ignore[attr-defined]
-        super()._run(action, now)  # type: ignore[arg-type]
+    def _run(self, action: Run, now: float) -> None:
+        assert action.stage in self.lies[action.model], "a stage runs that is not there"
+        super()._run(action, now)
 
 
 def asks(*wanted: tuple[float, str], stages: int = 2, allowed: float = 1e9) -> list[Arrival]:

@@ -29,7 +29,8 @@ def test_ranks_are_logarithms_of_how_many_are_worth_less() -> None:
 @given(st.lists(st.floats(0.001, 1000.0), max_size=30))
 def test_the_order_by_rank_is_the_order_by_utility(utilities: list[float]) -> None:
     given = ranks(utilities)
-    assert all((a < b) == (x < y) for a, x in zip(utilities, given) for b, y in zip(utilities, given))  # noqa: B905
+    pairs = list(zip(utilities, given, strict=True))
+    assert all((a < b) == (x < y) for a, x in pairs for b, y in pairs)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 4)), max_size=40))

@@ -5,6 +5,7 @@ A batch takes as long as its requests do one after another, so that nothing here
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -40,9 +41,9 @@ class Server:
         return SchedulerConfig(models, 1, self.batching, residency=replace(self.residency, budget=budget))
 
 
-def server(label: str, policy: str, *, batching: str = "late", **settings: object) -> Server:
+def server(label: str, policy: str, *, batching: str = "late", **settings: Any) -> Server:
     """Return a server whose requests wait no longer than `PATIENCE` for a model while others are served."""
-    residency = ResidencyConfig(policy=policy, patience=PATIENCE, **settings)  # type: ignore[arg-type]
+    residency = ResidencyConfig(policy=policy, patience=PATIENCE, **settings)
     return Server(label, residency, PolicyConfig(batching, shed=False))
 
 

@@ -1,9 +1,8 @@
 """`latebind bench elastic`: Ebird's evaluation, beside TensorFlow Serving's policies and a stronger baseline."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,12 +12,16 @@ from latebind.bench.elastic.sides import ELASTIC, EVALUATED, OPTIMAL, PARTS, Kin
 from latebind.bench.elastic.simulated import QOS, Burst, Stable
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page
+from latebind.cli.bench.told import Told, write_page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.domain.errors import ConfigError
 from latebind.simulation.chip import SIX, TITAN_RTX, Chip, Sharing
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+PAGE_TEXT = "Simulated on a Titan RTX; baselines are the best of their kind in each cell."
 
 
 class Part(StrEnum):
@@ -87,7 +90,7 @@ def elastic(
             for title, rows in found[one].tables.items():
                 show(title, rows)
         if page is not None:
-            _write(page, list(found.values()))
+            write_page(page, "Elastic batches", PAGE_TEXT, list(found.values()))
     save(json_file, {one: told.tables for one, told in found.items()})
 
 
@@ -98,18 +101,6 @@ def _chip(calibrated: bool, launch_ms: float, sharing: Sharing) -> Chip:
 
         chip = measured()
     return replace(chip, launch=launch_ms / 1e3, sharing=sharing)
-
-
-def _nothing() -> "Sequence[go.Figure]":
-    return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Tables by their titles, and what is drawn on a page: plotly is optional, so it is imported only then."""
-
-    tables: Mapping[str, report.Rows]
-    draw: "Callable[[], Sequence[go.Figure]]" = _nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +203,3 @@ RUN: dict[Part, Callable[[Asked], Told]] = {
     Part.DAY: _day,
     Part.GAPS: _gaps,
 }
-
-
-def _write(page: Path, told: Sequence[Told]) -> None:
-    from latebind.bench.page import write_plots  # noqa: PLC0415  (plotly is optional)
-
-    text = "Simulated on a Titan RTX; baselines are the best of their kind in each cell."
-    tables = [rows for one in told for rows in one.tables.values()]
-    write_plots(page, "Elastic batches", text, tables, [figure for one in told for figure in one.draw()])

@@ -1,6 +1,6 @@
 """`latebind bench residency`: mCache's evaluation, beside bounds and models that come and go piece by piece."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +18,7 @@ from latebind.bench.residency.paper import EXECUTION
 from latebind.bench.residency.sides import Policy, policy
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page
+from latebind.cli.bench.told import Told, write_page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.domain.errors import ConfigError
 from latebind.residency import POLICIES
@@ -25,6 +26,9 @@ from latebind.simulation.traces import REQUESTS, Pairing, drawn
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+PAGE_TEXT = "Requests one after another; intervals are paired with LRU in the very same hours."
 
 
 class Part(StrEnum):
@@ -122,7 +126,7 @@ def residency(
             for title, rows in found[one].tables.items():
                 show(title, rows)
         if page is not None:
-            _write(page, list(found.values()))
+            write_page(page, "Models in less memory than they take", PAGE_TEXT, list(found.values()))
     save(json_file, {one: told.tables for one, told in found.items()})
 
 
@@ -138,18 +142,6 @@ def _sides(names: Sequence[str] | None) -> tuple[Policy, ...]:
     if unknown:
         raise ConfigError(f"there is no policy {unknown[0]!r}: take some of {', '.join(POLICIES)}")
     return tuple([policy(name) for name in names or POLICIES])
-
-
-def _nothing() -> "Sequence[go.Figure]":
-    return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Tables by their titles, and what is drawn on a page: plotly is optional, so it is imported only then."""
-
-    tables: Mapping[str, report.Rows]
-    draw: "Callable[[], Sequence[go.Figure]]" = _nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,13 +258,3 @@ RUN: dict[Part, Callable[[Asked], Told]] = {
     Part.CROWD: _crowd,
     Part.OPEN: _open,
 }
-
-
-def _write(page: Path, told: Sequence[Told]) -> None:
-    from latebind.bench.page import write_plots  # noqa: PLC0415  (plotly is optional)
-
-    text = "Requests one after another; intervals are paired with LRU in the very same hours."
-    tables = [rows for one in told for rows in one.tables.values()]
-    write_plots(
-        page, "Models in less memory than they take", text, tables, [plot for one in told for plot in one.draw()]
-    )

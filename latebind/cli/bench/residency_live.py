@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from random import Random
@@ -18,6 +18,7 @@ from latebind.bench.residency.live.sides import SIDES, Setting
 from latebind.bench.residency.live.zoo import Zoo, weigh
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Seed
+from latebind.cli.bench.told import Told, write_page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.domain.config import TIERS, ResidencyConfig
 from latebind.domain.errors import ConfigError
@@ -25,6 +26,9 @@ from latebind.simulation.traces import Pairing, drawn
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+PAGE_TEXT = "Every side has an engine of its own, asked the same things at the same times."
 
 
 class Part(StrEnum):
@@ -127,22 +131,9 @@ def residency_live(
             for title, rows in found[one].tables.items():
                 show(title, rows)
         if page is not None:
-            _write(page, list(found.values()))
+            write_page(page, "Models in less memory than they take, live", PAGE_TEXT, list(found.values()))
     tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
     save(json_file, {"models": report.zoo_rows(zoo), "setting": asdict(setting), **tables})
-
-
-def _nothing() -> "Sequence[go.Figure]":
-    return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Tables by their titles, figures behind them, and what is drawn on a page: plotly is imported only then."""
-
-    tables: Mapping[str, report.Rows]
-    raw: object = None
-    draw: "Callable[[], Sequence[go.Figure]]" = field(default=_nothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +169,7 @@ def _trace(asked: Asked) -> Told:
         name: [[(call.model, call.sent, call.seconds) for call in block.calls] for block in some]
         for name, some in found.items()
     }
-    return Told(tables, calls, draw)
+    return Told(tables, draw, calls)
 
 
 def _crowd(asked: Asked) -> Told:
@@ -218,12 +209,12 @@ def _cold(asked: Asked) -> Told:
 
         return [cold_figure(found)]
 
-    return Told({"first answers of the largest models": report.cold_rows(found)}, found, draw)
+    return Told({"first answers of the largest models": report.cold_rows(found)}, draw, found)
 
 
 def _leaks(asked: Asked) -> Told:
     found = leaks.run(rounds=asked.loads)
-    return Told({"loads and unloads in a process of their own": report.leak_rows(found)}, found)
+    return Told({"loads and unloads in a process of their own": report.leak_rows(found)}, raw=found)
 
 
 RUN: dict[Part, Callable[[Asked], Told]] = {
@@ -232,13 +223,3 @@ RUN: dict[Part, Callable[[Asked], Told]] = {
     Part.COLD: _cold,
     Part.LEAKS: _leaks,
 }
-
-
-def _write(page: Path, told: Sequence[Told]) -> None:
-    from latebind.bench.page import write_plots  # noqa: PLC0415  (plotly is optional)
-
-    text = "Every side has an engine of its own, asked the same things at the same times."
-    tables = [rows for one in told for rows in one.tables.values()]
-    write_plots(
-        page, "Models in less memory than they take, live", text, tables, [plot for one in told for plot in one.draw()]
-    )

@@ -1,0 +1,98 @@
+"""Engines that have less memory than their models take, and what clients hear."""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
+from latebind.domain.errors import ConfigError, Unavailable
+from latebind.engine.client import EngineClient
+from latebind.engine.crew import open_crew
+from latebind.engine.on_demand import open_model
+from latebind.engine.order import EngineOrder
+from latebind.engine.slots import file_bytes
+from latebind.program.build import build_program
+from latebind.repository.directory import WEIGHTS
+from tests.engine.resident import MB, WIDTH, Tied, mapped_bytes
+
+
+def soon() -> float:
+    return time.monotonic() + 30
+
+
+def test_slots_count_and_a_budget_that_leaves_nothing_is_refused(wide: Path) -> None:
+    path = wide / "one" / "1"
+    slots = file_bytes([open_model(path, EngineConfig()).model.spec], EngineConfig().slots)
+    with pytest.raises(ConfigError, match="fewer --slots"):
+        open_crew([path], EngineConfig(), ResidencyConfig(slots, "lru"))
+    with pytest.raises(ConfigError, match="more --memory"):
+        open_crew([path], EngineConfig(), ResidencyConfig(slots + MB, "lru"))
+    _, pieces, budget = open_crew([path], EngineConfig(), ResidencyConfig(slots + 50 * MB, "lru"))
+    assert budget == 50 * MB
+    assert list(pieces) == ["one"]
+
+
+def order_of(paths: Sequence[Path], budget: int, policy: str = "late") -> EngineOrder:
+    return EngineOrder(
+        tuple(map(str, paths)),
+        EngineConfig(slots=8),
+        PolicyConfig(shed=False),
+        residency=ResidencyConfig(budget, policy, back_off=60.0),
+    )
+
+
+@pytest.mark.parametrize("policy", ["late", "lru"])
+def test_models_take_turns_in_memory_that_holds_one_and_answer_as_always(wide: Path, policy: str) -> None:
+    paths = [wide / name / "1" for name in ("one", "two")]
+    whole = sum(piece.size for piece in open_model(paths[0], EngineConfig()).pieces)
+    rows = np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32)
+
+    async def asked(budget: int) -> list[bytes]:
+        client, found = await EngineClient.start(order_of(paths, budget, policy)), []
+        try:
+            for name in ("one", "two", "one", "one"):
+                answer = await client.infer(name, {"x": rows}, deadline=soon())
+                found.append(next(iter(answer.outputs.values())).tobytes())
+                lies = [mapped_bytes(client.process_id, path / WEIGHTS) for path in paths]
+                assert sum(lies) <= budget
+                asked_for, other = (lies[0], lies[1]) if name == "one" else (lies[1], lies[0])
+                assert budget == 0 or asked_for >= whole > budget - asked_for >= other
+            if budget:
+                memory = (await client.metrics()).get("memory")
+                assert memory is not None
+                evicted = [memory["models"][name]["evictions"] for name in ("one", "two")]
+                assert min(evicted) >= 1 if policy == "late" else evicted == [1, 1]
+        finally:
+            await client.close()
+        return found
+
+    async def test() -> None:
+        assert await asked(int(1.2 * whole)) == await asked(0)
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_client_hears_that_a_model_could_not_be_loaded(tmp_path: Path) -> None:
+    build_program(Tied(), {"x": torch.randn(2, WIDTH)}, directory=tmp_path / "1", name="cut", backends=["eager"])
+    rows = np.zeros((1, WIDTH), np.float32)
+
+    async def test() -> None:
+        client = await EngineClient.start(order_of([tmp_path / "1"], 20 * MB))
+        try:
+            os.truncate(tmp_path / "1" / WEIGHTS, 1000)
+            for _ in range(2):
+                with pytest.raises(Unavailable, match="could not be brought into memory"):
+                    await client.infer("cut", {"x": rows}, deadline=soon())
+            memory = (await client.metrics()).get("memory")
+            assert memory is not None
+            assert memory["models"]["cut"]["failures"] == 1
+        finally:
+            await client.close()
+
+    asyncio.run(asyncio.wait_for(test(), 60))

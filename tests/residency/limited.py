@@ -45,6 +45,8 @@ class Accounted(Simulator):
         self.coming: dict[str, set[int]] = {name: set() for name in self._sizes}
         self.loads: list[Load] = []
         self.evicted: list[Evict] = []
+        self.told: list[Load | Evict] = []
+        self.ran: list[Run] = []
         self.loaded: Counter[tuple[str, int]] = Counter()
         self.most = 0
 
@@ -70,6 +72,7 @@ class Accounted(Simulator):
         assert not set(action.pieces) & self.lies[action.model]
         self.coming[action.model] |= set(action.pieces)
         self.loads.append(action)
+        self.told.append(action)
         self.most = max(self.most, self.bytes)
         super()._load(action, now)
 
@@ -77,9 +80,11 @@ class Accounted(Simulator):
         assert set(action.pieces) <= self.lies[action.model]
         self.lies[action.model] -= set(action.pieces)
         self.evicted.append(action)
+        self.told.append(action)
 
     def _run(self, action: Run, now: float) -> None:
         assert action.stage in self.lies[action.model], "a stage runs that is not there"
+        self.ran.append(action)
         super()._run(action, now)
 
 

@@ -2,10 +2,14 @@
 
 import pytest
 
-from latebind.domain.actions import Outcome
+from latebind.domain.actions import Load, Outcome
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig
 from latebind.domain.errors import ConfigError, IllegalEvent
 from latebind.domain.events import Loaded
+from latebind.residency import POLICIES
+from latebind.residency.base import MemoryView, Victim
+from latebind.residency.held import Held
+from latebind.residency.lru import Lru
 from latebind.scheduler import Scheduler
 from tests.batching.chains import STATIC, chain, ends
 from tests.residency.limited import Accounted, asks, limited, with_pieces
@@ -89,6 +93,49 @@ def test_nobody_waits_past_the_bound_while_others_come() -> None:
     (waited,) = [record.latency for record in records if record.model == "b"]
     assert waited <= patience + 2.0  # of its own run
     assert {record.outcome for record in records} == {Outcome.ANSWERED}
+
+
+def test_nobody_waits_past_the_bound_while_others_are_loaded_for_whom_more_wait() -> None:
+    d = with_pieces(chain(STATIC, STATIC, name="d"), (4, 4))
+    crowd = [(0.5 * step, name) for step in range(400) for name in ("a", "b")]
+    simulator = Accounted(limited(A, B, d, budget=8, policy="lru", patience=60.0))
+    records = simulator.run(asks(*sorted([*crowd, (11.25, "d")])))
+    (waited,) = [record.latency for record in records if record.model == "d"]
+    assert waited <= 60.0 + 2.0
+
+
+def test_room_for_all_of_a_load_is_made_at_its_start() -> None:
+    some = [with_pieces(chain(STATIC, STATIC, name=name), (4, 4)) for name in "abc"]
+    simulator = Accounted(limited(*some, budget=8, policy="late"))
+    simulator.run(asks((0.0, "a"), (0.0, "b"), (0.0, "c")))
+    (second,) = {load.model for load in simulator.loads[2:4]}
+    first_piece = next(i for i, action in enumerate(simulator.told) if action.model == second)
+    assert [type(action) for action in simulator.told[first_piece : first_piece + 2]] == [Load, Load]
+
+
+def test_who_comes_while_a_model_loads_is_in_the_same_batch() -> None:
+    long = with_pieces(chain(*[STATIC] * 4, name="long"), (4, 4, 4, 4))
+    longer = with_pieces(chain(*[STATIC] * 4, name="longer"), (5, 5, 5, 5))
+    simulator = Accounted(limited(long, longer, A, budget=100, policy="late"))
+    simulator.run(asks((0.0, "a"), (0.0, "long"), (0.0, "longer"), (18.0, "long"), stages=4))
+    begun = [run.requests for run in simulator.ran if run.model == "long" and run.stage == 0]
+    assert begun == [(1, 3)]
+
+
+def test_who_waits_for_a_model_is_served_by_its_load_and_does_not_count_in_what_goes_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Watching(Lru):
+        def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
+            seen.append((wanted.waiting, wanted.place))
+            return super().victims(view, need, wanted, now)
+
+    seen: list[tuple[int, int | None]] = []
+    monkeypatch.setitem(POLICIES, "watching", Watching)
+    simulator = Accounted(limited(A, B, budget=8, policy="watching"))
+    simulator.run(asks((0.0, "a"), (20.0, "b"), (20.0, "b")))
+    assert seen
+    assert set(seen) == {(0, None)}
 
 
 def test_without_the_bound_they_would() -> None:

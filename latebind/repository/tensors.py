@@ -64,7 +64,7 @@ def tensor_file(tensors: Mapping[str, Tensor]) -> Writer:
 
 def _laid_out(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """Yield what the file consists of, in turn."""
-    order = sorted(tensors, key=lambda name: tensors[name].nbytes % ALIGNMENT > 0)
+    order = sorted(tensors, key=lambda name: (tensors[name].nbytes % ALIGNMENT > 0, name))
     described, end = {}, 0
     for name in order:
         first, end = end, end + tensors[name].nbytes

@@ -179,7 +179,7 @@ class StagePools(BatchTable):
         entries = self.entries
         if len(entries) != 1:
             return len(entries) > 1
-        return len(entries[0].members) > 1 and entries[0].kind is StageKind.STATIC
+        return len(entries[0].members) > 1 and entries[0].kind is not StageKind.DECODER
 
     def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
         """Return the one at `place` of the entries, or these members of it as one of their own."""

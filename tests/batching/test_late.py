@@ -18,7 +18,7 @@ from latebind.domain.model import StageKind
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival, poisson
-from tests.batching.chains import DECODER, FLAT, STATIC, Timeline, chain
+from tests.batching.chains import DECODER, ENCODER, FLAT, STATIC, Timeline, chain
 
 LINEAR = Curve((1, 64), (1.0, 64.0))
 HALF_STEEP = Curve((1, 16), (1.0, 8.0))
@@ -183,3 +183,12 @@ def test_where_all_wait_for_the_last_each_is_told_with_the_stage_that_first_answ
     runs, replies = graph(leave=False)
     assert [run.requests for run in runs] == [(1, 2, 3)] * 3
     assert replies == {1: (3, 0), 2: (3, 1), 3: (3, 2)}
+
+
+def test_a_pool_before_a_step_of_the_input_runs_in_batches_that_are_allowed() -> None:
+    repeats = chain(ENCODER, STATIC, name="repeats", max_batch=4)
+    leaves = chain(STATIC, STATIC, name="leaves", max_batch=4, hit_rates={0: 0.3})  # so pools are used
+    timeline = Timeline(SchedulerConfig((repeats, leaves), 1, PolicyConfig("late", shed=False)))
+    calls = [(2, 1), (2, 2), (1, 1), (1, 1)]  # steps of the input, rows
+    timeline.run([Arrival(0.0, "repeats", 1e6, 1, inputs=inputs, rows=rows) for inputs, rows in calls])
+    assert max(len(requests) for _, _, requests in timeline.ran) <= 4

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from queue import SimpleQueue
 from threading import Thread
 
@@ -42,33 +43,34 @@ class Loader:
             self._thread.join()
 
     def _work(self, report: Callable[[Loaded | LoadFailed], None]) -> None:
-        """Root of the thread."""
+        """Root of the thread. Whatever goes wrong fails those who wait for this model and nobody else."""
         while (action := self._told.get()) is not None:
-            if isinstance(action, Load):
-                report(self._load(action))
-            else:
-                self._evict(action)
+            event: Loaded | LoadFailed | None = None
+            try:
+                if isinstance(action, Load):
+                    event = self._load(action)
+                else:
+                    self._evict(action)
+            except Exception as error:
+                expected = isinstance(error, LatebindError | OSError | MemoryError)
+                logger.error("%s: %s", action, error, exc_info=not expected)
+                if isinstance(action, Load):
+                    event = LoadFailed(action.model, action.pieces)
+            if event is not None:
+                report(event)
 
-    def _load(self, action: Load) -> Loaded | LoadFailed:
-        """Load all pieces or none of them: whatever goes wrong fails those who wait for this model and nobody else."""
-        brought, done = Brought(), list[Piece]()
-        begun = time.monotonic()
-        try:
-            for number in action.pieces:
-                brought += self._pieces[action.model][number].load()
-                done.append(self._pieces[action.model][number])
-        except Exception as error:
-            expected = isinstance(error, LatebindError | OSError | MemoryError)
-            logger.error("%s could not be loaded: %s", action.model, error, exc_info=not expected)
-            for piece in done:
-                piece.unload()
-            return LoadFailed(action.model, action.pieces)
-        seconds, sizes = time.monotonic() - begun, tuple([piece.size for piece in done])
+    def _load(self, action: Load) -> Loaded:
+        """Load all pieces or none of them."""
+        begun, brought = time.monotonic(), Brought()
+        pieces = [self._pieces[action.model][number] for number in action.pieces]
+        with ExitStack() as loaded:
+            for piece in pieces:
+                brought += piece.load()
+                loaded.callback(piece.unload)
+            loaded.pop_all()  # nothing went wrong: they stay
+        seconds, sizes = time.monotonic() - begun, tuple([piece.size for piece in pieces])
         return Loaded(action.model, action.pieces, seconds, sizes, brought.size, brought.cached)
 
     def _evict(self, action: Evict) -> None:
-        try:
-            for number in action.pieces:
-                self._pieces[action.model][number].unload()
-        except Exception:
-            logger.exception("pieces %s of %s were not let go", action.pieces, action.model)
+        for number in action.pieces:
+            self._pieces[action.model][number].unload()

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -82,13 +83,12 @@ class CompiledPiece:
     def load(self) -> Brought:
         """Compile."""
         brought = hold_all(self._pages)
-        try:
+        with ExitStack() as undone:
+            undone.callback(let_go_all, self._pages)
+            undone.callback(self._empty)
             for place, make in self._makings:
                 place.fill(make())
-        except BaseException:
-            self._empty()
-            let_go_all(self._pages)
-            raise
+            undone.pop_all()  # nothing went wrong: it stays
         if self._copies:
             let_go_all(self._pages)
         give_back()
@@ -128,12 +128,11 @@ def make_piece(
 def hold_all(pages: Sequence[Pages]) -> Brought:
     """Have all pages present, or none: raises `RepositoryError`."""
     brought = Brought()
-    for number, part in enumerate(pages):
-        try:
+    with ExitStack() as held:
+        for part in pages:
             brought += part.hold()
-        except BaseException:
-            let_go_all(pages[:number])
-            raise
+            held.callback(part.let_go)
+        held.pop_all()  # nothing went wrong: they stay
     return brought
 
 

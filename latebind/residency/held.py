@@ -16,8 +16,18 @@ class Held:
     """
 
     __slots__ = (
-        "bytes", "footprint", "kept", "lacks", "life", "loading", "name", "needed", "place", "resident", "waiting",
-    )  # fmt: skip
+        "bytes",
+        "footprint",
+        "kept",
+        "lacks",
+        "life",
+        "loading",
+        "name",
+        "needed",
+        "place",
+        "resident",
+        "waiting",
+    )
 
     def __init__(self, name: str, footprint: Footprint) -> None:
         self.name = name

@@ -11,19 +11,20 @@ from torch import Tensor, nn
 
 from latebind.domain.actions import Evict, Load, Run
 from latebind.domain.config import EngineConfig
-from latebind.domain.errors import RepositoryError
+from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.engine.loader import Loader
 from latebind.engine.on_demand import Opened, measure, open_model
 from latebind.engine.worker import Worker, load_model
 from latebind.learned.lookup import open_lookups
-from latebind.program.backends import Absent
+from latebind.program.backends import Absent, Place, StageFunction
 from latebind.program.build import build_program
-from latebind.program.pieces import resident_bytes
+from latebind.program.pieces import CompiledPiece, resident_bytes
 from latebind.program.program import Program
-from latebind.repository.directory import WEIGHTS
+from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
-from latebind.repository.pages import Brought
+from latebind.repository.pages import Brought, MappedFile
+from latebind.repository.tensors import Pages
 from tests.digits import Built
 from tests.engine.resident import MB, WIDTH, Tied, mapped_bytes
 from tests.engine.test_crew import EACH, workers_over
@@ -225,6 +226,24 @@ def test_a_stage_that_cannot_be_compiled_leaves_its_place_empty_and_its_pages_fr
     with pytest.raises(Absent):
         program.stages[0](torch.zeros(1, WIDTH))
     assert mapped_bytes(os.getpid(), file) == 0
+
+
+def test_pages_are_given_back_when_the_second_stage_of_a_piece_cannot_be_compiled(wide: Path) -> None:
+    file = MappedFile(ModelDirectory.open(find_models(wide)[0]), WEIGHTS)
+    pages = Pages(file, file.runs([(0, MB)]))
+    first, second = Place(), Place()
+    seen: list[int] = []
+
+    def refuse() -> StageFunction:
+        seen.append(mapped_bytes(os.getpid(), file.path))
+        raise ConfigError("no such instruction")
+
+    piece = CompiledPiece([pages], [(first, lambda: lambda *tensors: tensors), (second, refuse)], copies=False)
+    with pytest.raises(ConfigError, match="no such instruction"):
+        piece.load()
+    assert seen == [pages.size]
+    assert not first.filled
+    assert mapped_bytes(os.getpid(), file.path) == 0
 
 
 def test_twins_have_a_stage_as_long_as_it_is_loaded(wide: Path) -> None:

@@ -12,8 +12,8 @@ from latebind.bench.elastic.sides import ELASTIC, EVALUATED, OPTIMAL, PARTS, Kin
 from latebind.bench.elastic.simulated import QOS, Burst, Stable
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page
-from latebind.cli.bench.told import Told, write_page
-from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.domain.errors import ConfigError
 from latebind.simulation.chip import SIX, TITAN_RTX, Chip, Sharing
 
@@ -83,12 +83,7 @@ def elastic(
             f"{seeds} seeds, searches and days of {seconds:g} s, low load {low:g} of the high one, "
             f"{launch_ms:g} ms between batches made on the host, shared {sharing}, target {QOS * 1e3:g} ms"
         )
-        found: dict[str, Told] = {}
-        for one in part or Part:
-            with progress(one) as tell:
-                found[one] = RUN[one](replace(asked, tell=tell))
-            for title, rows in found[one].tables.items():
-                show(title, rows)
+        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
         if page is not None:
             write_page(page, "Elastic batches", PAGE_TEXT, list(found.values()))
     save(json_file, {one: told.tables for one, told in found.items()})

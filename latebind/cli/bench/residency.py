@@ -18,8 +18,8 @@ from latebind.bench.residency.paper import EXECUTION
 from latebind.bench.residency.sides import Policy, policy
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page
-from latebind.cli.bench.told import Told, write_page
-from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.domain.errors import ConfigError
 from latebind.residency import POLICIES
 from latebind.simulation.traces import REQUESTS, Pairing, drawn
@@ -119,12 +119,7 @@ def residency(
             f"{seeds} seeds on each half of {trace or 'a trace that is drawn'}, family {family}, loads take "
             f"{plan.storage.fixed:g} s and {bandwidth:g} MB/s{', uneven' if uneven else ''}, runs {execution:g} s"
         )
-        found: dict[str, Told] = {}
-        for one in part or Part:
-            with progress(one) as tell:
-                found[one] = RUN[one](replace(asked, tell=tell))
-            for title, rows in found[one].tables.items():
-                show(title, rows)
+        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
         if page is not None:
             write_page(page, "Models in less memory than they take", PAGE_TEXT, list(found.values()))
     save(json_file, {one: told.tables for one, told in found.items()})

@@ -18,7 +18,7 @@ from latebind.bench.residency.live.sides import SIDES, Setting
 from latebind.bench.residency.live.zoo import Zoo, weigh
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Seed
-from latebind.cli.bench.told import Told, write_page
+from latebind.cli.bench.told import Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.domain.config import TIERS, ResidencyConfig
 from latebind.domain.errors import ConfigError
@@ -124,12 +124,7 @@ def residency_live(
             f"seed {seed}"
         )
         show("models, loaded from disk", report.zoo_rows(zoo))
-        found: dict[str, Told] = {}
-        for one in part or Part:
-            with progress(one) as tell:
-                found[one] = RUN[one](replace(asked, tell=tell))
-            for title, rows in found[one].tables.items():
-                show(title, rows)
+        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
         if page is not None:
             write_page(page, "Models in less memory than they take, live", PAGE_TEXT, list(found.values()))
     tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}

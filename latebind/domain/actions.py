@@ -37,7 +37,8 @@ class Run:
 class Reply:
     """End `request` of `model` with `outcome`.
 
-    `stage` is the last stage it ran, -1 if none; `waited` and `ran` are its seconds in the queue and on a worker.
+    `stage` is the last stage it ran, -1 if none; of a query, the node that it came to. `waited` and `ran` are its
+    seconds in the queue and on a worker.
     """
 
     request: int
@@ -69,10 +70,59 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """Find out whether the conditions of `nodes` hold for a request of `query`; a `Branched` tells.
+
+    Its own tensors lie in `slot`; `chosen` is the model, by its place among the options, that each node has run with.
+    """
+
+    query: str
+    request: int
+    slot: int
+    nodes: tuple[int, ...]
+    chosen: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Write the inputs of `node`, to run with the model that is `chosen` for it; a `Mapped` tells when they are there.
+
+    Behind the last node are the outputs of the query.
+    """
+
+    query: str
+    request: int
+    slot: int
+    node: int
+    chosen: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """A step of a query has ended, as a request of `model` ends, in option `option` of `node`.
+
+    `budget` is how many seconds it was planned to take from when it could begin, `spent` how many it took. Nothing is
+    to be done but to tell.
+    """
+
+    query: str
+    request: int
+    node: int
+    option: int
+    model: str
+    outcome: Outcome
+    stage: int
+    waited: float
+    ran: float
+    budget: float
+    spent: float
+
+
+@dataclass(frozen=True, slots=True)
 class WakeAt:
     """Send `Woke` at `time` or soon after; a later `WakeAt` replaces an earlier one."""
 
     time: float
 
 
-Action = Run | Reply | Load | Evict | WakeAt
+Action = Run | Reply | Load | Evict | Branch | Map | StepEnded | WakeAt

@@ -9,6 +9,7 @@ from latebind.domain.costs import ModelCosts
 from latebind.domain.errors import ConfigError
 from latebind.domain.footprint import NOTHING, Footprint
 from latebind.domain.model import ModelSpec
+from latebind.domain.query import Query
 
 LOAD_ORDERS = ("waits", "oldest", "fifo")
 TIERS = ("page-cache", "disk")
@@ -100,7 +101,8 @@ class SchedulerConfig:
     """Everything a scheduler starts from; two schedulers with equal configurations decide alike.
 
     `granularities` are the largest batches of the workers (Ebird, section VI); none: all take what policy and model
-    allow. At most `at_once` workers run at a time, 0: all of them.
+    allow. At most `at_once` workers run at a time, 0: all of them. Requests of `queries` and of models come in `slots`
+    0 to `slots` - 1; rows of steps lie behind those (`domain.query.lay_out`).
     """
 
     models: tuple[ServedModel, ...]
@@ -109,13 +111,15 @@ class SchedulerConfig:
     granularities: tuple[int, ...] = ()
     at_once: int = 0
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
+    queries: tuple[Query, ...] = ()
+    slots: int = 0
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise ConfigError(f"workers is {self.workers}: at least one worker is needed")
         if self.granularities and (len(self.granularities) != self.workers or min(self.granularities) < 1):
             raise ConfigError(f"granularities are {self.granularities}: give each of {self.workers} workers 1 or more")
-        names = [served.spec.name for served in self.models]
+        names = [*(served.spec.name for served in self.models), *(query.name for query in self.queries)]
         if len(set(names)) != len(names):
             raise ConfigError(f"two models have the same name in {sorted(names)}: give each its own")
 

@@ -9,25 +9,41 @@ from typing import IO, Any
 
 import msgspec
 
-from latebind.domain.actions import Action, Evict, Load, Outcome, Reply, Run, WakeAt
+from latebind.domain.actions import Action, Branch, Evict, Load, Map, Outcome, Reply, Run, StepEnded, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.events import (
     Arrived,
+    Branched,
     Cancelled,
     Event,
     Exited,
     Loaded,
     LoadFailed,
+    MapFailed,
+    Mapped,
     StageDone,
     StageFailed,
     Woke,
 )
 
-EVENTS: tuple[type[Any], ...] = (Arrived, Cancelled, StageDone, Exited, StageFailed, Loaded, LoadFailed, Woke)
-ACTIONS: tuple[type[Any], ...] = (Run, Reply, Load, Evict, WakeAt)
+EVENTS: tuple[type[Any], ...] = (
+    Arrived,
+    Cancelled,
+    StageDone,
+    Exited,
+    StageFailed,
+    Loaded,
+    LoadFailed,
+    Branched,
+    Mapped,
+    MapFailed,
+    Woke,
+)
+ACTIONS: tuple[type[Any], ...] = (Run, Reply, Load, Evict, Branch, Map, StepEnded, WakeAt)
 KINDS = {kind.__name__: kind for kind in (*EVENTS, *ACTIONS)}
 FIELDS = {name: tuple(kind.__dataclass_fields__) for name, kind in KINDS.items()}
+OUTCOMES = {name: fields.index("outcome") for name, fields in FIELDS.items() if "outcome" in fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,6 @@ def _plain(thing: Event | Action) -> list[Any]:
 def _made(plain: list[Any]) -> Any:
     name, *values = plain
     values = [tuple(value) if isinstance(value, list) else value for value in values]
-    if name == "Reply":
-        values[2] = Outcome(values[2])
+    if name in OUTCOMES:
+        values[OUTCOMES[name]] = Outcome(values[OUTCOMES[name]])
     return KINDS[name](*values)

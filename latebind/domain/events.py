@@ -7,9 +7,10 @@ from dataclasses import dataclass
 class Arrived:
     """One call of a client: requests for `model`, their inputs in `slots`, all due at `deadline`.
 
-    A call of N rows is N requests; they are accepted or refused together. `deadline` is in seconds of the
-    scheduler's clock. `inputs` are the steps of the input of each request, 1 where it is left out; `outputs` those of
-    its answer, which only an oracle knows beforehand.
+    A call of N rows is N requests; they are accepted or refused together. A request of a query also owns as many
+    numbers behind its own as the query has nodes. `deadline` is in seconds of the scheduler's clock. `inputs` are the
+    steps of the input of each request, 1 where it is left out; `outputs` those of its answer, which only an oracle
+    knows beforehand.
     """
 
     model: str
@@ -82,8 +83,34 @@ class LoadFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Branched:
+    """Whether the conditions of the nodes of a `Branch` hold, in their order."""
+
+    request: int
+    holds: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """The inputs of `node` lie where its model reads them; behind the last node, the outputs of the query."""
+
+    request: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapFailed:
+    """The condition or the inputs of `node` could not be worked out."""
+
+    request: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
 class Woke:
     """A time asked for by `WakeAt` has come. A late or doubled one is harmless."""
 
 
-Event = Arrived | Cancelled | StageDone | Exited | StageFailed | Loaded | LoadFailed | Woke
+Event = (
+    Arrived | Cancelled | StageDone | Exited | StageFailed | Loaded | LoadFailed | Branched | Mapped | MapFailed | Woke
+)

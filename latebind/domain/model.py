@@ -50,8 +50,16 @@ class StageKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class StepSpec:
+    """A step of a query as clients know it: its name and the models that may answer it."""
+
+    name: str
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model as clients and the scheduler know it.
+    """A model as clients and the scheduler know it. A query looks like one whose stages are its `steps`.
 
     `lookups` are the stages (counted from 0, never the last) behind which a learned cache may answer; `kinds` tells of
     each stage how often it runs, empty where all run once.
@@ -65,6 +73,7 @@ class ModelSpec:
     max_batch: int
     lookups: tuple[int, ...] = ()
     kinds: tuple[StageKind, ...] = ()
+    steps: tuple[StepSpec, ...] = ()
 
     def kind(self, stage: int) -> StageKind:
         """Return how often a stage runs."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from latebind.domain.actions import Action, Evict, Load, Outcome, Reply, Run
+from latebind.domain.actions import Action, Evict, Load, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.events import Arrived, Event, Loaded, LoadFailed
 from latebind.domain.footprint import Footprint
@@ -96,12 +96,12 @@ class ModelMetrics:
         if action.stage == 0:
             self.batches[size] += 1
 
-    def replied(self, action: Reply) -> None:
-        """Count the end of one request."""
-        self.pending -= 1
+    def ended(self, action: Reply | StepEnded) -> None:
+        """Count the end of one request, or of a step of a query that this model was asked for."""
         self.outcomes[action.outcome] += 1
         if action.outcome is Outcome.ANSWERED:
-            self.left_at[action.stage] += 1
+            if action.stage >= 0:  # a query may have come to no node
+                self.left_at[action.stage] += 1
             self.latency.add(action.waited + action.ran)
             self.queue.add(action.waited)
 
@@ -123,7 +123,8 @@ class Metrics:
     """Watches what a scheduler is told and what it answers."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        self._models = {served.spec.name: ModelMetrics(served.spec.stages) for served in config.models}
+        specs = [*(served.spec for served in config.models), *(query.spec for query in config.queries)]
+        self._models = {spec.name: ModelMetrics(spec.stages) for spec in specs}
         self._budget = config.residency.budget
         self._memory = {served.spec.name: MemoryMetrics(served.footprint) for served in config.models}
 
@@ -141,7 +142,10 @@ class Metrics:
                 case Run():
                     self._models[action.model].ran(action)
                 case Reply():
-                    self._models[action.model].replied(action)
+                    self._models[action.model].pending -= 1
+                    self._models[action.model].ended(action)
+                case StepEnded():
+                    self._models[action.model].ended(action)
                 case Load():
                     self._memory[action.model].loads += 1
                 case Evict():

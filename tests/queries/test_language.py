@@ -85,7 +85,7 @@ def test_dtype_and_shape_are_known_beforehand(text: str, kind: Kind) -> None:
     [
         ("", 1, "there is no expression"),
         ("   ", 1, "there is no expression"),
-        ("image +", 7, "this is no expression"),
+        ("image +", 8, "this is no expression"),
         ("  image image", 9, "this is no expression"),
         ("image # it", 7, "'#' has no place"),
         ("imagé", 5, "'é' has no place"),

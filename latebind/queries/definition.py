@@ -33,6 +33,7 @@ from pathlib import Path
 from latebind.domain.errors import QueryError
 from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
 from latebind.domain.query import PlannerConfig, Query
+from latebind.queries import PLANNERS
 from latebind.queries.graph import Graph
 from latebind.queries.lines import Source
 from latebind.queries.scope import read_scope
@@ -42,7 +43,6 @@ from latebind.queries.wiring import DefinedQuery
 from latebind.repository.manifest import NAME
 
 ENDING = ".query.toml"
-PLANNERS = ("expected", "equal", "proportional")
 LONGEST_MS = 3_600_000.0
 KEYS = ("deadline_ms", "planner", "replan", "price", "version", "inputs", "conditions", "nodes", "outputs")
 

@@ -2,13 +2,14 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from latebind.domain.actions import Action, Evict, Load, Outcome, Reply, Run
+from latebind.domain.actions import Action, Evict, Load, Map, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.events import Arrived, Event, Loaded, LoadFailed
 from latebind.domain.footprint import Footprint
+from latebind.domain.query import Node, Query
 
 SECONDS_BUCKETS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -76,7 +77,7 @@ class MemoryMetrics:
 
 
 class ModelMetrics:
-    """The figures of one model."""
+    """The figures of one model, steps of queries among its requests; or of one query, whose stages are its nodes."""
 
     def __init__(self, stages: int) -> None:
         self.pending = 0
@@ -96,12 +97,13 @@ class ModelMetrics:
         if action.stage == 0:
             self.batches[size] += 1
 
-    def replied(self, action: Reply) -> None:
+    def replied(self, action: Reply | StepEnded) -> None:
         """Count the end of one request."""
         self.pending -= 1
         self.outcomes[action.outcome] += 1
         if action.outcome is Outcome.ANSWERED:
-            self.left_at[action.stage] += 1
+            if action.stage >= 0:  # else no node of a query has run
+                self.left_at[action.stage] += 1
             self.latency.add(action.waited + action.ran)
             self.queue.add(action.waited)
 
@@ -119,11 +121,69 @@ class ModelMetrics:
         }
 
 
+class StepMetrics:
+    """The figures of one step of a query. Only steps that answered count."""
+
+    def __init__(self, node: Node) -> None:
+        self.answered = dict.fromkeys(node.models, 0)
+        self.budget = 0.0
+        self.spent = Histogram()
+
+    def ended(self, action: StepEnded) -> None:
+        """Count the end of one."""
+        if action.outcome is Outcome.ANSWERED:
+            self.answered[action.model] += 1
+            self.budget += action.budget
+            self.spent.add(action.spent)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all figures as plain types."""
+        return {
+            "answered": dict(self.answered),
+            "budget_seconds": self.budget,
+            "spent_seconds": self.spent.snapshot(),
+        }
+
+
+class QueryMetrics:
+    """The figures of the steps of one query, and who of the models has steps under way for it."""
+
+    def __init__(self, query: Query, models: Mapping[str, ModelMetrics]) -> None:
+        self._nodes = query.nodes
+        self._models = models
+        self._steps = tuple(StepMetrics(node) for node in query.nodes)
+        self._pending: dict[tuple[int, int], ModelMetrics] = {}  # by request and node
+
+    def mapped(self, action: Map) -> None:
+        """Count a step that is about to come to its model."""
+        if action.node < len(self._nodes):
+            model = self._models[self._nodes[action.node].models[action.chosen[action.node]]]
+            model.pending += 1
+            self._pending[action.request, action.node] = model
+
+    def step_ended(self, action: StepEnded) -> None:
+        """Count the end of a step, for its model as that of any other request."""
+        self._pending.pop((action.request, action.node)).replied(action)
+        self._steps[action.node].ended(action)
+
+    def ended(self, request: int) -> None:
+        """Hear the end of a request: steps that did not come to their model never will."""
+        for node in range(len(self._nodes)):
+            if (model := self._pending.pop((request, node), None)) is not None:
+                model.pending -= 1
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all figures as plain types, by name of the step."""
+        return {node.name: step.snapshot() for node, step in zip(self._nodes, self._steps, strict=True)}
+
+
 class Metrics:
     """Watches what a scheduler is told and what it answers."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        self._models = {served.spec.name: ModelMetrics(served.spec.stages) for served in config.models}
+        specs = [served.spec for served in config.models] + [query.spec for query in config.queries]
+        self._models = {spec.name: ModelMetrics(spec.stages) for spec in specs}
+        self._queries = {query.name: QueryMetrics(query, self._models) for query in config.queries}
         self._budget = config.residency.budget
         self._memory = {served.spec.name: MemoryMetrics(served.footprint) for served in config.models}
 
@@ -142,14 +202,22 @@ class Metrics:
                     self._models[action.model].ran(action)
                 case Reply():
                     self._models[action.model].replied(action)
+                    if action.model in self._queries:
+                        self._queries[action.model].ended(action.request)
+                case Map():
+                    self._queries[action.query].mapped(action)
+                case StepEnded():
+                    self._queries[action.query].step_ended(action)
                 case Load():
                     self._memory[action.model].loads += 1
                 case Evict():
                     self._memory[action.model].evicted(action)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the figures of every model as plain types, ready for JSON; of memory where it is limited."""
+        """Return the figures of every model and query as plain types, ready for JSON; of memory where it is limited."""
         found: dict[str, Any] = {"models": {name: model.snapshot() for name, model in self._models.items()}}
+        if self._queries:
+            found["steps"] = {name: query.snapshot() for name, query in self._queries.items()}
         if self._budget:
             models = {name: memory.snapshot() for name, memory in self._memory.items()}
             found["memory"] = {"budget_bytes": self._budget, "models": models}

@@ -7,6 +7,7 @@ LatebindError
 |  |- TooLarge             413  a body, header or name past its limit
 |  |- ExportError               a module that cannot become a chain of stages
 |  |- ConfigError               a setting or option that makes no sense
+|  |  `- QueryError             a query file that makes no sense
 |  |- RepositoryError           a model directory that is incomplete, altered or of another format
 |  `- TrainingStopped           a training that died before its end: building again goes on from there
 |- Refused                 503  not accepted: the queue is full or the deadline cannot be met
@@ -52,6 +53,10 @@ class ExportError(UserError):
 
 class ConfigError(UserError):
     """A setting or option that makes no sense."""
+
+
+class QueryError(ConfigError):
+    """A query file that makes no sense: where it does not, and what to write instead."""
 
 
 class RepositoryError(UserError):

@@ -2,14 +2,14 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from latebind.domain.actions import Action, Evict, Load, Map, Outcome, Reply, Run, StepEnded
+from latebind.domain.actions import Action, Evict, Load, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.events import Arrived, Event, Loaded, LoadFailed
 from latebind.domain.footprint import Footprint
-from latebind.domain.query import Node, Query
+from latebind.domain.query import Node
 
 SECONDS_BUCKETS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -97,12 +97,11 @@ class ModelMetrics:
         if action.stage == 0:
             self.batches[size] += 1
 
-    def replied(self, action: Reply | StepEnded) -> None:
-        """Count the end of one request."""
-        self.pending -= 1
+    def ended(self, action: Reply | StepEnded) -> None:
+        """Count the end of one request, or of a step of a query that this model was asked for."""
         self.outcomes[action.outcome] += 1
         if action.outcome is Outcome.ANSWERED:
-            if action.stage >= 0:  # else no node of a query has run
+            if action.stage >= 0:  # a query may have come to no node
                 self.left_at[action.stage] += 1
             self.latency.add(action.waited + action.ran)
             self.queue.add(action.waited)
@@ -125,6 +124,7 @@ class StepMetrics:
     """The figures of one step of a query. Only steps that answered count."""
 
     def __init__(self, node: Node) -> None:
+        self.name = node.name
         self.answered = dict.fromkeys(node.models, 0)
         self.budget = 0.0
         self.spent = Histogram()
@@ -145,45 +145,13 @@ class StepMetrics:
         }
 
 
-class QueryMetrics:
-    """The figures of the steps of one query, and who of the models has steps under way for it."""
-
-    def __init__(self, query: Query, models: Mapping[str, ModelMetrics]) -> None:
-        self._nodes = query.nodes
-        self._models = models
-        self._steps = tuple(StepMetrics(node) for node in query.nodes)
-        self._pending: dict[tuple[int, int], ModelMetrics] = {}  # by request and node
-
-    def mapped(self, action: Map) -> None:
-        """Count a step that is about to come to its model."""
-        if action.node < len(self._nodes):
-            model = self._models[self._nodes[action.node].models[action.chosen[action.node]]]
-            model.pending += 1
-            self._pending[action.request, action.node] = model
-
-    def step_ended(self, action: StepEnded) -> None:
-        """Count the end of a step, for its model as that of any other request."""
-        self._pending.pop((action.request, action.node)).replied(action)
-        self._steps[action.node].ended(action)
-
-    def ended(self, request: int) -> None:
-        """Hear the end of a request: steps that did not come to their model never will."""
-        for node in range(len(self._nodes)):
-            if (model := self._pending.pop((request, node), None)) is not None:
-                model.pending -= 1
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return all figures as plain types, by name of the step."""
-        return {node.name: step.snapshot() for node, step in zip(self._nodes, self._steps, strict=True)}
-
-
 class Metrics:
     """Watches what a scheduler is told and what it answers."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        specs = [served.spec for served in config.models] + [query.spec for query in config.queries]
+        specs = [*(served.spec for served in config.models), *(query.spec for query in config.queries)]
         self._models = {spec.name: ModelMetrics(spec.stages) for spec in specs}
-        self._queries = {query.name: QueryMetrics(query, self._models) for query in config.queries}
+        self._steps = {query.name: tuple(StepMetrics(node) for node in query.nodes) for query in config.queries}
         self._budget = config.residency.budget
         self._memory = {served.spec.name: MemoryMetrics(served.footprint) for served in config.models}
 
@@ -201,13 +169,11 @@ class Metrics:
                 case Run():
                     self._models[action.model].ran(action)
                 case Reply():
-                    self._models[action.model].replied(action)
-                    if action.model in self._queries:
-                        self._queries[action.model].ended(action.request)
-                case Map():
-                    self._queries[action.query].mapped(action)
+                    self._models[action.model].pending -= 1
+                    self._models[action.model].ended(action)
                 case StepEnded():
-                    self._queries[action.query].step_ended(action)
+                    self._models[action.model].ended(action)
+                    self._steps[action.query][action.node].ended(action)
                 case Load():
                     self._memory[action.model].loads += 1
                 case Evict():
@@ -216,8 +182,10 @@ class Metrics:
     def snapshot(self) -> dict[str, Any]:
         """Return the figures of every model and query as plain types, ready for JSON; of memory where it is limited."""
         found: dict[str, Any] = {"models": {name: model.snapshot() for name, model in self._models.items()}}
-        if self._queries:
-            found["steps"] = {name: query.snapshot() for name, query in self._queries.items()}
+        if self._steps:
+            found["steps"] = {
+                query: {step.name: step.snapshot() for step in steps} for query, steps in self._steps.items()
+            }
         if self._budget:
             models = {name: memory.snapshot() for name, memory in self._memory.items()}
             found["memory"] = {"budget_bytes": self._budget, "models": models}

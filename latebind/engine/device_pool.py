@@ -72,9 +72,7 @@ class DeviceStaging:
         self.runtime.synchronize(device)  # weights and what was compiled were made on another stream
         self._lock = PageLock(memory.whole, device) if in_place else None
         held = self._lock is not None and self._lock.held
-        self._pools = {
-            name: Pool(slots, device, in_place=held) for name, slots in zip(models, map(memory.of, models), strict=True)
-        }
+        self._pools = {name: Pool(memory.by_name[name], device, in_place=held) for name in models}
         self._in_stream = self.runtime.Stream(device)
         self._out_stream = self.runtime.Stream(device)
         self._copying = Lock()  # InMutex: guards the order of InStream and who takes a row

@@ -29,6 +29,7 @@ from latebind.engine.crew import at_once, load_crew, open_crew, usable_cores
 from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import Driver
 from latebind.engine.loader import Loader
+from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
 from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.served import with_queries
@@ -117,7 +118,7 @@ class Engine:
             wake=self._wake,
             send=self._send,
             staging=staging,
-            tensors=Mapping_(served, memory),
+            tensors=Mappings(served.queries, memory.by_name, served.rows),
             loader=loader,
             log=log,
         )

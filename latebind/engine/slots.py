@@ -50,11 +50,7 @@ class SlotMemory:
             )
             for spec in models
         )
-        self._by_name = {spec.name: slots for spec, slots in zip(models, self.models, strict=True)}
-
-    def of(self, name: str) -> ModelSlots:
-        """Return the slots of one model or query."""
-        return self._by_name[name]
+        self.by_name = {spec.name: slots for spec, slots in zip(models, self.models, strict=True)}
 
     def _rows(self, tensor: TensorSpec, slots: int) -> Rows:
         count = slots * prod(tensor.shape)

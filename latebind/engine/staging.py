@@ -57,8 +57,7 @@ class HostStaging:
 
     def __init__(self, models: Sequence[str], memory: SlotMemory) -> None:
         self._slots = {
-            name: (tensors_of(slots.inputs), tensors_of(slots.outputs))
-            for name, slots in zip(models, map(memory.of, models), strict=True)
+            name: (tensors_of(memory.by_name[name].inputs), tensors_of(memory.by_name[name].outputs)) for name in models
         }
 
     def arrived(self, event: Arrived) -> None:

@@ -92,10 +92,10 @@ class Worker:
     ) -> None:
         self._models = models
         self._stream = stream or HostStaging(list(models), memory)
-        self._answers = {name: memory.of(name).outputs[0] for name in models}
+        self._answers = {name: memory.by_name[name].outputs[0] for name in models}
         self._chains = {name: model.program for name, model in models.items() if isinstance(model.program, Program)}
         self._sequences = {
-            name: Decoding(model.program, memory.of(name).inputs[0], memory.of(name).outputs[0])
+            name: Decoding(model.program, memory.by_name[name].inputs[0], memory.by_name[name].outputs[0])
             for name, model in models.items()
             if isinstance(model.program, SequenceProgram)
         }

@@ -99,7 +99,7 @@ class Memory(TypedDict):
 
 
 class StepMetrics(TypedDict):
-    """The figures of one step of a query: how often each model answered it, what that took, and what was planned."""
+    """The figures of one step of a query: how often each model answered it, what was planned for that and it took."""
 
     answered: dict[str, int]
     budget_seconds: float

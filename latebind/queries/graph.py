@@ -132,4 +132,5 @@ def _outputs(root: Table, scope: Scope) -> dict[str, Tensor]:
         parsed = read_expression(table, name)
         with table.about(name):
             outputs[name] = parsed.tensor(scope.names())
+            needs(outputs[name])
     return outputs

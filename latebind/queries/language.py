@@ -10,11 +10,12 @@ from math import isfinite
 
 from latebind.domain.errors import QueryError
 from latebind.queries.operations import TRUTH, compared, contained, judged, operation
-from latebind.queries.wiring import Apply, Expression, Literal, Tensor
+from latebind.queries.wiring import Apply, Expression, Literal, Tensor, parts_of
 
 MOST_CHARACTERS = 500
 MOST_DEPTH = 20
 MOST_LISTED = 256
+MOST_PARTS = 1_000  # what conditions stand for counted: they may name each other
 
 OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -53,11 +54,11 @@ class Parsed:
         found = _Reader(names).read(self.body)
         if isinstance(found, Literal):
             raise QueryError(f"column 1: {found.value!r:.50} is no tensor: name one, as node.output")
-        return found
+        return _bounded(found)
 
     def condition(self, names: Names) -> Tensor:
         """Return the condition that this describes; raises `QueryError` with the column."""
-        return _Reader(names).condition(self.body)
+        return _bounded(_Reader(names).condition(self.body))
 
 
 def parse(text: str) -> Parsed:
@@ -171,6 +172,12 @@ class _Reader:
         if len(node.elts) > MOST_LISTED:
             raise _at(node, QueryError(f"the list has {len(node.elts)} numbers: {MOST_LISTED} at most"))
         return tuple(self.read(one) for one in node.elts)
+
+
+def _bounded(tensor: Tensor) -> Tensor:
+    if parts_of(tensor) > MOST_PARTS:
+        raise QueryError(f"column 1: the expression and its conditions have over {MOST_PARTS} parts: write less")
+    return tensor
 
 
 def _literal(value: object, *, negative: bool = False) -> Literal:

@@ -96,6 +96,11 @@ class DefinedQuery:
     wiring: Wiring
 
 
+def parts_of(expression: Expression) -> int:
+    """Return how many parts an expression has."""
+    return 1 + sum(map(parts_of, expression.arguments)) if isinstance(expression, Apply) else 1
+
+
 def refs_in(expression: Expression) -> Iterator[Ref]:
     """Yield the tensors that an expression refers to."""
     if isinstance(expression, Ref):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latebind.bench.queries import parts, report
-from latebind.bench.queries.sides import sides
 from latebind.bench.queries.traffic import Traffic
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Seed
@@ -30,6 +29,7 @@ class Part(StrEnum):
     GAINS = "gains"
     MODELS = "models"
     WRONG = "wrong"
+    LOADED = "loaded"
 
 
 def queries(
@@ -37,7 +37,7 @@ def queries(
         list[Part] | None,
         typer.Option(
             help="gains: figure 11, and the planners against each other; models: figure 12; wrong: what remains where "
-            "learned caches err. May be repeated. Default: all."
+            "learned caches err; loaded: Poisson arrivals into the scheduler. May be repeated. Default: all."
         ),
     ] = None,
     step_ms: Annotated[float, typer.Option(help="How far apart the deadlines are, from 60 to 200 ms.")] = 20.0,
@@ -58,6 +58,11 @@ def queries(
     wrong: Annotated[
         list[float] | None, typer.Option(help="Share of early exits that are wrong; may be repeated.")
     ] = None,
+    load: Annotated[
+        list[float] | None,
+        typer.Option(help="Loads, 1 being what 4 workers carry with the baseline of equal split; may be repeated."),
+    ] = None,
+    loaded_requests: Annotated[int, typer.Option(help="Requests of each planner under each load.")] = 4000,
     seed: Seed = 0,
     processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
     page: Page = None,
@@ -68,15 +73,18 @@ def queries(
     Planners: the deadline split equally or in proportion, with and without replanning, and `expected`, which makes the
     expected accuracy of the whole query the greatest. A request is right if all its steps are, and in time; it counts
     by how likely that is with the models that ran. Where the gate's learned caches are is told in
-    `latebind/bench/queries/traffic.py`. Intervals (95 %) are over requests, paired.
+    `latebind/bench/queries/traffic.py`. Requests come one after another, as in the paper, but in the part `loaded`.
+    Intervals (95 %) are over requests, paired.
 
     Example: `latebind bench queries --part gains --step-ms 10 --price 1`
     """
     with reporting():
         deadlines = tuple(ms / 1e3 for ms in deadline_ms or ()) or _sweep(step_ms)
-        if requests < 1 or min(deadlines) <= 0:
-            raise ConfigError(f"{requests} requests with deadlines of {_told(deadlines)}: give more than 0 of each")
-        plan = parts.Plan(deadlines, sides(tuple(price or PRICES)), Traffic(places, gain), requests, seed, processes)
+        loads, prices = tuple(load or LOADS), tuple(price or PRICES)
+        if min(requests, loaded_requests, *deadlines, *loads) <= 0:
+            raise ConfigError("requests, deadlines and loads: give more than 0 of each")
+        traffic = Traffic(places, gain)
+        plan = parts.Plan(deadlines, prices, traffic, requests, loads, loaded_requests, seed, processes)
         asked = Asked(plan, tuple(wrong or WRONG))
         console.print(
             f"{requests} requests at deadlines of {_told(deadlines)}, {places} places to leave a gate, "
@@ -89,6 +97,7 @@ def queries(
 
 
 PRICES = (1.0,)  # a point of accuracy for 10 ms
+LOADS = (0.3, 0.6, 0.9)
 WRONG = (0.003, 0.01)
 
 
@@ -133,7 +142,7 @@ def _gains(asked: Asked) -> Told:
         "late": report.side_rows(found, report.lateness),
         "gained over a planner's own baseline, points, and times quicker (figure 11)": report.benefit_rows(found),
         "what caches alone gain, and what replanning adds": report.part_rows(found),
-        "our planner against the paper's baselines": report.own_rows(found),
+        "our planner against baselines": report.own_rows(found),
         "expected over the better of equal and proportional, all replanned": report.better_rows(found),
         "the worst and the best of the sweep": report.promise_rows(found),
     }
@@ -163,4 +172,14 @@ def _wrong(asked: Asked) -> Told:
     )
 
 
-RUN: dict[Part, Callable[[Asked], Told]] = {Part.GAINS: _gains, Part.MODELS: _models, Part.WRONG: _wrong}
+def _loaded(asked: Asked) -> Told:
+    rows = report.loaded_rows(parts.play_loaded(asked.plan, asked.tell))
+    return Told({f"under load, {asked.plan.loaded_requests} requests": rows})
+
+
+RUN: dict[Part, Callable[[Asked], Told]] = {
+    Part.GAINS: _gains,
+    Part.MODELS: _models,
+    Part.WRONG: _wrong,
+    Part.LOADED: _loaded,
+}

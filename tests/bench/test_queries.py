@@ -139,7 +139,7 @@ def test_the_command_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["bench", "queries", *some, "--json", str(file), "--page", str(page)])
     assert found.exit_code == 0, found.output
     figures = json.loads(file.read_text())
-    assert set(figures) == {"gains", "models", "wrong", "loaded"}
+    assert set(figures) == {"gains", "models", "wrong", "loaded", "decision"}
     accuracies = figures["gains"]["right in time, % by deadline in ms"]
     assert {row["planner"]: float(row["80"]) for row in accuracies}["equal, baseline"] == pytest.approx(86.7, abs=1.0)
     assert "figure 11" in page.read_text()

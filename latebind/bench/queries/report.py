@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from latebind.bench.queries.decision import Decision
 from latebind.bench.queries.parts import Found, FoundLoaded
 from latebind.bench.queries.sides import EVERY, OWN, PAPERS, Side, baseline, caches_only, replanned
 from latebind.bench.queries.simulated import Figures, Result
@@ -134,6 +135,19 @@ def loaded_rows(found: FoundLoaded) -> Rows:
                 row[f"against {name}, baseline"] = f"{_points(result.right - theirs.right)}, {times:.2f}x"
             rows.append(row)
     return rows
+
+
+def decision_rows(decisions: Sequence[Decision]) -> Rows:
+    """Return what a pick takes."""
+    return [
+        {
+            "planner": one.planner,
+            "gate, us": f"{1e6 * one.gate:.0f}",
+            "behind it, us": f"{1e6 * one.behind:.0f}",
+            "gate, waits changed, us": f"{1e6 * one.renewed:.0f}",
+        }
+        for one in decisions
+    ]
 
 
 def models(result: Result, step: int) -> Mapping[str, float]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latebind.bench.queries import parts, report
+from latebind.bench.queries.decision import decision
+from latebind.bench.queries.sides import EVERY
 from latebind.bench.queries.traffic import Traffic
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Seed
@@ -30,6 +32,7 @@ class Part(StrEnum):
     MODELS = "models"
     WRONG = "wrong"
     LOADED = "loaded"
+    DECISION = "decision"
 
 
 def queries(
@@ -37,7 +40,8 @@ def queries(
         list[Part] | None,
         typer.Option(
             help="gains: figure 11, and the planners against each other; models: figure 12; wrong: what remains where "
-            "learned caches err; loaded: Poisson arrivals into the scheduler. May be repeated. Default: all."
+            "learned caches err; loaded: Poisson arrivals into the scheduler; decision: what a pick takes. May be "
+            "repeated. Default: all."
         ),
     ] = None,
     step_ms: Annotated[float, typer.Option(help="How far apart the deadlines are, from 60 to 200 ms.")] = 20.0,
@@ -177,9 +181,14 @@ def _loaded(asked: Asked) -> Told:
     return Told({f"under load, {asked.plan.loaded_requests} requests": rows})
 
 
+def _decision(asked: Asked) -> Told:
+    return Told({"a pick takes (median)": report.decision_rows([decision(name) for name in EVERY])})
+
+
 RUN: dict[Part, Callable[[Asked], Told]] = {
     Part.GAINS: _gains,
     Part.MODELS: _models,
     Part.WRONG: _wrong,
     Part.LOADED: _loaded,
+    Part.DECISION: _decision,
 }

@@ -19,6 +19,7 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Cancelled, Event, Exited, Loaded, LoadFailed, StageDone, StageFailed, Woke
 from latebind.domain.model import StageKind
+from latebind.domain.outlook import Outlook
 from latebind.residency.residency import Residency
 
 NOT_RUN = -1  # the stage of a request that has run none
@@ -86,6 +87,11 @@ class Scheduler:
             "ended": self._ended,
         }
 
+    def outlook(self, model: str) -> Outlook:
+        """Return what a request of `model` is to expect that comes now, with a load where it has to be loaded."""
+        loads = 0.0 if self._residency is None else self._residency.seconds_until(model)
+        return self._lanes[model].outlook(max(loads, self._crew.wait(self._lanes, self._admission.backlog)))
+
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
         entries = list(self._crew.begun())
@@ -100,13 +106,7 @@ class Scheduler:
         slots = [(request.model, request.slot) for request in self._live.values()]
         assert len(set(slots)) == len(slots), "a slot has two owners"
         assert all(entry.complete.keys() <= entry.members.keys() for entry in entries), "who has left is held back"
-        for worker in self._workers:
-            assert worker.running is None or worker.running in worker.table.entries, (
-                "a worker runs what it has not begun"
-            )
-            assert not worker.rests, "a worker has begun something and rests"
-            assert all(entry.members or entry is worker.running for entry in worker.begun), "an empty batch waits"
-        assert self._crew.running <= self._crew.at_once, "too many run at once"
+        self._crew.check()
         assert not (self._may_begin() and self._wake == inf and not self._crew.running), (
             "nobody works and who waits is forgotten"
         )

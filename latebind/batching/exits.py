@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from latebind.batching.pace import Pace
 from latebind.domain.costs import ModelCosts
@@ -61,6 +62,7 @@ class _Known:
     best: dict[tuple[int, int], Prospect] = field(default_factory=dict)
     shares: dict[tuple[int, int], Shares] = field(default_factory=dict)
     chances: dict[int, Chances] = field(default_factory=dict)
+    ends: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
 
 NEARLY = 1.02  # times the least seconds a request
@@ -100,6 +102,19 @@ class Exits:
             found = max(self._prospects(stage, batch), key=lambda prospect: prospect.rate)
             self._known.best[stage, batch] = found
         return found
+
+    @property
+    def ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The seconds after which one request alone may leave, ascending, and the share of requests that does there."""
+        known = self._now()
+        if known.ends is None:
+            prospects = self._prospects(0, 1)
+            left = [0.0, *(prospect.answers for prospect in prospects)]
+            known.ends = (
+                tuple([prospect.seconds for prospect in prospects]),
+                tuple([after - before for before, after in pairwise(left)]),
+            )
+        return known.ends
 
     def all(self, stage: int, batch: int) -> Prospect:
         """Return what comes of a batch that goes on to the end, losing those who leave."""

@@ -7,6 +7,7 @@ from latebind.batching.queue import Queue
 from latebind.batching.request import Request
 from latebind.batching.view import ModelView
 from latebind.domain.config import ServedModel
+from latebind.domain.outlook import Outlook
 
 
 class Lane:
@@ -65,6 +66,13 @@ class Lane:
         if self._hopes:
             return self.estimate.exits.next(0, 1).seconds
         return self.estimate.whole(1, inputs, self.estimate.fewest_outputs)
+
+    def outlook(self, wait: float) -> Outlook:
+        """Return what a request alone is to expect that waits so long before it begins."""
+        if self.estimate.decoder is not None:
+            return Outlook(wait, (self.estimate.whole(1, outputs=self.estimate.mean_outputs),), (1.0,))
+        ends, chances = self.estimate.exits.ends
+        return Outlook(wait, ends, chances)
 
     def whole(self, batch: int) -> float:
         """Return the seconds of a batch, to the end or until all are expected to have left."""

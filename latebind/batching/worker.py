@@ -1,7 +1,8 @@
 """Streams of execution as the scheduler has them: what each has begun, what of that rests aside, and what runs now."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from latebind.batching.lane import Lane
 from latebind.batching.table import BatchTable, SubBatch
 from latebind.batching.view import ANY_SIZE, BatchPolicy, ModelView, WorkView
 from latebind.domain.config import SchedulerConfig
@@ -90,3 +91,27 @@ class Crew:
         if worker is None or worker.running is None:
             raise IllegalEvent(f"worker {number} reports a stage but runs none")
         return worker, worker.running
+
+    def wait(self, lanes: Mapping[str, Lane], backlog: float) -> float:
+        """Return the seconds until somebody who comes now may begin, behind `backlog` seconds of those who wait.
+
+        What has begun is taken to go through to its end.
+        """
+        if self.running < self.at_once:
+            return 0.0
+        begun = [
+            lanes[entry.spec.name].estimate.rest(len(entry.members), entry.stage, entry.step, entry.inputs)
+            for entry in self.begun()
+            if entry.members
+        ]
+        return (backlog + sum(begun)) / self.at_once
+
+    def check(self) -> None:
+        """Raise `AssertionError` where an invariant does not hold."""
+        assert self.running <= self.at_once, "too many run at once"
+        for worker in self.workers:
+            assert worker.running is None or worker.running in worker.table.entries, (
+                "a worker runs what it has not begun"
+            )
+            assert not worker.rests, "a worker has begun something and rests"
+            assert all(entry.members or entry is worker.running for entry in worker.begun), "an empty batch waits"

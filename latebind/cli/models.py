@@ -9,6 +9,7 @@ from latebind.batching.estimate import Estimate
 from latebind.cli.console import JsonFile, console, milliseconds, percent, reporting, save, show
 from latebind.domain.costs import ModelCosts
 from latebind.domain.model import ModelSpec
+from latebind.learned.accuracy import read_accuracy
 from latebind.learned.stored import read_caches
 from latebind.program.stored import read_model, read_profile
 from latebind.repository.directory import ModelDirectory
@@ -45,6 +46,7 @@ def models(
                     "weights MB": f"{costs.weight_bytes / 1e6:.2f}",
                     "exits behind": " ".join(str(cache.stage) for cache in caches.lookups) if caches else "none",
                     "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "the same",
+                    "accuracy": str(read_accuracy(directory) or ""),
                     "profiled on": f"{profile.hardware.cpu}, {profile.hardware.threads} threads",
                 }
             )

@@ -7,11 +7,13 @@ LatebindError
 |  |- TooLarge             413  a body, header or name past its limit
 |  |- ExportError               a module that cannot become a chain of stages
 |  |- ConfigError               a setting or option that makes no sense
+|  |  `- QueryError             a query file that makes no sense
 |  |- RepositoryError           a model directory that is incomplete, altered or of another format
 |  `- TrainingStopped           a training that died before its end: building again goes on from there
 |- Refused                 503  not accepted: the queue is full or the deadline cannot be met
 |- Expired                 504  accepted, but its deadline passed before the answer
 |- Failed                  500  the model raised while it ran
+|  `- StepFailed           500  a step of a query, which the message names
 |- Unavailable             503  the engine is starting, draining or gone
 `- IllegalEvent                 an event that the state does not allow: a bug, the state is unchanged
 """
@@ -53,6 +55,10 @@ class ConfigError(UserError):
     """A setting or option that makes no sense."""
 
 
+class QueryError(ConfigError):
+    """A query file that makes no sense: where it does not, and what to write instead."""
+
+
 class RepositoryError(UserError):
     """A model directory that is incomplete, altered or of another format."""
 
@@ -75,6 +81,10 @@ class Expired(LatebindError):
 
 class Failed(LatebindError):
     """A request whose model raised while it ran."""
+
+
+class StepFailed(Failed):
+    """A query of which a step raised. The message names the step and tells nothing of the inside of the server."""
 
 
 class Unavailable(LatebindError):

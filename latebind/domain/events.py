@@ -84,9 +84,10 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Branched:
-    """Whether the conditions of the nodes of a `Branch` hold, in their order."""
+    """Whether the conditions of the `nodes` of a `Branch` hold, in their order."""
 
     request: int
+    nodes: tuple[int, ...]
     holds: tuple[bool, ...]
 
 
@@ -100,10 +101,10 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class MapFailed:
-    """The condition or the inputs of `node` could not be worked out."""
+    """The conditions of `nodes`, or the inputs of the one, could not be worked out."""
 
     request: int
-    node: int
+    nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

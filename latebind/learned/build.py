@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
+from latebind.learned.accuracy import accuracy_of, write_accuracy
 from latebind.learned.activations import Observed, observe, observed
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.composition import Composition
@@ -220,13 +221,12 @@ class _Builder:
         self.stages = self.stage_seconds(fit)
         reason = "" if self.promise.exact else self._too_few(fit, held_out)
         if reason or self.promise.exact or len(self.stages) < 2:
-            return publish(directory, self._outcome([]), reason=reason)
+            return self._without_lookups(directory, held_out, reason)
         planned = plan(self.program, self.stages, self._one_row(fit), most=work.most, kinds=work.kinds)
         if self.new_entry and not (planned and planned[0].stage == 0):
             planned = self._without_entry(planned)
         if not planned:
-            reason = "no lookup is small enough to pay behind any stage"
-            return publish(directory, self._outcome([]), reason=reason)
+            return self._without_lookups(directory, held_out, "no lookup is small enough to pay behind any stage")
         origin = Origin.of(directory, fit, seed=self.seed, presentations=work.presentations)
         explorer = Explorer(
             program=self.program,
@@ -243,6 +243,12 @@ class _Builder:
         report = self.calibrate(directory, in_order(found.trained), held_out)
         return replace(report, notes=_notes(found, len(fit)))
 
+    def _without_lookups(self, directory: ModelDirectory, held_out: Samples, reason: str) -> CacheReport:
+        """The model stays as it is, but how often it is right is found out all the same."""
+        if held_out.labels is not None:
+            directory = _with_accuracy(directory, self.observe([], held_out), held_out)
+        return publish(directory, self._outcome([]), reason=reason)
+
     def _without_entry(self, planned: list[Candidate]) -> list[Candidate]:
         """Nothing will stand before the network: it keeps the stages that it has."""
         self.program, self.wide = self.program.without_entry(), self.wide.without_entry()
@@ -256,6 +262,7 @@ class _Builder:
         self.progress("calibrating", 0.9)
         choose, verify = split_worlds(held_out, seed=self.seed)
         seen_by_all = self.observe(trained, held_out)
+        directory = _with_accuracy(directory, seen_by_all, held_out)
         if any(one.lessons is not None for one in trained):  # not when calibrated again: nothing is lost
             trained, seen_by_all = self._without_idle_selectors(trained, seen_by_all, np.concatenate(choose))
         seen = seen_by_all.seen
@@ -326,6 +333,13 @@ class _Builder:
             return f"{len(fit)} rows to fit are too few to train lookups: give {FEWEST_ROWS} or more"
         fewest = min(map(len, split_worlds(held_out, seed=self.seed)[1]), default=0)
         return "" if self.promise.can_show(fewest) else self.promise.not_shown(fewest)
+
+
+def _with_accuracy(directory: ModelDirectory, seen: Observed, held_out: Samples) -> ModelDirectory:
+    """Have the directory remember how often the network is right, where labels tell."""
+    if held_out.labels is None:
+        return directory
+    return write_accuracy(directory, accuracy_of(seen.answers, held_out.labels))
 
 
 def _notes(found: Explored, rows: int) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from latebind.learned.accuracy import read_accuracy
 from latebind.learned.activations import Observed
 from latebind.learned.calibrate import Calibrated
 from latebind.learned.compose import Costs, Seen, send
@@ -108,6 +109,7 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
         seconds_with=found.seconds if found else whole,
         warning=reason,
         aside=caches.aside,
+        right=read_accuracy(after),
         trials=tuple(_told(outcome, trial) for trial in outcome.trials),
     )
 

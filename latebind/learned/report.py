@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from latebind.learned.accuracy import Accuracy
 from latebind.learned.stored import StoredLookup
 from latebind.repository.directory import ModelDirectory
 
@@ -37,7 +38,8 @@ class ToldTrial:
 class CacheReport:
     """Seconds are at batch 1. `warning` is empty, or says why there are fewer exits than asked for.
 
-    `notes` say what of the exploration was done before, or with less than all rows.
+    `notes` say what of the exploration was done before, or with less than all rows. `right` tells of the network
+    itself, where samples had labels.
     """
 
     directory: ModelDirectory
@@ -54,6 +56,7 @@ class CacheReport:
     trials: tuple[ToldTrial, ...] = ()
     notes: tuple[str, ...] = ()
     aside: bool = False
+    right: Accuracy | None = None
 
     def variants(self) -> list[dict[str, object]]:
         """Return all that were explored as rows of a table (GATI, section 4.1): each by itself, at the target."""
@@ -103,6 +106,10 @@ class CacheReport:
                     f"{self.fidelity:.4f} on {self.calibrated_on} held-out samples, with {self.confidence:.0%} "
                     f"confidence at least {self.lower:.4f} (target {self.target:g})",
                 )
+            )
+        if self.right is not None:
+            lines.append(
+                ("accuracy", f"{self.right.share:.4f} on {self.right.samples} held-out samples, without lookups")
             )
         lines += [("explored", note) for note in self.notes]
         if self.warning:

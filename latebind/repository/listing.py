@@ -1,10 +1,14 @@
-"""All models under one root: `root/<name>/` is a model, `root/<name>/<number>/` are its versions."""
+"""All models under one root: `root/<name>/` is a model, `root/<name>/<number>/` are its versions.
+
+`root/<name>.query.toml` is a query, whose steps are models beside it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from latebind.domain.errors import NotFound, RepositoryError
+from latebind.queries.definition import ENDING, model_names, query_name
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.manifest import MANIFEST, NAME
 
@@ -71,3 +75,22 @@ def find_models(place: Path, names: Sequence[str] | None = None) -> list[Path]:
     if not wanted:
         raise RepositoryError(f"{place} holds no model: make one with `latebind build`")
     return [repository.open(name).path for name in wanted]
+
+
+def find_queries(place: Path, names: Sequence[str] | None = None) -> list[Path]:
+    """Return the files of all queries in `place`, or of those among `names`, which may name models as well."""
+    files = sorted(path for path in place.glob(f"*{ENDING}") if path.is_file()) if place.is_dir() else []
+    return [path for path in files if not names or path.name.removesuffix(ENDING) in names]
+
+
+def find_served(place: Path, names: Sequence[str] | None = None) -> tuple[list[Path], list[Path]]:
+    """Return the directories of models and the files of queries in `place`: all, or those named and what they need.
+
+    Raises what `find_models` raises, and `QueryError` for a query file that cannot be read.
+    """
+    queries = find_queries(place, names)
+    if not names:
+        return find_models(place), queries
+    wanted = [name for name in names if name not in map(query_name, queries)]
+    wanted += [model for path in queries for model in model_names(path)]
+    return find_models(place, list(dict.fromkeys(wanted))), queries

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from latebind.domain.actions import Evict, Load, Outcome, Reply, Run, WakeAt
+from latebind.domain.actions import Branch, Evict, Load, Map, Outcome, Reply, Run, StepEnded, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
-from latebind.domain.events import Arrived, Event, Exited, Loaded, StageDone, Woke
+from latebind.domain.events import Arrived, Branched, Event, Exited, Loaded, MapFailed, Mapped, StageDone, Woke
 from latebind.domain.metrics import Metrics
 from latebind.domain.model import StageKind
-from latebind.scheduler import Scheduler
+from latebind.queries.scheduler import make_scheduler
 from latebind.simulation.agenda import Agenda, Call
 from latebind.simulation.hardware import Independent, Installed, Work
 from latebind.simulation.workloads import Arrival
@@ -38,13 +38,20 @@ class Record:
 class Simulator:
     """Plays arrivals into a scheduler and collects a record for each. Ties in time go by order of scheduling.
 
-    Requests run on `hardware`; the scheduler hears of a call when its inputs are there.
+    Requests run on `hardware`; the scheduler hears of a call when its inputs are there. To write the inputs of a
+    query's step, or to judge a condition, takes `mapping` seconds. `steps` are those of queries that have ended.
     """
 
     def __init__(
-        self, config: SchedulerConfig, *, log: EventLog | None = None, hardware: Installed = Independent
+        self,
+        config: SchedulerConfig,
+        *,
+        log: EventLog | None = None,
+        hardware: Installed = Independent,
+        mapping: float = 0.0,
     ) -> None:
-        self.scheduler = Scheduler(config)
+        self.scheduler = make_scheduler(config)
+        self.steps: list[StepEnded] = []
         self.metrics = Metrics(config)
         self._costs = {served.spec.name: served.costs for served in config.models}
         self._log = log
@@ -53,7 +60,9 @@ class Simulator:
         self._wake = -1
         self._footprints = {served.spec.name: served.footprint for served in config.models}
         self._specs = {served.spec.name: served.spec for served in config.models}
-        self._arrivals: dict[int, Arrival] = {}
+        self._queries = {query.name: query for query in config.queries}
+        self._mapping = mapping
+        self._arrivals: dict[int, Arrival] = {}  # of steps too
         self._steps: Counter[int] = Counter()  # of a decoder, behind each request
         self._records: list[Record] = []
         self._requests = 0  # that have been sent
@@ -80,9 +89,10 @@ class Simulator:
 
     def _send(self, arrival: Arrival) -> None:
         """Have a call come, at its time."""
-        first = self._requests
-        self._requests += arrival.rows
-        rows = tuple(range(first, self._requests))
+        first, query = self._requests, self._queries.get(arrival.model)
+        stride = 1 if query is None else 1 + len(query.nodes)  # a query owns the numbers of its steps
+        self._requests += arrival.rows * stride
+        rows = tuple(range(first, self._requests, stride))
         self._arrivals |= dict.fromkeys(rows, arrival)
         due, n = arrival.time + arrival.allowed, len(rows)
         # A slot is never short here: the request's number serves as one.
@@ -114,12 +124,19 @@ class Simulator:
                     self._load(action, now)
                 case Evict():
                     self._evict(action)
+                case Branch() | Map():
+                    self._agenda.at(now + self._mapping, self._telling(self._mapped(action, now)))
+                case StepEnded():
+                    self.steps.append(action)
                 case WakeAt():
                     self._agenda.call_off(self._wake)  # a later WakeAt replaces it
                     self._wake = self._agenda.at(action.time, self._telling(Woke()))
 
     def _record(self, reply: Reply, now: float) -> None:
         arrived = self._arrivals.pop(reply.request).time
+        query = self._queries.get(reply.model)
+        for step in range(1, 1 if query is None else 1 + len(query.nodes)):
+            self._arrivals.pop(reply.request + step, None)
         self._steps.pop(reply.request, None)
         self._records.append(Record(reply.request, reply.model, arrived, now, reply.outcome, reply.stage))
         if self._next is not None:
@@ -147,6 +164,19 @@ class Simulator:
 
     def _evict(self, action: Evict) -> None:
         """Memory is given back at once: nothing is to be done."""
+
+    def _mapped(self, action: Branch | Map, now: float) -> Branched | Mapped | MapFailed:
+        """Return what comes of looking into the tensors of a query; a step that may begin comes like a request."""
+        arrival = self._arrivals[action.request]
+        if isinstance(action, Branch):
+            holds = tuple([arrival.steps[node].holds for node in action.nodes])
+            return Branched(action.request, action.nodes, holds)
+        if action.node < len(arrival.steps):
+            option = action.chosen[action.node]
+            model = self._queries[action.query].nodes[action.node].models[option]
+            leaves_at = arrival.steps[action.node].leaves_at[option]
+            self._arrivals[action.request + 1 + action.node] = Arrival(now, model, arrival.allowed, leaves_at)
+        return Mapped(action.request, action.node)
 
     def _exited(self, action: Run) -> tuple[int, ...]:
         """Return who has its answer when this step has run."""

@@ -10,11 +10,19 @@ from latebind.domain.config import ServedModel
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of a node of a query: the stage at which it leaves each option, and whether its condition holds."""
+
+    leaves_at: tuple[int, ...]
+    holds: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Arrival:
     """A request to come: at `time` (seconds), due `time + allowed`, leaving at stage `leaves_at`.
 
     Its input has `inputs` steps and its answer `outputs`, which a policy that is no oracle does not look at. A call of
-    `rows` is as many requests, all alike.
+    `rows` is as many requests, all alike. Where it is for a query, `steps` are its nodes.
     """
 
     time: float
@@ -24,6 +32,7 @@ class Arrival:
     inputs: int = 1
     outputs: int = 1
     rows: int = 1
+    steps: tuple[Step, ...] = ()
 
 
 Lengths = Sequence[tuple[int, int]]  # of inputs and answers, in steps

@@ -63,6 +63,7 @@ def test_a_quicker_machine_than_the_profile_says_is_believed_within_reason() -> 
 def test_nothing_is_learned_in_a_simulation() -> None:
     for policy in ("lazy+", "lazy", "graph"):
         timeline = play(PolicyConfig(policy, shed=False), chain(*(STATIC,) * 5), [0.1 * i for i in range(40)])
+        assert isinstance(timeline.scheduler, Scheduler)
         lanes = timeline.scheduler._lanes.values()
         assert [lane.estimate.pace.known for lane in lanes] == [False]
 

@@ -16,6 +16,7 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
 from latebind.domain.events import Event
 from latebind.domain.model import StageKind
+from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import Arrival
 from tests.batching.chains import DECODER, ENCODER, STATIC, chain
@@ -70,6 +71,7 @@ class Checked(Simulator):
     def _tell(self, event: Event, now: float) -> None:
         super()._tell(event, now)
         self.scheduler.check()
+        assert isinstance(self.scheduler, Scheduler)
         for worker in self.scheduler._workers:
             for entry in worker.table.entries:
                 self.delays += [request.delayed for request in entry.members.values()]

@@ -1,0 +1,232 @@
+"""Takes requests for queries apart into requests for models, and their replies together. Pure.
+
+A layer above the scheduler: a step is a request of its model like any other, so it is batched, shed, held for a model
+that has to be loaded and leaves early as all do. What looks into tensors is asked of the driver (`Branch`, `Map`).
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from latebind.domain.actions import Action, Branch, Map, Outcome, Reply, StepEnded
+from latebind.domain.config import SchedulerConfig
+from latebind.domain.errors import IllegalEvent
+from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFailed, Mapped
+from latebind.domain.query import NOT_RUN, lay_out
+from latebind.queries import make_planner
+from latebind.queries.branches import Branches
+from latebind.queries.least import least_seconds, least_seconds_after
+from latebind.queries.life import Life, Phase
+from latebind.queries.planner import Choice, PlanView
+from latebind.scheduler import Scheduler
+
+# How a query ends whose later step was refused: it had been accepted itself.
+ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED}
+
+
+class QueryScheduler:
+    """A scheduler that knows queries too. Feed it every event in the order of time and perform every action."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._scheduler = Scheduler(config)
+        self._sheds = config.policy.shed
+        self._queries = {query.name: query for query in config.queries}
+        self._rows = lay_out([served.spec.name for served in config.models], config.queries, config.slots)
+        self._planners = {query.name: make_planner(query.planner) for query in config.queries}
+        self._branches = {query.name: Branches() for query in config.queries}
+        self._live: dict[int, Life] = {}
+        self._steps: dict[int, Life] = {}  # the queries by those of their steps that are requests of models now
+        self._replies: deque[Reply] = deque()  # to steps, which nobody has taken in yet
+        self._accepted = 0
+        self._ended = 0
+        self._handlers: dict[type[Event], Callable[..., None]] = {
+            Branched: self._branched,
+            Mapped: self._mapped,
+            MapFailed: self._map_failed,
+        }
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Take in one event that happened at `now` (seconds, never going back) and return what to do, in order.
+
+        Raises `IllegalEvent`, with nothing changed, for an event that the state does not allow.
+        """
+        actions: list[Action] = []
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event, now, actions)
+        elif isinstance(event, Arrived) and event.model in self._queries:
+            self._arrived(event, now, actions)
+        elif isinstance(event, Cancelled) and event.request in self._live:
+            self._live[event.request].fail(NOT_RUN, Outcome.CANCELLED)
+            self._go_on(self._live[event.request], now, actions)
+        else:
+            self._below(event, now, actions)
+        while self._replies:
+            self._step_ended(self._replies.popleft(), now, actions)
+        return actions
+
+    def stats(self) -> dict[str, int]:
+        """Return the counts of requests of models, and how many queries were accepted, are live and have ended."""
+        queries = {"queries": self._accepted, "queries_live": len(self._live), "queries_ended": self._ended}
+        return {**self._scheduler.stats(), **queries}
+
+    def check(self) -> None:
+        """Raise `AssertionError` where an invariant does not hold."""
+        self._scheduler.check()
+        assert self._accepted == self._ended + len(self._live), "accepted is not live + ended"
+        running = {
+            life.step(node): life
+            for life in self._live.values()
+            for node, phase in enumerate(life.phases)
+            if phase is Phase.RUNNING
+        }
+        assert running == self._steps, "the steps that run are not those that are known"
+        assert all(life.at_work for life in self._live.values()), "a query is live and nothing is done for it"
+        slots = [(life.query.name, life.slot) for life in self._live.values()]
+        assert len(set(slots)) == len(slots), "a slot has two owners"
+
+    # Events ---------------------------------------------------------------------------------------------------------
+
+    def _arrived(self, event: Arrived, now: float, actions: list[Action]) -> None:
+        query = self._queries[event.model]
+        if any(request in self._live for request in event.requests):
+            raise IllegalEvent(f"a request of {event.requests} has arrived twice")
+        if self._sheds and now + least_seconds(query, self._scheduler.outlook) > event.deadline:
+            late = Outcome.REFUSED_LATE
+            actions.extend([Reply(request, query.name, late, NOT_RUN, 0.0, 0.0) for request in event.requests])
+            return
+        for request, slot in zip(event.requests, event.slots, strict=True):
+            life = self._live[request] = Life(query, request, slot, deadline=event.deadline, now=now)
+            self._accepted += 1
+            if not query.planner.replan:
+                life.planned = {node: self._pick(life, node, now) for node in range(life.outputs)}
+            self._go_on(life, now, actions)
+
+    def _branched(self, event: Branched, now: float, actions: list[Action]) -> None:
+        life = self._life(event, event.nodes, Phase.JUDGED)
+        if len(event.nodes) != len(event.holds):
+            raise IllegalEvent(f"{event} does not say of each node whether its condition holds")
+        self._branches[life.query.name].observe(event.nodes, event.holds)
+        for node, holds in zip(event.nodes, event.holds, strict=True):
+            if holds and life.doom is None:
+                self._begin(life, node, now, actions)
+            else:
+                life.move(node, Phase.LEFT_OUT)
+        self._go_on(life, now, actions)
+
+    def _mapped(self, event: Mapped, now: float, actions: list[Action]) -> None:
+        life, node = self._life(event, (event.node,), Phase.MAPPED), event.node
+        if life.doom is not None:
+            life.move(node, Phase.LEFT_OUT)
+        elif node == life.outputs:
+            life.move(node, Phase.ENDED)
+        else:
+            life.move(node, Phase.RUNNING)
+            step, option = life.step(node), life.chosen[node]
+            self._steps[step] = life
+            due = life.deadline - least_seconds_after(life.query, node, self._scheduler.outlook)
+            row = self._rows.row(life.query.name, node, option, life.slot)
+            self._below(Arrived(life.query.nodes[node].models[option], due, (step,), (row,)), now, actions)
+        self._go_on(life, now, actions)
+
+    def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:
+        life = self._life(event, event.nodes, Phase.MAPPED, Phase.JUDGED)
+        for node in event.nodes:
+            life.move(node, Phase.LEFT_OUT)
+        life.fail(event.nodes[0], Outcome.FAILED)
+        self._go_on(life, now, actions)
+
+    def _below(self, event: Event, now: float, actions: list[Action]) -> None:
+        """Tell the scheduler of models; what it replies to steps stays here."""
+        for action in self._scheduler.handle(event, now):
+            if isinstance(action, Reply) and action.request in self._steps:
+                self._replies.append(action)
+            else:
+                actions.append(action)
+
+    def _step_ended(self, reply: Reply, now: float, actions: list[Action]) -> None:
+        life = self._steps.pop(reply.request)
+        node = reply.request - life.request - 1
+        first = not life.has_run
+        if first:
+            life.waited = reply.waited
+        life.move(node, Phase.ENDED)
+        actions.append(_told(life, node, reply, now))
+        if reply.outcome is not Outcome.ANSWERED:
+            life.fail(node, reply.outcome if first else ENDS.get(reply.outcome, reply.outcome))
+        self._go_on(life, now, actions)
+
+    # Decisions ------------------------------------------------------------------------------------------------------
+
+    def _go_on(self, life: Life, now: float, actions: list[Action]) -> None:
+        """Begin what can begin, or call off what runs; end the query once nothing of it is at work any more."""
+        judged = []
+        for node in life.ready():
+            if node < life.outputs and life.query.nodes[node].guarded:
+                life.move(node, Phase.JUDGED)
+                judged.append(node)
+            else:
+                self._begin(life, node, now, actions)
+        if judged:
+            query, chosen = life.query.name, tuple(life.chosen)
+            actions.append(Branch(query, life.request, life.slot, tuple(judged), chosen))
+        if life.doom is not None:
+            for node in life.running:
+                self._below(Cancelled(life.step(node)), now, actions)
+        if not life.at_work:
+            self._end(life, now, actions)
+
+    def _begin(self, life: Life, node: int, now: float, actions: list[Action]) -> None:
+        """Have the inputs of a node written, for the model that is picked for it now or was beforehand."""
+        if node < life.outputs:
+            if self._sheds and now > life.deadline:
+                life.move(node, Phase.LEFT_OUT)
+                life.fail(node, Outcome.EXPIRED)
+                return
+            choice = life.planned[node] if life.planned else self._pick(life, node, now)
+            life.chosen[node], life.budgets[node], life.began[node] = choice.option, choice.budget, now
+        life.move(node, Phase.MAPPED)
+        actions.append(Map(life.query.name, life.request, life.slot, node, tuple(life.chosen)))
+
+    def _pick(self, life: Life, node: int, now: float) -> Choice:
+        name = life.query.name
+        left = life.deadline - now
+        view = PlanView(life.query, life.open, left, self._scheduler.outlook, self._branches[name])
+        return self._planners[name].pick(view, node)
+
+    def _end(self, life: Life, now: float, actions: list[Action]) -> None:
+        del self._live[life.request]
+        self._ended += 1
+        outcome = Outcome.ANSWERED if life.doom is None else life.doom
+        ran = now - life.arrived - life.waited
+        actions.append(Reply(life.request, life.query.name, outcome, life.came_to, life.waited, ran))
+
+    def _life(self, event: Branched | Mapped | MapFailed, nodes: Sequence[int], *phases: Phase) -> Life:
+        """Return the query that an event is of, where its `nodes` are in one of these phases."""
+        life = self._live.get(event.request)
+        if life is None or not nodes or not all(0 <= i <= life.outputs and life.phases[i] in phases for i in nodes):
+            raise IllegalEvent(f"{event} was not asked for")
+        return life
+
+
+def _told(life: Life, node: int, reply: Reply, now: float) -> StepEnded:
+    return StepEnded(
+        life.query.name,
+        life.request,
+        node,
+        life.chosen[node],
+        reply.model,
+        reply.outcome,
+        reply.stage,
+        reply.waited,
+        reply.ran,
+        budget=life.budgets[node],
+        spent=now - life.began[node],
+    )
+
+
+AnyScheduler = Scheduler | QueryScheduler
+
+
+def make_scheduler(config: SchedulerConfig) -> AnyScheduler:
+    """Return the scheduler for a configuration: one without queries needs no layer for them."""
+    return QueryScheduler(config) if config.queries else Scheduler(config)

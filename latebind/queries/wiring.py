@@ -1,0 +1,151 @@
+"""Checked expressions, as data: which tensors go where between the steps of a query, and when a step runs. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeAlias
+
+from latebind.domain.errors import QueryError
+from latebind.domain.query import Query
+
+INPUT = -1  # the node of a tensor that the client gave
+MOST_GROUPS = 64
+
+Groups: TypeAlias = frozenset[frozenset[int]]
+EITHER = "first"  # the operation that takes the first of its arguments that is there
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is known of a tensor beforehand; `shape` leaves the batch out. Where given, values are 0 to `below` - 1."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    below: int | None = None
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its values are floating point numbers."""
+        return self.dtype.startswith("float")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its values are whole numbers."""
+        return not self.is_float and self.dtype != "bool"
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it has one value."""
+        return prod(self.shape) == 1
+
+    def fits(self, other: "Kind") -> bool:
+        """Tell whether one may be copied to the other."""
+        return (self.dtype, self.shape) == (other.dtype, other.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {'x'.join(map(str, self.shape)) or 'scalar'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A number or a text that stands in the expression."""
+
+    value: int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Output `place` of the model that `node` has run with; of node `INPUT` it is an input of the query."""
+
+    node: int
+    place: int
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """What an operation makes of its arguments: one of `operations.OPERATIONS`, or a comparison or word of logic."""
+
+    operation: str
+    arguments: tuple["Expression", ...]
+    kind: Kind
+
+
+Expression: TypeAlias = Literal | Ref | Apply
+Tensor: TypeAlias = Ref | Apply
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """All expressions of a query, by number of its nodes.
+
+    `inputs[node]` are in the order of the inputs of its models, which have the same; `conditions[node]` is None where
+    it has none; `outputs` are in the order of the query's. What is to be copied is of the dtype and shape of its place.
+    """
+
+    inputs: tuple[tuple[Tensor, ...], ...]
+    conditions: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DefinedQuery:
+    """A query as it is planned, and what its tensors are made of."""
+
+    query: Query
+    wiring: Wiring
+
+
+def parts_of(expression: Expression) -> int:
+    """Return how many parts an expression has."""
+    return 1 + sum(map(parts_of, expression.arguments)) if isinstance(expression, Apply) else 1
+
+
+def refs_in(expression: Expression) -> Iterator[Ref]:
+    """Yield the tensors that an expression refers to."""
+    if isinstance(expression, Ref):
+        yield expression
+    elif isinstance(expression, Apply):
+        for argument in expression.arguments:
+            yield from refs_in(argument)
+
+
+def nodes_of(*expressions: Expression | None) -> set[int]:
+    """Return the nodes that expressions refer to."""
+    found = {ref.node for one in expressions if one is not None for ref in refs_in(one)}
+    return found - {INPUT}
+
+
+def renumbered(tensor: Tensor, numbers: Sequence[int]) -> Tensor:
+    """Return the same with other numbers of nodes: node n is `numbers[n]` now."""
+    if isinstance(tensor, Ref):
+        return tensor if tensor.node == INPUT else replace(tensor, node=numbers[tensor.node])
+    arguments = (one if isinstance(one, Literal) else renumbered(one, numbers) for one in tensor.arguments)
+    return replace(tensor, arguments=tuple(arguments))
+
+
+def needs(expression: Expression) -> Groups:
+    """Return groups of nodes: the expression can be worked out if of each group one node has run.
+
+    Raises `QueryError` where that takes more groups than anybody should plan with.
+    """
+    if isinstance(expression, Apply):
+        each = [needs(argument) for argument in expression.arguments]
+        return one_of(each) if expression.operation == EITHER else all_of(each)
+    return frozenset(frozenset({node}) for node in nodes_of(expression))
+
+
+def all_of(each: Iterable[Groups]) -> Groups:
+    """Return the groups of several expressions that are all needed; a group is left out where a part of it is there."""
+    groups = frozenset[frozenset[int]]().union(*each)
+    return frozenset(group for group in groups if not any(other < group for other in groups))
+
+
+def one_of(each: Iterable[Groups]) -> Groups:
+    """Return the groups of several expressions of which one is needed."""
+    found: Groups = frozenset({frozenset()})
+    for groups in each:
+        found = all_of([frozenset(one | other for one in found for other in groups)])
+        if len(found) > MOST_GROUPS:
+            raise QueryError(f"{EITHER} chooses among what too many nodes give together: use fewer of them at once")
+    return found

@@ -1,0 +1,223 @@
+"""Queries over the scheduler, event by event and in virtual time."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from latebind.domain.actions import Action, Branch, Map, Outcome, Reply, Run, StepEnded
+from latebind.domain.config import ServedModel
+from latebind.domain.errors import IllegalEvent
+from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFailed, Mapped, StageDone, StageFailed
+from latebind.domain.query import NOT_RUN, Query
+from latebind.queries.scheduler import QueryScheduler, make_scheduler
+from latebind.scheduler import Scheduler
+from latebind.simulation.driver import Simulator
+from tests.models import served
+from tests.queries.graphs import SLOTS, asked, config, node, query
+
+GATE, SMALL, LARGE = served("gate", stages=2), served("small", stages=1), served("large", stages=3)
+CHAIN = query(node("gate", "gate"), node("rest", "small", "large", after=[0]))
+BRANCHES = query(
+    node("gate", "gate"),
+    node("left", "small", after=[0], guarded=True),
+    node("right", "large", after=[0], guarded=True),
+)
+FORK = query(
+    node("gate", "gate"), node("a", "small", after=[0]), node("b", "large", after=[0]), node("c", "gate", after=[1, 2])
+)
+
+
+class Played:
+    """A scheduler that is told events a millisecond apart."""
+
+    def __init__(self, of: Query, *models: ServedModel, workers: int = 1) -> None:
+        self.scheduler = QueryScheduler(config(*(models or (GATE, SMALL, LARGE)), queries=[of], workers=workers))
+        self.now = 0.0
+
+    def tell(self, event: Event, *, later: float = 1e-3) -> list[Action]:
+        self.now += later
+        actions = self.scheduler.handle(event, self.now)
+        self.scheduler.check()
+        return [action for action in actions if isinstance(action, Run | Reply | Branch | Map | StepEnded)]
+
+
+def kinds(actions: Sequence[Action]) -> list[type]:
+    return [type(action) for action in actions]
+
+
+def test_without_queries_there_is_no_layer_for_them() -> None:
+    assert isinstance(make_scheduler(config(GATE, queries=[])), Scheduler)
+    assert isinstance(make_scheduler(config(GATE, SMALL, LARGE, queries=[CHAIN])), QueryScheduler)
+
+
+def test_a_chain_goes_from_inputs_to_outputs_step_by_step() -> None:
+    played = Played(CHAIN)
+    assert played.tell(Arrived("query", 9.0, (10,), (3,))) == [Map("query", 10, 3, 0, (0, NOT_RUN))]
+    assert played.tell(Mapped(10, 0)) == [Run(0, "gate", 0, (11,), (SLOTS + 3,))]
+    assert kinds(played.tell(StageDone(0))) == [Run]
+    told, mapped = played.tell(StageDone(0))
+    assert isinstance(told, StepEnded)
+    assert (told.node, told.model, told.outcome, told.stage) == (0, "gate", Outcome.ANSWERED, 1)
+    assert mapped == Map("query", 10, 3, 1, (0, 1))
+    assert played.tell(Mapped(10, 1)) == [Run(0, "large", 0, (12,), (SLOTS + 3,))]
+    played.tell(StageDone(0))
+    played.tell(StageDone(0))
+    assert played.tell(StageDone(0))[-1] == Map("query", 10, 3, 2, (0, 1))
+    (reply,) = played.tell(Mapped(10, 2))
+    assert isinstance(reply, Reply)
+    assert (reply.request, reply.model, reply.outcome, reply.stage) == (10, "query", Outcome.ANSWERED, 1)
+    assert reply.waited + reply.ran == pytest.approx(0.008)
+
+
+def test_only_the_branch_whose_condition_holds_runs() -> None:
+    played = Played(BRANCHES)
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    played.tell(Mapped(10, 0))
+    played.tell(StageDone(0))
+    assert played.tell(StageDone(0))[-1] == Branch("query", 10, 3, (1, 2), (0, NOT_RUN, NOT_RUN))
+    assert played.tell(Branched(10, (1, 2), (False, True))) == [Map("query", 10, 3, 2, (0, NOT_RUN, 0))]
+
+
+def test_where_no_condition_holds_the_query_ends_with_what_it_has() -> None:
+    played = Played(BRANCHES)
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    for event in (Mapped(10, 0), StageDone(0), StageDone(0)):
+        played.tell(event)
+    assert played.tell(Branched(10, (1, 2), (False, False))) == [Map("query", 10, 3, 3, (0, NOT_RUN, NOT_RUN))]
+    (reply,) = played.tell(Mapped(10, 3))
+    assert isinstance(reply, Reply)
+    assert (reply.outcome, reply.stage) == (Outcome.ANSWERED, 0)
+
+
+def test_a_join_waits_for_both_sides_of_a_fork() -> None:
+    played = Played(FORK, workers=2)
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    for event in (Mapped(10, 0), StageDone(0), StageDone(0)):
+        forked = played.tell(event)
+    assert [action.node for action in forked if isinstance(action, Map)] == [1, 2]
+    played.tell(Mapped(10, 1))
+    played.tell(Mapped(10, 2))
+    assert kinds(played.tell(StageDone(0))) == [StepEnded]
+    played.tell(StageDone(1))
+    played.tell(StageDone(1))
+    assert played.tell(StageDone(1))[-1] == Map("query", 10, 3, 3, (0, 0, 0, 0))
+
+
+def test_a_step_that_fails_fails_the_query_once_and_names_the_node() -> None:
+    played = Played(FORK, workers=2)
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    for event in (Mapped(10, 0), StageDone(0), StageDone(0), Mapped(10, 1), Mapped(10, 2)):
+        played.tell(event)
+    assert kinds(played.tell(StageFailed(1))) == [StepEnded]  # node 1 still runs, and its slot is in use
+    *_, reply = played.tell(StageDone(0))
+    assert isinstance(reply, Reply)
+    assert (reply.outcome, reply.stage) == (Outcome.FAILED, 2)
+
+
+def test_conditions_and_inputs_that_cannot_be_worked_out_fail_the_query() -> None:
+    for event in (MapFailed(10, (1, 2)), MapFailed(10, (0,))):
+        played = Played(BRANCHES)
+        played.tell(Arrived("query", 9.0, (10,), (3,)))
+        if len(event.nodes) == 2:
+            for before in (Mapped(10, 0), StageDone(0), StageDone(0)):
+                played.tell(before)
+        (reply,) = played.tell(event)
+        assert isinstance(reply, Reply)
+        assert (reply.outcome, reply.stage) == (Outcome.FAILED, event.nodes[0])
+
+
+def test_a_cancelled_query_ends_when_what_runs_of_it_has_ended() -> None:
+    played = Played(CHAIN)
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    played.tell(Mapped(10, 0))
+    assert not played.tell(Cancelled(10))
+    told, reply = played.tell(StageDone(0))
+    assert isinstance(told, StepEnded)
+    assert isinstance(reply, Reply)
+    assert told.outcome is reply.outcome is Outcome.CANCELLED
+    assert not played.tell(Cancelled(10))  # its reply was under way
+
+
+def test_a_query_cancelled_while_its_inputs_are_written_runs_nothing() -> None:
+    played = Played(CHAIN)
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    assert not played.tell(Cancelled(10))
+    (reply,) = played.tell(Mapped(10, 0))
+    assert isinstance(reply, Reply)
+    assert (reply.outcome, reply.stage) == (Outcome.CANCELLED, NOT_RUN)
+
+
+def test_no_step_starts_after_the_deadline() -> None:
+    played = Played(CHAIN)
+    played.tell(Arrived("query", 0.2, (10,), (3,)))
+    played.tell(Mapped(10, 0))
+    played.tell(StageDone(0))
+    told, reply = played.tell(StageDone(0), later=0.3)
+    assert isinstance(told, StepEnded)
+    assert isinstance(reply, Reply)
+    assert told.outcome is Outcome.ANSWERED
+    assert (reply.outcome, reply.stage) == (Outcome.EXPIRED, 1)
+
+
+def test_who_cannot_be_in_time_with_the_quickest_models_is_refused_at_once() -> None:
+    played = Played(CHAIN)  # 20 ms and 10 ms at least
+    refused = played.tell(Arrived("query", 0.030, (10, 13), (3, 4)))
+    assert refused == [Reply(i, "query", Outcome.REFUSED_LATE, NOT_RUN, 0.0, 0.0) for i in (10, 13)]
+    assert kinds(played.tell(Arrived("query", played.now + 0.032, (10,), (3,)))) == [Map]
+
+
+def test_a_branch_that_may_not_be_taken_is_no_reason_to_refuse() -> None:
+    played = Played(BRANCHES)
+    assert kinds(played.tell(Arrived("query", 0.025, (10,), (3,)))) == [Map]
+
+
+def test_a_step_is_due_when_what_must_follow_can_still_be_in_time() -> None:
+    played = Played(CHAIN)
+    played.tell(Arrived("query", 0.035, (10,), (3,)))
+    assert kinds(played.tell(Mapped(10, 0), later=0.003)) == [Run]
+    played = Played(CHAIN)
+    played.tell(Arrived("query", 0.035, (10,), (3,)))
+    told, reply = played.tell(Mapped(10, 0), later=0.006)  # 26 ms are left of the 30 that it takes
+    assert isinstance(told, StepEnded)
+    assert isinstance(reply, Reply)
+    assert told.outcome is reply.outcome is Outcome.REFUSED_LATE
+
+
+def test_events_that_nobody_asked_for_change_nothing() -> None:
+    played = Played(CHAIN)
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    unasked: list[Event] = [Mapped(10, 1), Mapped(11, 0), Mapped(10, 7), Branched(10, (1,), (True,))]
+    for event in (*unasked, MapFailed(10, (1,)), MapFailed(10, ()), Arrived("query", 9.0, (10,), (4,))):
+        with pytest.raises(IllegalEvent):
+            played.tell(event)
+    assert kinds(played.tell(Mapped(10, 0))) == [Run]
+
+
+def test_without_replanning_models_are_picked_when_the_query_comes() -> None:
+    static = query(*CHAIN.nodes, planner="quickest", replan=False)
+    played = Played(static, GATE, served("small", stages=4), LARGE)  # large is the quicker one here
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    for event in (Mapped(10, 0), StageDone(0)):
+        played.tell(event)
+    assert played.tell(StageDone(0))[-1] == Map("query", 10, 3, 1, (0, 1))
+
+
+def test_queries_and_requests_of_their_models_share_a_batch() -> None:
+    played = Played(CHAIN)
+    played.tell(Arrived("small", 9.0, (1,), (0,)))
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    played.tell(Arrived("gate", 9.0, (14,), (0,)))
+    played.tell(Mapped(10, 0))
+    (_, run) = played.tell(StageDone(0))
+    assert isinstance(run, Run)
+    assert sorted(run.requests) == [11, 14]
+
+
+def test_simulated_queries_take_what_their_models_take_and_leave_early() -> None:
+    gate = served("gate", stages=4, hit_rates={0: 0.5})
+    of, models = query(*CHAIN.nodes, planner="quickest"), (gate, SMALL, LARGE)
+    simulator = Simulator(config(*models, queries=[of]), mapping=0.001)
+    records = simulator.run([asked(of, models, time=1.0), asked(of, models, time=2.0, leaves={"gate": 0})])
+    assert [record.latency for record in records] == pytest.approx([0.053, 0.023])
+    assert [step.spent for step in simulator.steps] == pytest.approx([0.041, 0.011, 0.011, 0.011])
+    assert [step.stage for step in simulator.steps] == [3, 0, 0, 0]

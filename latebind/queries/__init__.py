@@ -1,16 +1,30 @@
-"""Queries: graphs of models under one deadline, planned again as time is saved (GATI, sections 5.1 and 5.2). Pure."""
+"""Queries: graphs of models under one deadline, planned again as time is saved (GATI, sections 5.1 and 5.2). Pure.
+
+A new planner is one class and one line here.
+"""
+
+from collections.abc import Callable
 
 from latebind.domain.errors import ConfigError
 from latebind.domain.query import PlannerConfig
+from latebind.queries.budgets import Equal, Proportional
+from latebind.queries.expected import Expected
 from latebind.queries.fixed import Best, Quickest
 from latebind.queries.planner import Planner
 
-PLANNERS: dict[str, type[Planner]] = {"quickest": Quickest, "best": Best}
+PLANNERS: dict[str, Callable[[PlannerConfig], Planner]] = {
+    "equal": Equal,
+    "proportional": Proportional,
+    "expected": Expected,
+    "quickest": lambda config: Quickest(),
+    "best": lambda config: Best(),
+}
 
 
 def make_planner(config: PlannerConfig) -> Planner:
-    """Return the planner of this configuration; raises `ConfigError` for one that there is not."""
-    made = PLANNERS.get(config.name)
-    if made is None:
-        raise ConfigError(f"planner is {config.name!r}: choose from {', '.join(PLANNERS)}")
-    return made()
+    """Make the planner that `config` names; an unknown name raises `ConfigError`."""
+    try:
+        return PLANNERS[config.name](config)
+    except KeyError:
+        known = ", ".join(PLANNERS)
+        raise ConfigError(f"planner.name is {config.name!r}: there is no such planner; take one of {known}") from None

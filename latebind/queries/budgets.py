@@ -1,0 +1,65 @@
+"""Planners that split the deadline among the steps, equally or by how long each may take (GATI, section 5.2.1). Pure.
+
+What is left of the deadline is split anew among the open nodes whenever one is picked. That is what algorithm 1 does
+when it spreads what a node has saved, or lost, over those behind it by the same policy: shares keep their proportions.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from latebind.domain.query import PlannerConfig
+from latebind.queries.planner import Choice, PlanView, most_accurate
+
+
+class _Weigh(Protocol):
+    def __call__(self, view: PlanView, node: int, /) -> float: ...
+
+
+class _Split:
+    """Gives a node its share of what is left, and the most accurate model that ends within that without leaving early.
+
+    On each path from input to output a node's share is its weight over that of all open nodes there; it has the least
+    of its shares, so that every path ends in time.
+    """
+
+    def __init__(self, weigh: _Weigh) -> None:
+        self._weigh = weigh
+
+    def pick(self, view: PlanView, node: int) -> Choice:
+        """Return what `node` is to run with."""
+        weights = {number: self._weigh(view, number) for number in sorted(view.open)}
+        heaviest = heaviest_path(view, node, weights)
+        budget = view.left * weights[node] / heaviest if heaviest > 0.0 else view.left
+        return most_accurate(view, node, budget, _seconds(view, node))
+
+
+class Equal(_Split):
+    """Every open node of a path has the same share."""
+
+    def __init__(self, config: PlannerConfig) -> None:
+        del config
+        super().__init__(lambda view, node: 1.0)
+
+
+class Proportional(_Split):
+    """A node's share goes by the longest time that any of its models takes, waiting included (equation 4)."""
+
+    def __init__(self, config: PlannerConfig) -> None:
+        del config
+        super().__init__(lambda view, node: max(_seconds(view, node)))
+
+
+def heaviest_path(view: PlanView, node: int, weights: Mapping[int, float]) -> float:
+    """Return the largest sum of weights on any path of open nodes through `node`; `weights` are in number order."""
+    before: dict[int, float] = {}
+    behind = dict.fromkeys(weights, 0.0)
+    for number, weight in weights.items():
+        before[number] = weight + max([before[i] for i in view.node(number).after if i in weights], default=0.0)
+    for number in reversed(list(weights)):
+        through = weights[number] + behind[number]
+        behind |= {i: max(behind[i], through) for i in view.node(number).after if i in weights}
+    return before[node] + behind[node]
+
+
+def _seconds(view: PlanView, node: int) -> list[float]:
+    return [outlook.wait + outlook.whole for outlook in view.outlooks(node)]

@@ -1,0 +1,152 @@
+"""The planner that picks what makes the expected accuracy of the whole query the greatest, deadline included. Pure.
+
+A node is worth, with so much time left, what its best model is: its accuracy times the worth of what comes behind it,
+on average over when it ends (at one of its learned caches, or at the end of the network) and over which conditions
+hold; less the price of its seconds. That is worked out from the last nodes to the first, once, and looked up.
+
+It is exact for chains and for trees in which conditions decide. Steps that run side by side count as if one knew
+nothing of the other. Where they are joined, who has the highest number counts what comes behind, and the others by what
+share it becomes less likely when they are late. Two such shares multiply where the least of them would do, so a query
+is never held to be worth more than it is.
+"""
+
+from collections.abc import Mapping
+
+from latebind.domain.outlook import Outlook
+from latebind.domain.query import PlannerConfig
+from latebind.queries.branches import Branches
+from latebind.queries.planner import Choice, PlanView
+from latebind.queries.prospect import ROUNDING, TIE, Prospect, behind, best, mixed, relative, together
+from latebind.queries.succession import Ahead, Graph
+
+NOTABLE = 0.05  # of a model's whole time, or of the chance to leave somewhere: what changes by less is as before
+GROWN = 1.1  # times as many conditions as when the tables were made
+
+
+class Expected:
+    """Maximises expected accuracy less `price` times expected seconds.
+
+    A choice's budget is how long the step may take for the rest still to be as good as if it left at no cache.
+    """
+
+    def __init__(self, config: PlannerConfig) -> None:
+        self._price = config.price
+        self._known: dict[str, _Tables] = {}
+
+    def pick(self, view: PlanView, node: int) -> Choice:
+        """Return what `node` is to run with. Those before it that are open too are taken to run to their ends."""
+        tables = self._known.get(view.query.name)
+        if tables is None or tables.graph.query is not view.query:
+            tables = _Tables(Graph(view.query), view.branches, self._price)
+        tables = self._known[view.query.name] = tables.renewed(view, node)
+        ends: dict[int, float] = {}
+        for before in tables.graph.before(node, view.open):
+            begins = _begins(view, before, ends)
+            outlook = view.outlooks(before)[tables.choose(view, before, view.left - begins).option]
+            ends[before] = begins + outlook.wait + outlook.whole
+        return tables.choose(view, node, view.left - _begins(view, node, ends))
+
+
+class _Tables:
+    """The prospects of a query, as long as models are to be expected to take what they did."""
+
+    def __init__(self, graph: Graph, branches: Branches, price: float) -> None:
+        self.graph = graph
+        self._branches, self._judged = branches, branches.judged
+        self._price = price
+        self._outlooks: dict[str, Outlook] = {}
+        self._prospects: dict[tuple[int, Ahead], Prospect] = {}
+        self._rests: dict[tuple[int, frozenset[int]], Prospect] = {}
+
+    def renewed(self, view: PlanView, node: int) -> "_Tables":
+        """Return these tables, or new ones where something has changed notably that comes behind an open node."""
+        first = min(self.graph.before(node, view.open), default=node)
+        models = {model for i in view.open & self.graph.behind[first] for model in view.node(i).models}
+        now = {model: view.outlook(model) for model in models}
+        if view.branches is self._branches and view.branches.judged <= GROWN * self._judged and self._hold(now):
+            self._outlooks = now | self._outlooks
+            return self
+        fresh = _Tables(self.graph, view.branches, self._price)
+        fresh._outlooks = now
+        return fresh
+
+    def _hold(self, now: Mapping[str, Outlook]) -> bool:
+        return all(model not in self._outlooks or alike(self._outlooks[model], seen) for model, seen in now.items())
+
+    def choose(self, view: PlanView, node: int, left: float) -> Choice:
+        """Return what a node is to run with that begins with so much time left."""
+        rest = self._rest_behind(view, node)
+        accuracies = view.node(node).accuracies
+        chosen, highest, picked = 0, -float("inf"), None
+        for option, outlook in sorted(enumerate(view.outlooks(node)), key=_seconds):
+            worth = self._worth(rest, outlook, accuracies[option], left)
+            if worth > highest + TIE:
+                chosen, highest, picked = option, worth, outlook
+        assert picked is not None  # a node has models
+        return Choice(chosen, _budget(rest, picked, left))
+
+    def _worth(self, rest: Prospect, outlook: Outlook, accuracy: float, left: float) -> float:
+        left -= outlook.wait
+        ends = zip(outlook.ends, outlook.chances, strict=True)
+        follows = sum([chance * rest.worth(left - end) for end, chance in ends])
+        return accuracy * follows - self._price * (outlook.wait + outlook.mean)
+
+    def _rest_behind(self, view: PlanView, node: int) -> Prospect:
+        key = (node, view.open)
+        if key not in self._rests:
+            earlier = {node, *self.graph.before(node, view.open)}
+            self._rests[key] = self._rest(node, self.graph.concerning(node, Ahead(view.open - earlier)))
+        return self._rests[key]
+
+    def _rest(self, node: int, ahead: Ahead) -> Prospect:
+        """Return the prospect of what is to come when `node` has ended."""
+        ways = [
+            (outcome.chance, together([self._prospect(i, outcome.ahead.without(i)) for i in outcome.runs]))
+            for outcome in self.graph.outcomes(node, ahead, self._branches)
+        ]
+        joins = [self._prospect(i, self._through(i, ahead)) for i in self.graph.waited_for(node, ahead)]
+        return together([mixed(ways), *map(relative, joins)]) if joins else mixed(ways)
+
+    def _through(self, join: int, ahead: Ahead) -> Ahead:
+        return Ahead(ahead.may & self.graph.behind[join], ahead.out)
+
+    def _prospect(self, node: int, ahead: Ahead) -> Prospect:
+        """Return the prospect of a node that begins, with its best model."""
+        key = (node, self.graph.concerning(node, ahead))
+        if key not in self._prospects:
+            rest, this = self._rest(*key), self.graph.query.nodes[node]
+            options = sorted(zip(this.models, this.accuracies, strict=True), key=lambda one: self._mean(one[0]))
+            self._prospects[key] = best(
+                [behind(rest, self._outlooks[model], accuracy, self._price) for model, accuracy in options]
+            )
+        return self._prospects[key]
+
+    def _mean(self, model: str) -> float:
+        return self._outlooks[model].wait + self._outlooks[model].mean
+
+
+def alike(one: Outlook, other: Outlook) -> bool:
+    """Return whether plans may go on with one of these where the other is true."""
+    if one is other:
+        return True
+    least = NOTABLE * (one.wait + one.whole)
+    return (
+        len(one.ends) == len(other.ends)
+        and abs(one.wait - other.wait) <= least
+        and all(abs(a - b) <= least for a, b in zip(one.ends, other.ends, strict=True))
+        and all(abs(a - b) <= NOTABLE for a, b in zip(one.chances, other.chances, strict=True))
+    )
+
+
+def _begins(view: PlanView, node: int, ends: Mapping[int, float]) -> float:
+    return max([ends[i] for i in view.node(node).after if i in ends], default=0.0)
+
+
+def _seconds(option: tuple[int, Outlook]) -> float:
+    return option[1].wait + option[1].mean
+
+
+def _budget(rest: Prospect, outlook: Outlook, left: float) -> float:
+    """Return what is left when the rest has what it needs to go on as if this ran as long as it can in time."""
+    leftovers = [left - outlook.wait - end for end in outlook.ends if left - outlook.wait - end >= -ROUNDING]
+    return left - rest.at[rest.place(leftovers[-1])] if leftovers else left

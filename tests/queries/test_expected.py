@@ -1,0 +1,222 @@
+"""The expected planner against every policy there is, and what it keeps between picks."""
+
+from dataclasses import replace
+from itertools import pairwise, product
+from random import Random
+
+import pytest
+
+from latebind.domain.outlook import Outlook
+from latebind.domain.query import Node, PlannerConfig
+from latebind.queries.branches import Branches
+from latebind.queries.expected import Expected, alike
+from latebind.queries.planner import PlanView
+from latebind.queries.prospect import END, MOST, Prospect, behind, mixed
+from tests.queries.plans import Case, played, policies, query, random_case, sure
+
+
+def expected(price: float = 0.0) -> Expected:
+    return Expected(PlannerConfig(price=price))
+
+
+@pytest.mark.parametrize("price", [0.0, 0.2])
+@pytest.mark.parametrize(
+    ("edges", "guarded"), [((), False), ((0,), False), ((0, 1), False), ((0,), True), ((0, 0), True), ((0, 1), True)]
+)
+def test_no_policy_does_better_on_chains_and_where_conditions_decide(
+    edges: tuple[int, ...], guarded: bool, price: float
+) -> None:
+    random = Random(7)
+    for _ in range(12):
+        case = random_case(random, edges, guarded=guarded)
+        left = random.uniform(0.3, 1.0) * (len(edges) + 1)
+        found = played(case, expected(price), left, price)
+        assert found.worth == pytest.approx(max(one.worth for one in policies(case, left, price)), abs=1e-9)
+
+
+def test_no_policy_does_better_where_steps_go_on_side_by_side() -> None:
+    random = Random(8)
+    for _ in range(12):
+        case = random_case(random, (0, 0), guarded=False)
+        left = random.uniform(0.5, 2.0)
+        found = played(case, expected(), left)
+        assert found.right == pytest.approx(max(one.right for one in policies(case, left)), abs=1e-9)
+
+
+def test_with_more_time_left_a_query_is_never_worth_less() -> None:
+    random = Random(9)
+    for _ in range(10):
+        case = random_case(random, (0, 0, 1, 2), guarded=True, options=3, ends=3)
+        planner = expected()
+        worth = [played(case, planner, 0.1 * i).right for i in range(30)]
+        assert all(later >= sooner - 1e-9 for sooner, later in pairwise(worth))
+        assert worth[-1] > worth[0]
+
+
+def joined(random: Random) -> Case:
+    """0 and 1 run side by side, and 2 behind both."""
+    case = random_case(random, (0, 1), guarded=False)
+    first, second, third = case.query.nodes
+    nodes = (first, replace(second, after=(), needs=()), replace(third, after=(0, 1), needs=((0,), (1,))))
+    return Case(query(*nodes), case.outlooks, case.branches)
+
+
+def joined_right(case: Case, left: float, first: int, second: int) -> float:
+    """Return the chance to be right with these models first, and the best one behind both."""
+    nodes = case.query.nodes
+    one, other = case.outlooks[nodes[0].models[first]], case.outlooks[nodes[1].models[second]]
+    total = 0.0
+    for (a, p), (b, q) in product(_ends(one), _ends(other)):
+        last = [
+            accuracy * sum(chance for end, chance in _ends(case.outlooks[model]) if max(a, b) + end <= left + 1e-9)
+            for model, accuracy in zip(nodes[2].models, nodes[2].accuracies, strict=True)
+        ]
+        total += p * q * max(last)
+    return total * nodes[0].accuracies[first] * nodes[1].accuracies[second]
+
+
+def _ends(outlook: Outlook) -> list[tuple[float, float]]:
+    return [(outlook.wait + end, chance) for end, chance in zip(outlook.ends, outlook.chances, strict=True)]
+
+
+def test_where_steps_are_joined_little_is_lost_to_the_best_pair() -> None:
+    random, shares = Random(10), list[float]()
+    for _ in range(200):
+        case, left = joined(random), random.uniform(0.8, 2.2)
+        planner = expected()
+        first = planner.pick(case.view(left, frozenset((0, 1, 2))), 0).option
+        second = planner.pick(case.view(left, frozenset((1, 2))), 1).option
+        most = max(joined_right(case, left, a, b) for a, b in product(range(2), repeat=2))
+        shares.append(joined_right(case, left, first, second) / most if most else 1.0)
+    assert sum(shares) / len(shares) > 0.99
+    assert min(shares) > 0.8
+
+
+def test_who_is_late_for_a_join_is_late() -> None:
+    """The second of two parallel steps counts what is behind, but the first must not dawdle either."""
+    fast_or_slow = Node("a", ("quick", "slow"), (0.8, 0.99))
+    nodes = (fast_or_slow, Node("b", ("b",), (1.0,)), Node("c", ("c",), (1.0,), (0, 1), ((0,), (1,))))
+    outlooks = {"quick": sure(0.1), "slow": sure(0.5), "b": sure(0.2), "c": sure(0.3)}
+    case = Case(query(*nodes), outlooks, Branches())
+    every = frozenset((0, 1, 2))
+    assert expected().pick(case.view(0.9, every), 0).option == 1
+    assert expected().pick(case.view(0.6, every), 0).option == 0
+
+
+def either_way(sometimes: float) -> Case:
+    """A gate, one of two steps, and one behind whichever ran."""
+    nodes = (
+        Node("gate", ("g1", "g2"), (0.9, 0.95)),
+        Node("left", ("l",), (1.0,), (0,), ((0,),), True),
+        Node("right", ("r",), (1.0,), (0,), ((0,),), True),
+        Node("last", ("z1", "z2"), (0.5, 1.0), (1, 2), ((1, 2),)),
+    )
+    outlooks = {"g1": sure(0.1), "g2": sure(0.2), "l": sure(0.1), "r": sure(0.3), "z1": sure(0.1), "z2": sure(0.2)}
+    branches = Branches()
+    for i in range(1000):
+        branches.observe((1, 2), (i < 1000 * sometimes, i >= 1000 * sometimes))
+    return Case(query(*nodes), outlooks, branches)
+
+
+@pytest.mark.parametrize(("sometimes", "gate"), [(0.98, 1), (0.02, 0)])
+def test_a_step_behind_either_of_two_counts_whichever_runs(sometimes: float, gate: int) -> None:
+    """Within 0.65 all of the left way fits behind the better gate, of the right way only behind the quicker one."""
+    case = either_way(sometimes)
+    assert expected().pick(case.view(0.65, frozenset(range(4))), 0).option == gate
+
+
+def test_without_replanning_a_later_step_is_planned_for_when_those_before_it_end() -> None:
+    first = Node("a", ("a1", "a2"), (0.9, 0.95))
+    case = Case(
+        query(first, Node("b", ("b1", "b2"), (0.9, 0.99), (0,), ((0,),))),
+        {"a1": sure(0.2), "a2": sure(0.3), "b1": sure(0.2), "b2": sure(0.45)},
+        Branches(),
+    )
+    planner, both = expected(), frozenset((0, 1))
+    assert [planner.pick(case.view(0.70, both), node).option for node in (0, 1)] == [0, 1]
+    assert [planner.pick(case.view(0.55, both), node).option for node in (0, 1)] == [1, 0]
+
+
+def test_the_budget_leaves_to_the_rest_what_it_needs() -> None:
+    case = Case(
+        query(Node("a", ("a",), (1.0,)), Node("b", ("b1", "b2"), (0.9, 0.99), (0,), ((0,),))),
+        {"a": sure(0.2), "b1": sure(0.3), "b2": sure(0.5)},
+        Branches(),
+    )
+    both = frozenset((0, 1))
+    assert expected().pick(case.view(1.0, both), 0).budget == pytest.approx(0.5)
+    assert expected().pick(case.view(0.6, both), 0).budget == pytest.approx(0.3)
+    assert expected().pick(case.view(0.6, frozenset((1,))), 1).budget == pytest.approx(0.6)
+
+
+def counted(case: Case, asked: list[str]) -> PlanView:
+    def outlook(model: str) -> Outlook:
+        asked.append(model)
+        return case.outlooks[model]
+
+    return PlanView(case.query, frozenset((0, 1)), 0.7, outlook, case.branches)
+
+
+def two_steps(first: Outlook, wait: float) -> Case:
+    nodes = (Node("a", ("a1", "a2"), (0.9, 0.99)), Node("b", ("b1", "b2"), (0.9, 0.91), (0,), ((0,),)))
+    return Case(query(*nodes), {"a1": sure(0.1), "a2": first, "b1": sure(0.2, wait), "b2": sure(0.4, wait)}, Branches())
+
+
+def test_a_notable_wait_behind_a_step_changes_what_is_picked_for_it() -> None:
+    planner, case = expected(), two_steps(sure(0.5), 0.0)
+    both = frozenset((0, 1))
+    assert planner.pick(case.view(0.7, both), 0).option == 1
+    later = {**case.outlooks, "b1": sure(0.2, 0.1), "b2": sure(0.4, 0.1)}
+    assert planner.pick(Case(case.query, later, case.branches).view(0.7, both), 0).option == 0
+    assert planner.pick(case.view(0.7, both), 0).option == 1
+
+
+def test_tables_are_kept_while_little_changes() -> None:
+    planner, case = expected(), two_steps(sure(0.5), 0.0)
+    both = frozenset((0, 1))
+    planner.pick(case.view(0.7, both), 0)
+    kept = planner._known["application"]
+    slightly = {**case.outlooks, "b1": sure(0.204), "b2": sure(0.402)}
+    planner.pick(Case(case.query, slightly, case.branches).view(0.7, both), 0)
+    assert planner._known["application"] is kept
+    planner.pick(Case(case.query, {**slightly, "b2": sure(0.45)}, case.branches).view(0.7, both), 0)
+    assert planner._known["application"] is not kept
+
+
+def test_the_last_step_asks_for_nothing_but_its_own_models() -> None:
+    asked: list[str] = []
+    case = two_steps(sure(0.5), 0.0)
+    view = replace(counted(case, asked), open=frozenset((1,)))
+    expected().pick(view, 1)
+    assert sorted(asked) == ["b1", "b2"]
+
+
+def test_what_is_learned_of_conditions_changes_the_plan() -> None:
+    planner, case, every = expected(), either_way(0.98), frozenset(range(4))
+    assert planner.pick(case.view(0.65, every), 0).option == 1
+    for _ in range(50_000):
+        case.branches.observe((1, 2), (False, True))
+    assert planner.pick(case.view(0.65, every), 0).option == 0
+
+
+def test_outlooks_are_alike_up_to_a_twentieth_of_the_whole_time() -> None:
+    one = Outlook(0.0, (0.2, 1.0), (0.5, 0.5))
+    assert alike(one, Outlook(0.04, (0.24, 1.04), (0.54, 0.46)))
+    assert not alike(one, Outlook(0.06, (0.2, 1.0), (0.5, 0.5)))
+    assert not alike(one, Outlook(0.0, (0.26, 1.0), (0.5, 0.5)))
+    assert not alike(one, Outlook(0.0, (0.2, 1.0), (0.56, 0.44)))
+    assert not alike(one, sure(1.0))
+
+
+def test_a_prospect_behind_a_model_with_caches_is_worth_what_ends_in_time() -> None:
+    found = behind(END, Outlook(0.1, (0.2, 0.6), (0.75, 0.25)), 0.8, 0.0)
+    assert [found.worth(left) for left in (-0.1, 0.0, 0.29, 0.3, 0.69, 0.7)] == pytest.approx([0, 0, 0, 0.6, 0.6, 0.8])
+
+
+def test_a_prospect_of_too_many_steps_becomes_coarser_and_never_promises_more() -> None:
+    many = 10 * MOST
+    fine = Prospect(tuple(float(i) for i in range(many)), tuple(i / many for i in range(many)), tuple([0.0] * many))
+    coarse = mixed([(1.0, fine)])
+    assert len(coarse.at) <= MOST + 1
+    for left in range(0, many, 7):
+        assert 0.0 <= fine.worth(left) - coarse.worth(left) <= 1.5 / MOST

@@ -32,7 +32,9 @@ def import_without(module: str, *blocked: str) -> subprocess.CompletedProcess[st
 
 
 ADAPTING = ("adaptation/controller.py", "adaptation/mix.py", "adaptation/watch.py")
-PURE = modules("domain/*.py", "batching/*.py", "residency/*.py", "queries/*.py", "scheduler.py", "simulation/*.py", *ADAPTING)
+PURE = modules(
+    "domain/*.py", "batching/*.py", "residency/*.py", "queries/*.py", "scheduler.py", "simulation/*.py", *ADAPTING
+)
 
 
 def test_there_are_pure_modules_to_check() -> None:

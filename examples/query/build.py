@@ -140,7 +140,7 @@ class Builder:
 
 
 def lessons(pictures: Scene, seed: int) -> tuple[Samples, Samples]:
-    """Return samples to fit the gate's learned caches, views of one picture beside each other, and to calibrate them."""
+    """Return samples to fit the gate's learned caches, views of a picture beside each other, and to calibrate them."""
     generator = torch.Generator().manual_seed(seed)
     learned = pictures.about(GATE, pictures.learned)
     views = [pictures.alter(learned.inputs, generator) for _ in range(VIEWS)]

@@ -114,6 +114,4 @@ def freshly(make: type[nn.Module] | object, seed: int) -> nn.Module:
 
 
 def _convolution(inside: int, outside: int, stride: int = 1) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inside, outside, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(outside)
-    )
+    return nn.Sequential(nn.Conv2d(inside, outside, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(outside))

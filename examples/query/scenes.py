@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from examples.cifar10 import data as cifar10
 from examples.digits import model as digits
 from examples.query import networks
+from latebind.learned.samples import Samples
 
 GATE = "gate"
 SIZES = ("small", "medium", "large")
@@ -80,8 +81,15 @@ class Scene:
 
 
 def scene(data: Path | None) -> Scene:
-    """Return the scene of a folder of CIFAR-10 (`examples/cifar10`), or that of handwritten digits where there is none."""
+    """Return the scene of a folder of CIFAR-10 (`examples/cifar10`), or of handwritten digits where there is none."""
     return of_digits() if data is None else of_pictures(data)
+
+
+def unseen(*, data: str = "", limit: str = "") -> Samples:
+    """Return the pictures for tests and their classes, as rows of a query. To measure with, only."""
+    test = scene(Path(data) if data else None).test
+    rows = slice(int(limit) if limit else None)
+    return Samples({INPUT: test.inputs[rows]}, test.labels[rows])
 
 
 def of_pictures(data: Path) -> Scene:

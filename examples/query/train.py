@@ -42,9 +42,14 @@ def main(arguments: Sequence[str]) -> None:
         parser.error(f"there is no model {unknown[0]!r}: take some of {', '.join(pictures.models)}")
     with progress("training") as tell:
         train_missing(pictures, given.out, given.model or pictures.models, given.cores, given.seed, tell)
-    rows = [{"model": model, "right on unseen pictures": percent(accuracy_in(given.out, model))} for model in trained(given.out, pictures)]
+    rows = [
+        {"model": model, "right on unseen pictures": percent(accuracy_in(given.out, model))}
+        for model in trained(given.out, pictures)
+    ]
     show(str(given.out), rows)
-    console.print(f"next: python -m examples.query.build{f' --data {given.data}' if given.data else ''} --weights {given.out}")
+    console.print(
+        f"next: python -m examples.query.build{f' --data {given.data}' if given.data else ''} --weights {given.out}"
+    )
 
 
 def train_missing(pictures: Scene, folder: Path, models: Sequence[str], cores: int, seed: int, tell: Tell) -> None:
@@ -66,13 +71,21 @@ def train_missing(pictures: Scene, folder: Path, models: Sequence[str], cores: i
 
 
 def train(
-    network: nn.Module, pictures: Pictures, *, epochs: int, alter: Callable[[Tensor, torch.Generator], Tensor], seed: int, told: Callable[[float], None]
+    network: nn.Module,
+    pictures: Pictures,
+    *,
+    epochs: int,
+    alter: Callable[[Tensor, torch.Generator], Tensor],
+    seed: int,
+    told: Callable[[float], None],
 ) -> nn.Module:
     """Return the network, trained on altered views of pictures with a learning rate of one cycle."""
     generator = torch.Generator().manual_seed(seed)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     steps = epochs * -(-len(pictures) // BATCH)
-    optimizer = torch.optim.SGD(network.parameters(), lr=PEAK, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True)
+    optimizer = torch.optim.SGD(
+        network.parameters(), lr=PEAK, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True
+    )
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK, total_steps=steps, pct_start=0.25)
     for step, rows in enumerate(_batches(len(pictures), epochs, generator)):
         views = alter(pictures.inputs[rows], generator).contiguous(memory_format=torch.channels_last)
@@ -121,7 +134,9 @@ def _batches(count: int, epochs: int, generator: torch.Generator) -> Iterator[Te
         yield from torch.split(torch.randperm(count, generator=generator), BATCH)
 
 
-def _train_and_keep(pictures: Scene, model: str, network: nn.Module, path: Path, seed: int, told: Callable[[float], None]) -> None:
+def _train_and_keep(
+    pictures: Scene, model: str, network: nn.Module, path: Path, seed: int, told: Callable[[float], None]
+) -> None:
     lessons = pictures.about(model, pictures.learned)
     epochs = pictures.epochs[pictures.size_of(model)]
     train(network, lessons, epochs=epochs, alter=pictures.alter, seed=seed, told=told)

@@ -86,9 +86,7 @@ class Claim:
         """Take in the end of one step of a query."""
         spec = self._lane.spec.steps[stepped.node]
         model = spec.models[stepped.option]
-        self._steps[stepped.request].append(
-            StepAnswer(spec.name, model, stepped.stage, stepped.budget, stepped.spent)
-        )
+        self._steps[stepped.request].append(StepAnswer(spec.name, model, stepped.stage, stepped.budget, stepped.spent))
 
     def end(self, ended: Ended) -> None:
         """Take in the end of one request; with the last of them the call is answered."""

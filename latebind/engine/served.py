@@ -8,7 +8,9 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.query import StepRows, lay_out
 from latebind.engine.slots import file_bytes
 from latebind.engine.worker import LoadedModel
-from latebind.queries.definition import DefinedQuery, read_query
+from latebind.learned.accuracy import read_accuracies
+from latebind.queries.definition import read_query
+from latebind.queries.wiring import DefinedQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Served:
 def with_queries(models: Sequence[LoadedModel], files: Sequence[Path], slots: int) -> Served:
     """Return models together with the queries of these files. Raises `QueryError` for one that is not right."""
     specs = {model.spec.name: model.spec for model in models}
-    accuracies: dict[str, float] = {}
+    accuracies = read_accuracies(model.directory for model in models) if files else {}
     queries = tuple(read_query(file, specs, accuracies) for file in files)
     rows = lay_out(specs, [one.query for one in queries], slots)
     return Served((*specs.values(), *(one.query.spec for one in queries)), queries, rows)

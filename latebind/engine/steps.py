@@ -1,4 +1,4 @@
-"""Steps of queries as the driver performs them: what looks into tensors, and what staging is to hear of their inputs."""
+"""Steps of queries as the driver performs them: what looks into tensors, and what staging hears of their inputs."""
 
 import logging
 from math import inf

@@ -16,8 +16,8 @@ PLANNERS: dict[str, Callable[[PlannerConfig], Planner]] = {
     "equal": Equal,
     "proportional": Proportional,
     "expected": Expected,
-    "quickest": lambda config: Quickest(),
-    "best": lambda config: Best(),
+    "quickest": Quickest,
+    "best": Best,
 }
 
 

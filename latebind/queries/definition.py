@@ -33,6 +33,7 @@ from pathlib import Path
 from latebind.domain.errors import QueryError
 from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
 from latebind.domain.query import PlannerConfig, Query
+from latebind.queries import PLANNERS
 from latebind.queries.graph import Graph
 from latebind.queries.lines import Source
 from latebind.queries.scope import read_scope
@@ -42,7 +43,6 @@ from latebind.queries.wiring import DefinedQuery
 from latebind.repository.manifest import NAME
 
 ENDING = ".query.toml"
-PLANNERS = ("expected", "equal", "proportional")
 LONGEST_MS = 3_600_000.0
 KEYS = ("deadline_ms", "planner", "replan", "price", "version", "inputs", "conditions", "nodes", "outputs")
 
@@ -101,7 +101,10 @@ def _query(root: Table, name: str, graph: Graph) -> Query:
             outputs=tuple(TensorSpec(each, one.kind.dtype, one.kind.shape) for each, one in graph.outputs.items()),
             stages=len(nodes),
             max_batch=min(model.max_batch for step in graph.steps for model in step.models),
-            steps=tuple(StepSpec(node.name, node.models) for node in nodes),
+            steps=tuple(
+                StepSpec(node.name, node.models, node.after, sources)
+                for node, sources in zip(nodes, graph.sources(), strict=True)
+            ),
         ),
         nodes=nodes,
         planner=_planner(root),

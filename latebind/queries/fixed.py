@@ -1,10 +1,16 @@
 """Planners that look at no deadline: the bounds between which others lie. Pure."""
 
-from latebind.queries.planner import Choice, PlanView
+from math import inf
+
+from latebind.domain.query import PlannerConfig
+from latebind.queries.planner import Choice, PlanView, most_accurate
 
 
 class Quickest:
     """Always the model that is expected to answer first."""
+
+    def __init__(self, config: PlannerConfig) -> None:
+        del config
 
     def pick(self, view: PlanView, node: int) -> Choice:
         """Return it, with all the time that is left."""
@@ -13,9 +19,12 @@ class Quickest:
 
 
 class Best:
-    """Always the most accurate model; of equally accurate ones the first."""
+    """Always the most accurate model; of equally accurate ones the quicker."""
+
+    def __init__(self, config: PlannerConfig) -> None:
+        del config
 
     def pick(self, view: PlanView, node: int) -> Choice:
         """Return it, with all the time that is left."""
-        accuracies = view.node(node).accuracies
-        return Choice(max(range(len(accuracies)), key=accuracies.__getitem__), view.left)
+        seconds = [outlook.wait + outlook.whole for outlook in view.outlooks(node)]
+        return Choice(most_accurate(view, node, inf, seconds).option, view.left)

@@ -75,7 +75,7 @@ def parse(text: str) -> Parsed:
     try:
         body = ast.parse(flat.lstrip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
-        at = getattr(error, "offset", None) or 1
+        at = getattr(error, "offset", None) or len(flat.strip()) + 1
         message = error.msg if isinstance(error, SyntaxError) else str(error)
         raise QueryError(f"column {at + indented}: this is no expression: {message}") from None
     except (RecursionError, MemoryError):

@@ -17,8 +17,7 @@ def platform(spec: ModelSpec) -> str:
 def model_config(spec: ModelSpec, models: Iterable[ModelSpec]) -> dict[str, object]:
     """Return the protocol's configuration of one of `models`.
 
-    Of a query, a step is there once for each model that may answer it. Tensors are named as in its file; what is made
-    for a step in particular is named after the step and its input.
+    Of a query, a step is there once for each model that may answer it. Tensors are named as `StepSpec` names them.
     """
     config: dict[str, object] = {
         "name": spec.name,
@@ -61,7 +60,9 @@ def _steps(spec: ModelSpec, models: Mapping[str, ModelSpec]) -> list[dict[str, o
         {
             "model_name": model,
             "model_version": models[model].version,
-            "input_map": {tensor.name: f"{step.name}.inputs.{tensor.name}" for tensor in models[model].inputs},
+            "input_map": {
+                tensor.name: source for tensor, source in zip(models[model].inputs, step.sources, strict=True)
+            },
             "output_map": {tensor.name: f"{step.name}.{tensor.name}" for tensor in models[model].outputs},
         }
         for step in spec.steps

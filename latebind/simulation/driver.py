@@ -39,7 +39,8 @@ class Simulator:
     """Plays arrivals into a scheduler and collects a record for each. Ties in time go by order of scheduling.
 
     Requests run on `hardware`; the scheduler hears of a call when its inputs are there. To write the inputs of a
-    query's step, or to judge a condition, takes `mapping` seconds. `steps` are those of queries that have ended.
+    query's step, or to judge a condition, takes `mapping` seconds. `steps` are those of queries that have ended; with
+    queries the configuration must have more slots than requests come, for each has one of its own.
     """
 
     def __init__(

@@ -17,9 +17,10 @@ from latebind.queries import PLANNERS
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import Arrival, Step
 from tests.models import served
-from tests.queries.graphs import SLOTS, node, query
+from tests.queries.graphs import node, query
 
 FAILURES = 0.01  # of steps
+ENOUGH = 1000  # slots: the simulator gives each request a new one
 
 
 class Troubled(Simulator):
@@ -113,7 +114,7 @@ def test_every_query_ends_exactly_once_and_nothing_is_left_over(
     calls = data.draw(loads(of, models))
     sheds = data.draw(st.booleans())
     settings = SchedulerConfig(
-        models, data.draw(st.integers(1, 2)), PolicyConfig(policy, shed=sheds), queries=(of,), slots=SLOTS
+        models, data.draw(st.integers(1, 2)), PolicyConfig(policy, shed=sheds), queries=(of,), slots=ENOUGH
     )
     random = Random(seed)
     simulator = Troubled(settings, random=random, failures=data.draw(st.sampled_from((0.0, FAILURES, 0.2))))

@@ -26,8 +26,8 @@ def one_to_one(name: str, dtype: str, *shape: int) -> ModelSpec:
 
 def query(name: str, *steps: StepSpec) -> ModelSpec:
     """Over `scalar` and other models of its kind."""
-    tensors = [TensorSpec("x", "float64", ())], [TensorSpec("y", "float64", ())]
-    return ModelSpec(name, "1", *map(tuple, tensors), stages=len(steps), max_batch=8, steps=steps)
+    given, answer = TensorSpec("x", "float64", ()), TensorSpec("y", "float64", ())
+    return ModelSpec(name, "1", (given,), (answer,), stages=len(steps), max_batch=8, steps=steps)
 
 
 SPECS = (
@@ -43,8 +43,12 @@ SPECS = (
         [TensorSpec("sum", "float64", ()), TensorSpec("b", "int64", (3,))],
     ),
     *(one_to_one(name, "float32", 1) for name in ("stuck", "full", "late", "gone", "failing", "crashing")),
-    query("traffic", StepSpec("gate", ("scalar",)), StepSpec("cars", ("double", "scalar"))),
-    query("jammed", StepSpec("gate", ("scalar",))),
+    query(
+        "traffic",
+        StepSpec("gate", ("scalar",), (), ("x",)),
+        StepSpec("cars", ("double", "scalar"), (0,), ("cars.inputs.x",)),
+    ),
+    query("jammed", StepSpec("gate", ("scalar",), (), ("x",))),
 )
 
 

@@ -80,8 +80,8 @@ def test_its_configuration_lists_each_model_that_may_answer_a_step(site: Site) -
         ("double", "1"),
         ("scalar", "1"),
     ]
-    assert steps[0]["input_map"] == {"x": "gate.inputs.x"}
-    assert steps[0]["output_map"] == {"y": "gate.y"}
+    assert [step["input_map"] for step in steps] == [{"x": "x"}, {"x": "cars.inputs.x"}, {"x": "cars.inputs.x"}]
+    assert [step["output_map"] for step in steps] == [{"y": "gate.y"}, {"y": "cars.y"}, {"y": "cars.y"}]
 
 
 def test_a_model_has_a_configuration_too(site: Site) -> None:

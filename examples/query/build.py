@@ -14,17 +14,16 @@ import torch
 from examples.query.scenes import GATE, INPUT, SIZES, Pictures, Scene, scene
 from examples.query.train import accuracy_in, restored
 from latebind.cli.console import console, percent, progress, show
-from latebind.learned.build import PRESENTATIONS, build_caches
+from latebind.learned.build import build_caches
 from latebind.learned.explored import explored_folder
 from latebind.learned.samples import Samples
 from latebind.program.backends import BACKENDS
-from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Progress, build_program
+from latebind.program.build import MIN_STAGE_SECONDS, Progress, build_program
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.repository.manifest import MANIFEST
 
-FIDELITY = 0.985  # of the gate: who is sent the wrong way gets a wrong answer, however accurate the rest is
 VIEWS = 3  # how many altered copies of each picture the learned caches are fitted to
 MAX_BATCH = 8
 
@@ -35,13 +34,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--data", type=Path, help="folder of CIFAR-10 as in examples/cifar10; default: digits")
     parser.add_argument("--weights", type=Path, default=Path("out/query/weights"), help="folder of weights")
     parser.add_argument("--out", type=Path, default=Path("out/query/models"), help="folder of models")
-    parser.add_argument("--fidelity", type=float, default=FIDELITY, help="share of the gate's answers that stay")
+    parser.add_argument("--fidelity", type=float, help="share of the gate's answers that stay; default: the scene's")
     parser.add_argument("--backend", choices=BACKENDS, action="append", help="try only this; may be repeated")
-    parser.add_argument("--lessons", type=int, default=PRESENTATIONS, help="rows that each predictor sees")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     pictures = scene(given.data)
-    builder = Builder(pictures, given.weights, given.out, given.fidelity, given.backend, given.lessons, given.seed)
+    builder = Builder(pictures, given.weights, given.out, given.fidelity, given.backend, given.seed)
     with progress("building") as tell:
         builder.build_missing(tell)
     show(f"{given.out}, one picture at a time on one thread", [builder.described(model) for model in pictures.models])
@@ -55,9 +53,8 @@ class Builder:
     scene: Scene
     weights: Path
     out: Path
-    fidelity: float = FIDELITY
+    fidelity: float | None = None
     backends: Sequence[str] | None = None
-    lessons: int = PRESENTATIONS
     seed: int = 0
 
     def build_missing(self, tell: Progress) -> None:
@@ -68,15 +65,15 @@ class Builder:
 
     def build(self, model: str, tell: Progress) -> None:
         """Build a model; the gate gets learned caches."""
-        path = self._path(model)
+        path = self.path_of(model)
         build_program(
             restored(self.scene, self.weights, model),
             {INPUT: self.scene.calibrated.inputs[:MAX_BATCH]},
             directory=path,
             name=model,
             backends=self.backends,
-            min_stage_seconds=MIN_STAGE_SECONDS,
-            max_overhead=MAX_OVERHEAD,
+            min_stage_seconds=self.scene.stage_seconds if model == GATE else MIN_STAGE_SECONDS,
+            max_overhead=None,
             max_batch=MAX_BATCH,
             progress=tell,
         )
@@ -85,7 +82,7 @@ class Builder:
 
     def described(self, model: str) -> dict[str, object]:
         """Return the line of a model in the table."""
-        _, costs = read_spec_and_costs(ModelDirectory.open(self._path(model)))
+        _, costs = read_spec_and_costs(ModelDirectory.open(self.path_of(model)))
         return {
             "model": model,
             "ms": round(costs.remaining(0, 1) * 1e3, 2),
@@ -106,8 +103,8 @@ class Builder:
             ModelDirectory.open(path),
             fit,
             calibrate,
-            fidelity=self.fidelity,
-            presentations=self.lessons,
+            fidelity=self.fidelity or self.scene.fidelity,
+            presentations=self.scene.lessons,
             explored=explored_folder(path),
             seed=self.seed,
             progress=tell,
@@ -130,12 +127,13 @@ class Builder:
 
     def _ready(self, model: str) -> bool:
         """Tell whether a model is there, with the learned caches that it is to have."""
-        path = self._path(model)
+        path = self.path_of(model)
         if not (path / MANIFEST).is_file():
             return False
         return model != GATE or bool(read_spec_and_costs(ModelDirectory.open(path))[0].lookups)
 
-    def _path(self, model: str) -> Path:
+    def path_of(self, model: str) -> Path:
+        """Return where a model's directory is."""
         return Repository(self.out).path_for(model, "1")
 
 

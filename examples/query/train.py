@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from examples.query.networks import freshly
 from examples.query.scenes import Pictures, Scene, scene
 from latebind.cli.console import console, percent, progress, show
 
@@ -65,7 +64,7 @@ def train_missing(pictures: Scene, folder: Path, models: Sequence[str], cores: i
 
         _train_and_keep(pictures, model, network, weights_of(folder, model), seed, told)
 
-    made = [freshly(pictures.networks[pictures.size_of(model)], seed) for model in missing]  # the seed is global
+    made = [_drawn(pictures, model, seed) for model in missing]  # one after another: torch has one seed for all
     with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         list(pool.map(train_one, missing, made))
 
@@ -132,6 +131,12 @@ def restored(pictures: Scene, folder: Path, model: str) -> nn.Module:
 def _batches(count: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
     for _ in range(epochs):
         yield from torch.split(torch.randperm(count, generator=generator), BATCH)
+
+
+def _drawn(pictures: Scene, model: str, seed: int) -> nn.Module:
+    """Return a network with weights drawn from a seed."""
+    torch.manual_seed(seed)
+    return pictures.networks[pictures.size_of(model)]()
 
 
 def _train_and_keep(

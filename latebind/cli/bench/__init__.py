@@ -13,6 +13,7 @@ from latebind.cli.bench.load import door, flood, load
 from latebind.cli.bench.memory import memory
 from latebind.cli.bench.overhead import boundary, scheduler, stages
 from latebind.cli.bench.queries import queries
+from latebind.cli.bench.queries_live import queries_live
 from latebind.cli.bench.residency import residency
 from latebind.cli.bench.residency_live import residency_live
 
@@ -45,5 +46,6 @@ for command in (
     queries,
     residency,
     residency_live,
+    queries_live,
 ):
     app.command()(command)

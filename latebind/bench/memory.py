@@ -139,8 +139,9 @@ def measure(side: Side) -> Iterator[Resident]:
     crew = _crew(side)
     spec, sizes = crew[0].spec, _sizes(side, crew[0].spec)
     file = create_file()
-    os.ftruncate(file, file_bytes([spec], max(sizes)))
-    memory = SlotMemory(file, [spec], max(sizes))
+    slots = {spec.name: max(sizes)}
+    os.ftruncate(file, file_bytes([spec], slots))
+    memory = SlotMemory(file, [spec], slots)
     for rows, made in zip(memory.models[0].inputs, _rows(spec, max(sizes)).values(), strict=True):
         rows[:] = made
     workers = [Worker({spec.name: model}, memory) for model in crew]

@@ -8,7 +8,7 @@ import typer
 from latebind.cli.console import console, errors, reporting
 from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import read_log
-from latebind.scheduler import Scheduler
+from latebind.queries.scheduler import make_scheduler
 
 app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
 
@@ -26,7 +26,7 @@ def replay(log: Annotated[Path, typer.Argument(help="A file written by `latebind
             raise ConfigError(f"{log} is not a file: write one with `latebind serve --event-log {log}`")
         with log.open("rb") as file:
             config, entries = read_log(file)
-            scheduler = Scheduler(config)
+            scheduler = make_scheduler(config)
             events = actions = 0
             for number, entry in enumerate(entries, start=2):
                 decided = tuple(scheduler.handle(entry.event, entry.now))

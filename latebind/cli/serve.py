@@ -17,11 +17,12 @@ from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
 from latebind.cli.sizes import size
+from latebind.cli.steps import in_order
 from latebind.domain.config import TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
-from latebind.repository.listing import find_models
+from latebind.repository.listing import find_served
 from latebind.residency import POLICIES as RESIDENCY_POLICIES
 from latebind.residency import make_policy as make_residency_policy
 from latebind.server.door import Door
@@ -35,7 +36,9 @@ app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, a
 @app.command()
 def serve(
     repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
-    model: Annotated[list[str] | None, typer.Option(help="Serve this model; may be repeated. Default: all.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Serve this model or query; may be repeated. Default: all.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML: [server], [engine], [policy], [residency], [adaptation]; options win.")
     ] = None,
@@ -80,7 +83,10 @@ def serve(
     adapted: Annotated[Path | None, typer.Option(help="Folder for their versions. Default: beside each model.")] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,
 ) -> None:
-    """Serve models over the Open Inference Protocol v2 (HTTP) until interrupted.
+    """Serve models and queries over the Open Inference Protocol v2 (HTTP) until interrupted.
+
+    A query is a graph of models under one deadline, written down beside them as `NAME.query.toml`; to clients it is one
+    more model. Where it is named by `--model`, its models are served with it.
 
     Workers times threads should not exceed the cores that are left beside the door; of workers with granularities only
     as many run at once.
@@ -94,6 +100,7 @@ def serve(
     * `latebind serve models --memory 2GiB`
     * `latebind serve models --memory 500MB --evict lru --tier disk --deadline-ms 10000`
     * `latebind serve models --adapt --sample 0.1`
+    * `latebind serve models --model traffic` (with `models/traffic.query.toml`)
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s door %(levelname)s %(message)s")
     with reporting():
@@ -138,10 +145,10 @@ def serve(
             make_residency_policy(settings.residency)
         if settings.policy.name == "static":
             raise ConfigError("policy.name is 'static', which only simulations pad: take graph")
-        uvloop.run(_serve(settings, find_models(repository, model), event_log))
+        uvloop.run(_serve(settings, *find_served(repository, model), event_log))
 
 
-async def _serve(settings: ServeConfig, models: list[Path], event_log: Path | None) -> None:
+async def _serve(settings: ServeConfig, models: list[Path], queries: list[Path], event_log: Path | None) -> None:
     """Start the engine, open the door, and close both in that order's reverse."""
     order = EngineOrder(
         directories=tuple(str(path) for path in models),
@@ -150,6 +157,7 @@ async def _serve(settings: ServeConfig, models: list[Path], event_log: Path | No
         event_log=str(event_log) if event_log else None,
         adapted=settings.adaptation.folder,
         residency=settings.residency,
+        queries=tuple(str(path) for path in queries),
     )
     async with AsyncExitStack() as stack:
         engine = await EngineClient.start(order)
@@ -157,10 +165,13 @@ async def _serve(settings: ServeConfig, models: list[Path], event_log: Path | No
         observer = await _adaptation(settings, models, engine)
         if observer is not None:
             stack.push_async_callback(observer.close)
-        async with Door(engine, settings.server, observer=observer) as door:
+        async with Door(engine, settings.server, deadlines=engine.deadlines, observer=observer) as door:
             door.close_on_signals()
             for spec in engine.models.values():
-                logging.getLogger(__name__).info("serving %s version %s", spec.name, spec.version)
+                if spec.steps:
+                    logging.getLogger(__name__).info("serving query %s: %s", spec.name, in_order(spec.steps))
+                else:
+                    logging.getLogger(__name__).info("serving %s version %s", spec.name, spec.version)
             print(f"{READY}http://{_printable(settings.server.host)}:{door.port}", flush=True)
             await asyncio.wait({asyncio.create_task(door.closed())})
 

@@ -13,6 +13,7 @@ LatebindError
 |- Refused                 503  not accepted: the queue is full or the deadline cannot be met
 |- Expired                 504  accepted, but its deadline passed before the answer
 |- Failed                  500  the model raised while it ran
+|  `- StepFailed           500  a step of a query, which the message names
 |- Unavailable             503  the engine is starting, draining or gone
 `- IllegalEvent                 an event that the state does not allow: a bug, the state is unchanged
 """
@@ -80,6 +81,10 @@ class Expired(LatebindError):
 
 class Failed(LatebindError):
     """A request whose model raised while it ran."""
+
+
+class StepFailed(Failed):
+    """A query of which a step raised. The message names the step and tells nothing of the inside of the server."""
 
 
 class Unavailable(LatebindError):

@@ -9,6 +9,7 @@ from latebind.domain.actions import Action, Evict, Load, Outcome, Reply, Run, St
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.events import Arrived, Event, Loaded, LoadFailed
 from latebind.domain.footprint import Footprint
+from latebind.domain.query import Node
 
 SECONDS_BUCKETS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -76,7 +77,7 @@ class MemoryMetrics:
 
 
 class ModelMetrics:
-    """The figures of one model."""
+    """The figures of one model, steps of queries among its requests; or of one query, whose stages are its nodes."""
 
     def __init__(self, stages: int) -> None:
         self.pending = 0
@@ -119,12 +120,38 @@ class ModelMetrics:
         }
 
 
+class StepMetrics:
+    """The figures of one step of a query. Only steps that answered count."""
+
+    def __init__(self, node: Node) -> None:
+        self.name = node.name
+        self.answered = dict.fromkeys(node.models, 0)
+        self.budget = 0.0
+        self.spent = Histogram()
+
+    def ended(self, action: StepEnded) -> None:
+        """Count the end of one."""
+        if action.outcome is Outcome.ANSWERED:
+            self.answered[action.model] += 1
+            self.budget += action.budget
+            self.spent.add(action.spent)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all figures as plain types."""
+        return {
+            "answered": dict(self.answered),
+            "budget_seconds": self.budget,
+            "spent_seconds": self.spent.snapshot(),
+        }
+
+
 class Metrics:
     """Watches what a scheduler is told and what it answers."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         specs = [*(served.spec for served in config.models), *(query.spec for query in config.queries)]
         self._models = {spec.name: ModelMetrics(spec.stages) for spec in specs}
+        self._steps = {query.name: tuple(StepMetrics(node) for node in query.nodes) for query in config.queries}
         self._budget = config.residency.budget
         self._memory = {served.spec.name: MemoryMetrics(served.footprint) for served in config.models}
 
@@ -146,14 +173,19 @@ class Metrics:
                     self._models[action.model].ended(action)
                 case StepEnded():
                     self._models[action.model].ended(action)
+                    self._steps[action.query][action.node].ended(action)
                 case Load():
                     self._memory[action.model].loads += 1
                 case Evict():
                     self._memory[action.model].evicted(action)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the figures of every model as plain types, ready for JSON; of memory where it is limited."""
+        """Return the figures of every model and query as plain types, ready for JSON; of memory where it is limited."""
         found: dict[str, Any] = {"models": {name: model.snapshot() for name, model in self._models.items()}}
+        if self._steps:
+            found["steps"] = {
+                query: {step.name: step.snapshot() for step in steps} for query, steps in self._steps.items()
+            }
         if self._budget:
             models = {name: memory.snapshot() for name, memory in self._memory.items()}
             found["memory"] = {"budget_bytes": self._budget, "models": models}

@@ -51,10 +51,16 @@ class StageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """A step of a query as clients know it: its name and the models that may answer it."""
+    """A step of a query as clients know it: its name, the models that may answer it and the steps it comes `after`.
+
+    `sources` are the names of the tensors that it takes, in the order of its models' inputs: `image` of the client's,
+    `gate.output` of another step's, `cars.inputs.image` where something is made of them first.
+    """
 
     name: str
     models: tuple[str, ...]
+    after: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

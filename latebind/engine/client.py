@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from types import TracebackType
 from typing import Self
@@ -14,15 +14,15 @@ from typing import Self
 import msgspec
 
 from latebind.domain.actions import Outcome
-from latebind.domain.errors import ConfigError, Expired, Failed, LatebindError, Refused, Unavailable
+from latebind.domain.errors import ConfigError, Expired, Failed, LatebindError, Refused, StepFailed, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.engine.lane import Lane
-from latebind.engine.messages import Ended, EndedReader, pack_arrived, pack_cancelled
+from latebind.engine.messages import Ended, EndedReader, Stepped, pack_arrived, pack_cancelled
 from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.pool import Step
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.sequence.padding import room, steps, trimmed
-from latebind.server.gateway import Answer, Snapshot
+from latebind.server.gateway import Answer, Snapshot, StepAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Claim:
     `rows` are, by input, the rows of the slots, for the owner to fill before it sends them.
     """
 
-    __slots__ = ("_client", "_ended", "_lane", "_requests", "_slots", "answer", "rows")
+    __slots__ = ("_client", "_ended", "_lane", "_requests", "_slots", "_steps", "answer", "rows")
 
     def __init__(self, client: "EngineClient", lane: Lane, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
         self.rows: Mapping[str, list[Rows]] = lane.inputs(slots)
@@ -47,6 +47,7 @@ class Claim:
         self._requests = requests
         self._slots = slots
         self._ended: dict[int, Ended] = {}
+        self._steps: dict[int, list[StepAnswer]] = {request: [] for request in requests} if lane.spec.steps else {}
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def __enter__(self) -> Self:
@@ -81,6 +82,12 @@ class Claim:
         for request, slot in zip(self._requests, self._slots, strict=True):
             self._lane.move(slot, request, Step.LEAVE)
 
+    def step(self, stepped: Stepped) -> None:
+        """Take in the end of one step of a query."""
+        spec = self._lane.spec.steps[stepped.node]
+        model = spec.models[stepped.option]
+        self._steps[stepped.request].append(StepAnswer(spec.name, model, stepped.stage, stepped.budget, stepped.spent))
+
     def end(self, ended: Ended) -> None:
         """Take in the end of one request; with the last of them the call is answered."""
         slot = self._slots[self._requests.index(ended.request)]
@@ -88,11 +95,11 @@ class Claim:
         self._ended[ended.request] = ended
         if len(self._ended) < len(self._requests) or self.answer.done():
             return
-        outcome = _worst(self._ended)
-        if outcome is Outcome.ANSWERED:
+        worst = _worst(self._ended.values())
+        if worst is None:
             self.answer.set_result(self._outputs())
         else:
-            self.answer.set_exception(_error(self._lane.spec.name, outcome))
+            self.answer.set_exception(_error(self._lane.spec, worst))
 
     def fail(self, error: LatebindError) -> None:
         """Answer the call with an error, whatever becomes of its requests."""
@@ -111,14 +118,20 @@ class Claim:
             left_at=tuple([end.stage for end in ends]),
             waited=tuple([end.waited for end in ends]),
             ran=tuple([end.ran for end in ends]),
+            steps=tuple([tuple(self._steps[request]) for request in self._requests]) if self._steps else (),
         )
 
 
 class EngineClient:
-    """A `Gateway` to an engine in a process of its own. Make one with `start`, end it with `close`."""
+    """A `Gateway` to an engine in a process of its own. Make one with `start`, end it with `close`.
+
+    `models` are what it serves, queries among them; `deadlines` are the seconds of requests for queries that name no
+    time-out, of those that have such.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], control: Control) -> None:
         self.models: Mapping[str, ModelSpec] = {}
+        self.deadlines: Mapping[str, float] = {}
         self._process = process
         self._control, self._control_writer = control
         self._control_lock = asyncio.Lock()
@@ -225,9 +238,12 @@ class EngineClient:
             self._process.kill()
             self._process.wait()
 
-    def receive(self, ended: Ended) -> None:
-        """Take in the end of one request."""
-        self.sent.pop(ended.request).end(ended)
+    def receive(self, ended: Ended | Stepped) -> None:
+        """Take in the end of one request, or of a step of one."""
+        if isinstance(ended, Stepped):
+            self.sent[ended.request].step(ended)
+        else:
+            self.sent.pop(ended.request).end(ended)
 
     def lose(self) -> None:
         """The engine has gone: everything in flight is answered so."""
@@ -245,10 +261,11 @@ class EngineClient:
         started = msgspec.json.decode(await self._line(), type=EngineStarted)
         if started.error is not None:
             raise ConfigError(started.error)
-        memory = SlotMemory(slots, started.models, order.engine.slots)
+        memory = SlotMemory(slots, started.models, started.rows)
         self.models = {spec.name: spec for spec in started.models}
+        self.deadlines = started.deadlines
         self._lanes = {
-            spec.name: Lane(number, spec, rows, self._numbers)
+            spec.name: Lane(number, spec, rows.first(order.engine.slots), self._numbers)
             for number, (spec, rows) in enumerate(zip(started.models, memory.models, strict=True))
         }
         loop = asyncio.get_running_loop()
@@ -270,7 +287,7 @@ class EngineStream(asyncio.Protocol):
         self._reader = EndedReader()
 
     def data_received(self, data: bytes) -> None:
-        """Hand over the requests that have ended."""
+        """Hand over the requests and steps that have ended."""
         for ended in self._reader.feed(data):
             self._client.receive(ended)
 
@@ -280,23 +297,33 @@ class EngineStream(asyncio.Protocol):
         self._client.lose()
 
 
-def _worst(ended: Mapping[int, Ended]) -> Outcome:
-    """The outcome that speaks for the whole call: any that is not an answer."""
-    return next((end.outcome for end in ended.values() if end.outcome is not Outcome.ANSWERED), Outcome.ANSWERED)
+def _worst(ended: Iterable[Ended]) -> Ended | None:
+    """Return the end that speaks for the whole call: any that is not an answer."""
+    return next((end for end in ended if end.outcome is not Outcome.ANSWERED), None)
 
 
-def _error(model: str, outcome: Outcome) -> LatebindError:
-    match outcome:
+def _error(spec: ModelSpec, end: Ended) -> LatebindError:
+    who = _who(spec, end.stage)
+    match end.outcome:
         case Outcome.REFUSED_FULL:
-            return Refused(f"the queue of {model} is full: try again later")
+            return Refused(f"the queue of {who} is full: try again later")
         case Outcome.REFUSED_LATE:
-            return Refused(f"{model} has too much to do to answer by the deadline: allow more time or try again later")
+            return Refused(f"{who} has too much to do to answer by the deadline: allow more time or try again later")
         case Outcome.EXPIRED:
-            return Expired(f"the deadline passed before {model} had the answer: allow more time")
+            return Expired(f"the deadline passed before {who} had the answer: allow more time")
         case Outcome.NOT_LOADED:
             return Unavailable(
-                f"{model} could not be brought into memory: try again later; the server's log says why, and `latebind "
+                f"{who} could not be brought into memory: try again later; the server's log says why, and `latebind "
                 "models` whether its files are whole"
             )
         case _:
-            return Failed(f"{model} raised while it ran this request: the server's log says why")
+            failed = StepFailed if spec.steps else Failed
+            return failed(f"{who} raised while it ran this request: the server's log says why")
+
+
+def _who(spec: ModelSpec, stage: int) -> str:
+    """Name whose fault it is: a model, or the step that a query came to."""
+    if not spec.steps or stage < 0:
+        return spec.name
+    step = spec.steps[stage].name if stage < len(spec.steps) else "outputs"
+    return f"step {step!r} of {spec.name}"

@@ -4,7 +4,7 @@ Ebird's workers each have a copy (section VIII-E: 15.2 % more memory), and it na
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import repeat
@@ -13,7 +13,7 @@ from pathlib import Path
 from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.on_demand import measure, open_model
-from latebind.engine.slots import file_bytes
+from latebind.engine.served import with_queries
 from latebind.engine.worker import LoadedModel, load_model
 from latebind.program.device import HOST
 from latebind.program.pieces import Piece
@@ -43,23 +43,24 @@ def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedMo
 
 
 def open_crew(
-    paths: Iterable[Path], config: EngineConfig, residency: ResidencyConfig
+    paths: Iterable[Path], config: EngineConfig, residency: ResidencyConfig, queries: Sequence[Path] = ()
 ) -> tuple[list[list[LoadedModel]], dict[str, tuple[Piece, ...]], int]:
     """Return the models of each worker with nothing in memory, their pieces, and the bytes that these may take.
 
-    Each piece has been in memory by then, one after another. Raises `RepositoryError` for a model that does not run,
-    and `ConfigError` where a piece does not fit, or slots leave nothing of the budget.
+    Each piece has been in memory by then, one after another. Slots count whole, those of `queries` too, although they
+    take memory only once they have been used: nobody could give it back. Raises `RepositoryError` for a model that does
+    not run, and `ConfigError` where a piece does not fit, or slots leave nothing of the budget.
     """
     cached = residency.tier == TIERS[0]
     opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in paths]
     twins = [[one.model.twin() for one in opened] for _ in range(1, config.crew)]  # before: these take memory too
-    slots = file_bytes([one.model.spec for one in opened], config.slots)
-    if slots >= residency.budget:
+    served = with_queries([one.model for one in opened], queries, config.slots)
+    if served.bytes >= residency.budget:
         raise ConfigError(
-            f"residency.budget is {residency.budget} bytes, and slots for {len(opened)} models take {slots} of them: "
-            "give more --memory or fewer --slots"
+            f"residency.budget is {residency.budget} bytes, and slots for {len(served.specs)} models and queries take "
+            f"{served.bytes} of them: give more --memory or fewer --slots"
         )
-    budget = residency.budget - slots
+    budget = residency.budget - served.bytes
     for one in {one.model.program.backend: one for one in opened}.values():
         measure(one, budget)  # what a backend takes for itself, the first time, is no model's
     first = [measure(one, budget) for one in opened]

@@ -3,9 +3,9 @@
 A row of a model's pool is one request's input (InDevPtr). InStream copies each as soon as the engine hears of it and
 records the row's InEvent; workers compute on streams of their own and wait, on the device, for the InEvent that was
 recorded last of their batch: InStream copies in order, so all others have come. OutStream copies answers to the rows
-that slots have of them (OutCpuPtr), and whoever reports them as answered has waited for the OutEvent. InMutex is the
-driver's: one thread listens. Threads that wait for an event hold neither Python's lock (torch lets go of it in
-`synchronize`) nor a core (events are made to block).
+that slots have of them (OutCpuPtr), and whoever reports them as answered has waited for the OutEvent. Whoever listens,
+and whoever has written the inputs of a query's step, copies in under InMutex. Threads that wait for an event hold
+neither Python's lock (torch lets go of it in `synchronize`) nor a core (events are made to block).
 
 A row is used again when its request has ended, and what is written into it then is written by InStream, behind
 whatever it still copied for the request before, which may have been cancelled at once.
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from threading import Lock
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ Event = Any  # `torch.cuda.Event`, or that of `torch.cpu`, whose streams do all 
 
 
 class Pool:
-    """The rows of one model: as many as slots, so that there is one for every request that may be alive.
+    """The rows of one model: as many as slots, those of steps too, so that whoever may be alive has one.
 
     Ebird recommends several times MaxInf, the number of those that have begun; slots bound those that wait too.
     """
@@ -71,11 +72,10 @@ class DeviceStaging:
         self.runtime.synchronize(device)  # weights and what was compiled were made on another stream
         self._lock = PageLock(memory.whole, device) if in_place else None
         held = self._lock is not None and self._lock.held
-        self._pools = {
-            name: Pool(slots, device, in_place=held) for name, slots in zip(models, memory.models, strict=True)
-        }
+        self._pools = {name: Pool(memory.by_name[name], device, in_place=held) for name in models}
         self._in_stream = self.runtime.Stream(device)
         self._out_stream = self.runtime.Stream(device)
+        self._copying = Lock()  # InMutex: guards the order of InStream and who takes a row
         self._numbers = count()
         self._staged: dict[int, Staged] = {}
 
@@ -83,7 +83,7 @@ class DeviceStaging:
         """Begin to copy the inputs; a request whose input cannot be copied fails when it is to run."""
         pool = self._pools[event.model]
         try:
-            with self.runtime.stream(self._in_stream):
+            with self._copying, self.runtime.stream(self._in_stream):
                 for request, slot in zip(event.requests, event.slots, strict=True):
                     self._staged[request] = self._copy_in(pool, slot)
         except RuntimeError:

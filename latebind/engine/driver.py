@@ -3,7 +3,8 @@
 One thread more than there are workers: one listens for events, the others run stages (lookups aside have one of their
 own beside each worker, and one loads models where memory is limited). The thread that hears of a request goes and runs
 it itself while another takes over listening, so no request waits for a thread to wake up; the thread that ends a stage
-takes its next `Run` back at once (leader and followers, Schmidt et al. 2000).
+takes its next `Run` back at once (leader and followers, Schmidt et al. 2000). What looks into tensors of queries is
+performed by whoever heard that it is to be done, outside the lock and before its next `Run`: others wait for it.
 """
 
 import logging
@@ -15,16 +16,17 @@ from threading import Lock, Thread
 
 import torch
 
-from latebind.domain.actions import Evict, Load, Reply, Run, WakeAt
+from latebind.domain.actions import Branch, Evict, Load, Map, Reply, Run, StepEnded, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
 from latebind.engine.loader import Loader
-from latebind.engine.messages import pack_ended
+from latebind.engine.messages import pack_ended, pack_stepped
 from latebind.engine.staging import Staging
+from latebind.engine.steps import Look, NoTensors, Steps, Tensors
 from latebind.engine.worker import Worker
-from latebind.scheduler import Scheduler
+from latebind.queries.scheduler import make_scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ class Driver:
     """Owns the scheduler and its workers.
 
     `listen(seconds)` waits at most so long (None: for ever) and returns events, or None when there will be no more;
-    `wake()` makes it return early. `send` takes packed replies.
+    `wake()` makes it return early. `send` takes packed replies. `tensors` are those of queries, if any are served.
     """
 
     def __init__(
@@ -45,22 +47,24 @@ class Driver:
         wake: Callable[[], None],
         send: Callable[[bytes], None],
         staging: Staging,
+        tensors: Tensors | None = None,
         loader: Loader | None = None,
         log: EventLog | None = None,
     ) -> None:
-        self._scheduler = Scheduler(config)
+        self._scheduler = make_scheduler(config)
         self._metrics = Metrics(config)
         self._workers = workers
         self._listen = listen
         self._wake = wake
         self._send = send
-        self._staging = staging
+        self._steps = Steps(config, tensors or NoTensors(), staging)
+        self._told: list[bytes] = []  # steps that have ended: they go with the next replies
         self._loader = loader
         self._log = log
         self._deciding = Lock()  # guards the scheduler, the metrics, the log, the order of replies and the timer
         self._wake_time = inf
         self._listening = Lock()  # held by the one thread that listens
-        self._ready: deque[Run] = deque()
+        self._ready: deque[Run | Look] = deque()
         self._closed = False
         for worker in workers:
             worker.tell(self._overhear)
@@ -86,15 +90,13 @@ class Driver:
             return {**self._metrics.snapshot(), "scheduler": self._scheduler.stats()}
 
     def _take_part(self) -> None:
-        """Root of every thread: listen until there is something to run, run it and what follows, listen again."""
+        """Root of every thread: listen until there is something to do, do it and what follows, listen again."""
         with torch.inference_mode():
-            while (run := self._hear()) is not None:
-                following: Run | None = run
-                while following is not None:
-                    following = self._follow(_report(self._workers[following.worker], following))
+            while (work := self._hear()) is not None:
+                self._do(work)
 
-    def _hear(self) -> Run | None:
-        """Take the listener's place and return the first `Run` that comes of what is heard; None at the end."""
+    def _hear(self) -> Run | Look | None:
+        """Take the listener's place and return the first work that comes of what is heard; None at the end."""
         with self._listening:
             while True:
                 if self._ready:
@@ -107,36 +109,51 @@ class Driver:
                     continue
                 for event in events:
                     if isinstance(event, Arrived):
-                        self._staging.arrived(event)
+                        self._steps.arrived(event)
                 with self._deciding:
                     if time.monotonic() >= self._wake_time:
                         self._wake_time = inf
                         events.append(Woke())
-                self._ready.extend(self._handle(events)[0])
+                looks, runs, _ = self._handle(events)
+                self._ready.extend((*looks, *runs))
 
     def _overhear(self, event: Event) -> None:
-        """Take in what a thread beside the workers tells; what is to run because of it goes to whoever listens."""
-        runs, sooner = self._handle((event,))
-        if runs or sooner:
-            self._ready.extend(runs)
+        """Take in what a thread beside the workers tells; what is to be done because of it goes to whoever listens."""
+        looks, runs, sooner = self._handle((event,))
+        if looks or runs or sooner:
+            self._ready.extend((*looks, *runs))
             self._wake()
 
-    def _follow(self, event: StageDone | StageFailed) -> Run | None:
-        """Report a stage and return what its worker runs next; runs of other workers go to whoever listens."""
-        runs, sooner = self._handle((event,))
-        mine = next((run for run in runs if run.worker == event.worker), None)
-        others = [run for run in runs if run is not mine]
-        if others or sooner:
-            self._ready.extend(others)
-            self._wake()
-        return mine
+    def _do(self, work: Run | Look) -> None:
+        """Do this and report it, then what comes of it, one run at a time; more runs go to whoever listens."""
+        looks: deque[Look] = deque()
+        run: Run | None = None
+        if isinstance(work, Run):
+            run = work
+        else:
+            looks.append(work)
+        while looks or run is not None:
+            event: Event
+            if looks:
+                event = self._steps.perform(looks.popleft())
+            else:
+                assert run is not None
+                event, run = _report(self._workers[run.worker], run), None
+            found, runs, sooner = self._handle((event,))
+            looks.extend(found)
+            if run is None and runs:
+                run = runs.pop(0)
+            if runs or sooner:
+                self._ready.extend(runs)
+                self._wake()
 
     def _patience(self) -> float | None:
         """Seconds until the timer, None if none runs."""
         return None if self._wake_time == inf else max(0.0, self._wake_time - time.monotonic())
 
-    def _handle(self, events: Iterable[Event]) -> tuple[list[Run], bool]:
-        """Decide and send the replies; return what is to run and whether the timer is now to ring sooner."""
+    def _handle(self, events: Iterable[Event]) -> tuple[list[Look], list[Run], bool]:
+        """Decide and send the replies; return what is to be done and whether the timer is now to ring sooner."""
+        looks: list[Look] = []
         runs: list[Run] = []
         replies: list[bytes] = []
         with self._deciding:
@@ -151,17 +168,23 @@ class Driver:
                     match action:
                         case Run():
                             runs.append(action)
-                        case Reply(request, _, outcome, stage, waited, ran):
-                            self._staging.ended(request)
-                            replies.append(pack_ended(request, outcome, stage, waited, ran))
+                        case Reply():
+                            self._steps.ended(action)
+                            replies.append(pack_ended(action))
                         case WakeAt(wake_at):
                             self._wake_time = wake_at
+                        case Map() | Branch():
+                            looks.append(action)
+                        case StepEnded():
+                            self._steps.step_ended(action)
+                            self._told.append(pack_stepped(action))
                         case Load() | Evict():
                             assert self._loader is not None, "memory is limited and nobody loads"
                             self._loader.perform(action)
             if replies:
-                self._send(b"".join(replies))
-            return runs, self._wake_time < before
+                self._send(b"".join((*self._told, *replies)))
+                self._told.clear()
+            return looks, runs, self._wake_time < before
 
 
 def _report(worker: Worker, run: Run) -> StageDone | StageFailed:

@@ -1,4 +1,4 @@
-"""One model at the door: its number in messages, its slots, who has them and who waits for some."""
+"""One model or query at the door: its number in messages, its slots, who has them and who waits for some."""
 
 import asyncio
 import time
@@ -25,7 +25,10 @@ class Turn:
 
 
 class Lane:
-    """The slots of one model. `numbers` gives each request its own; other lanes draw from the same."""
+    """The slots of one model or query. `numbers` gives each request its own; other lanes draw from the same.
+
+    A request of a query owns as many more, behind its own, as the query has steps.
+    """
 
     def __init__(self, number: int, spec: ModelSpec, rows: ModelSlots, numbers: Iterator[int]) -> None:
         self.number = number
@@ -33,6 +36,7 @@ class Lane:
         self.outputs = rows.outputs
         self.pool = Pool(len(rows.inputs[0]))
         self._numbers = numbers
+        self._stride = 1 + len(spec.steps)
         self._waiting: deque[Turn] = deque()
         self._inputs = {
             tensor.name: [array[slot, ...] for slot in range(len(array))]
@@ -80,7 +84,7 @@ class Lane:
     def _taken(self, wanted: int) -> Places | None:
         if wanted > self.pool.free:
             return None
-        requests = tuple(islice(self._numbers, wanted))
+        requests = tuple(islice(self._numbers, wanted * self._stride))[:: self._stride]
         slots = self.pool.claim(requests)
         assert slots is not None
         return requests, slots

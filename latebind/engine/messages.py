@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 
-from latebind.domain.actions import Outcome
+from latebind.domain.actions import Outcome, Reply, StepEnded
 from latebind.domain.events import Arrived, Cancelled
 
 TO_ENGINE = Struct("<BBHIIQd")  # kind, more follows, model, slot, steps of the input, request, deadline
-TO_DOOR = Struct("<BxhIQff")  # outcome, stage, spare, request, seconds waited, seconds ran
+TO_DOOR = Struct("<BxhhHQff")  # outcome, stage, node, option, request, two times in seconds
+NO_STEP = -1  # the node of a message that tells of a request, whose times are those that it waited and ran
 
 
 class Kind(IntEnum):
@@ -28,6 +29,22 @@ class Ended:
     stage: int
     waited: float
     ran: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The engine's word that a step of a query has ended: `node`, with the model that is its `option`, at `stage`.
+
+    `budget` and `spent` are the seconds that it was planned to take and took.
+    """
+
+    request: int
+    node: int
+    option: int
+    outcome: Outcome
+    stage: int
+    budget: float
+    spent: float
 
 
 def pack_arrived(
@@ -49,9 +66,14 @@ def pack_cancelled(request: int) -> bytes:
     return TO_ENGINE.pack(Kind.CANCELLED, False, 0, 0, 0, request, 0.0)
 
 
-def pack_ended(request: int, outcome: Outcome, stage: int, waited: float, ran: float) -> bytes:
-    """Write that `request` has ended."""
-    return TO_DOOR.pack(outcome, stage, 0, request, waited, ran)
+def pack_ended(ended: Reply | Ended) -> bytes:
+    """Write that a request has ended."""
+    return TO_DOOR.pack(ended.outcome, ended.stage, NO_STEP, 0, ended.request, ended.waited, ended.ran)
+
+
+def pack_stepped(step: StepEnded | Stepped) -> bytes:
+    """Write that a step of a query has ended."""
+    return TO_DOOR.pack(step.outcome, step.stage, step.node, step.option, step.request, step.budget, step.spent)
 
 
 class EventReader:
@@ -77,16 +99,19 @@ class EventReader:
 
 
 class EndedReader:
-    """Turns the bytes from the engine into ended requests; keeps what is incomplete until the rest comes."""
+    """Turns the bytes from the engine into what has ended; keeps what is incomplete until the rest comes."""
 
     def __init__(self) -> None:
         self._bytes = b""
 
-    def feed(self, data: bytes) -> Iterator[Ended]:
-        """Yield the ended requests that `data` completes."""
+    def feed(self, data: bytes) -> Iterator[Ended | Stepped]:
+        """Yield the requests and steps that `data` completes, a query behind its steps."""
         self._bytes, whole = _split(self._bytes + data, TO_DOOR.size)
-        for outcome, stage, _, request, waited, ran in TO_DOOR.iter_unpack(whole):
-            yield Ended(request, Outcome(outcome), stage, waited, ran)
+        for outcome, stage, node, option, request, first, second in TO_DOOR.iter_unpack(whole):
+            if node == NO_STEP:
+                yield Ended(request, Outcome(outcome), stage, first, second)
+            else:
+                yield Stepped(request, node, option, Outcome(outcome), stage, first, second)
 
 
 def _split(data: bytes, size: int) -> tuple[bytes, bytes]:

@@ -8,7 +8,7 @@ from latebind.domain.model import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class EngineOrder:
-    """Which model directories to serve and how."""
+    """Which model directories to serve, and how; `queries` are the files of queries over these models."""
 
     directories: tuple[str, ...]
     engine: EngineConfig
@@ -16,13 +16,20 @@ class EngineOrder:
     event_log: str | None = None
     adapted: str = ""  # the folder of versions of learned caches; empty: beside each model
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
+    queries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStarted:
-    """What is served: the specifications fix the layout of the slots. `error` says why nothing is, if so."""
+    """What is served, queries behind the models: that and `rows`, by name, fix the layout of the slots.
+
+    `deadlines` are the seconds of queries' requests that name no time-out, of those that have such. `error` says why
+    nothing is served, if so.
+    """
 
     models: tuple[ModelSpec, ...] = ()
+    rows: dict[str, int] = field(default_factory=dict)
+    deadlines: dict[str, float] = field(default_factory=dict)
     error: str | None = None
 
 

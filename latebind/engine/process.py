@@ -29,9 +29,11 @@ from latebind.engine.crew import at_once, load_crew, open_crew, usable_cores
 from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.driver import Driver
 from latebind.engine.loader import Loader
+from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
 from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
-from latebind.engine.slots import SlotMemory, file_bytes
+from latebind.engine.served import with_queries
+from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Staging
 from latebind.engine.worker import LoadedModel, Worker
 from latebind.learned.head import Head
@@ -70,20 +72,22 @@ class Engine:
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
         workers, loader, residency = _models(order)
-        served = tuple(
-            ServedModel(model.spec, model.costs, order.engine.slots, model.footprint) for model in workers[0]
-        )
+        self._served = served = with_queries(workers[0], list(map(Path, order.queries)), order.engine.slots)
         config = SchedulerConfig(
-            served,
+            tuple(
+                ServedModel(model.spec, model.costs, served.rows.total[model.spec.name], model.footprint)
+                for model in workers[0]
+            ),
             order.engine.crew,
             order.policy,
             order.engine.granularities,
             at_once(order.engine) if order.engine.granularities else 0,
             residency,
+            tuple(one.query for one in served.queries),
+            order.engine.slots,
         )
-        self._specs = tuple(model.spec for model in served)
-        os.ftruncate(slots, file_bytes(self._specs, order.engine.slots))
-        memory = SlotMemory(slots, self._specs, order.engine.slots)
+        os.ftruncate(slots, served.bytes)
+        memory = SlotMemory(slots, served.specs, served.rows.total)
         log = None
         if order.event_log:
             file = self._exit.enter_context(Path(order.event_log).open("wb"))
@@ -93,7 +97,7 @@ class Engine:
             for model in workers[0]
             if model.lookups
         }
-        staging = _staging(order.engine, [spec.name for spec in self._specs], memory)
+        staging = _staging(order.engine, [model.spec.name for model in workers[0]], memory)
         self._exit.callback(staging.close)
         self._crew = [
             Worker(
@@ -106,7 +110,7 @@ class Engine:
         ]
         self._lines = b""
         self._take_up()
-        self._reader = EventReader([spec.name for spec in self._specs])
+        self._reader = EventReader([spec.name for spec in served.specs])
         self._driver = Driver(
             config,
             self._crew,
@@ -114,6 +118,7 @@ class Engine:
             wake=self._wake,
             send=self._send,
             staging=staging,
+            tensors=Mappings(served.queries, memory.by_name, served.rows),
             loader=loader,
             log=log,
         )
@@ -124,7 +129,7 @@ class Engine:
     def serve(self) -> None:
         """Run what comes until the door closes its end."""
         with self._exit, self._selector:
-            _tell(self._control, EngineStarted(self._specs))
+            _tell(self._control, EngineStarted(self._served.specs, self._served.rows.total, self._served.deadlines))
             self._driver.run()
 
     def _listen(self, seconds: float | None) -> list[Event] | None:
@@ -198,10 +203,10 @@ class Engine:
 
 def _models(order: EngineOrder) -> tuple[list[list[LoadedModel]], Loader | None, ResidencyConfig]:
     """Return each worker's models: all in memory, or none, what loads them then, and what they may take."""
-    paths = map(Path, order.directories)
+    paths, queries = map(Path, order.directories), list(map(Path, order.queries))
     if not order.residency.budget:
         return load_crew(paths, order.engine), None, order.residency
-    workers, pieces, budget = open_crew(paths, order.engine, order.residency)
+    workers, pieces, budget = open_crew(paths, order.engine, order.residency, queries)
     return workers, Loader(pieces), msgspec.structs.replace(order.residency, budget=budget)
 
 

@@ -4,7 +4,7 @@
 class Ring:
     """Gives out rows in the order in which they are asked for, so that who came together lies together (Ebird, V-A).
 
-    Rows still held are passed over. One thread takes; any may give back, each what it was given.
+    Rows still held are passed over. One thread at a time takes; any may give back, each what it was given.
     """
 
     def __init__(self, rows: int) -> None:

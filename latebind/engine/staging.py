@@ -40,10 +40,10 @@ class Staging(Protocol):
     """What all workers of an engine share of it."""
 
     def arrived(self, event: Arrived) -> None:
-        """Hear of requests whose inputs lie in their slots, before anybody else does. From one thread at a time."""
+        """Hear of a model's requests whose inputs lie in their slots, before anybody else does. From any thread."""
 
     def ended(self, request: int) -> None:
-        """Hear that a request has ended, before its slot may be used again. From any thread."""
+        """Hear that a request has ended, if it is one, before its slot may be used again. From any thread."""
 
     def stream(self) -> Stream:
         """Return a stream of execution for one worker more."""
@@ -57,8 +57,7 @@ class HostStaging:
 
     def __init__(self, models: Sequence[str], memory: SlotMemory) -> None:
         self._slots = {
-            name: (tensors_of(slots.inputs), tensors_of(slots.outputs))
-            for name, slots in zip(models, memory.models, strict=True)
+            name: (tensors_of(memory.by_name[name].inputs), tensors_of(memory.by_name[name].outputs)) for name in models
         }
 
     def arrived(self, event: Arrived) -> None:

@@ -92,11 +92,11 @@ class Worker:
     ) -> None:
         self._models = models
         self._stream = stream or HostStaging(list(models), memory)
-        self._answers = {name: slots.outputs[0] for name, slots in zip(models, memory.models, strict=True)}
+        self._answers = {name: memory.by_name[name].outputs[0] for name in models}
         self._chains = {name: model.program for name, model in models.items() if isinstance(model.program, Program)}
         self._sequences = {
-            name: Decoding(model.program, slots.inputs[0], slots.outputs[0])
-            for (name, model), slots in zip(models.items(), memory.models, strict=True)
+            name: Decoding(model.program, memory.by_name[name].inputs[0], memory.by_name[name].outputs[0])
+            for name, model in models.items()
             if isinstance(model.program, SequenceProgram)
         }
         self._lookups = {name: model.lookups for name, model in models.items()}

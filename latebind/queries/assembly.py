@@ -52,6 +52,22 @@ class Assembly:
             outputs=turned(self.outputs.values()),
         )
 
+    def sources(self) -> list[tuple[str, ...]]:
+        """Return the names of the tensors that each step takes, in the order that they run in."""
+        return [
+            tuple(self._source(step, *pair) for pair in zip(step.takes, inputs, strict=True))
+            for step, inputs in zip(self.steps, self.wiring().inputs, strict=True)
+        ]
+
+    def _source(self, step: Step, spec: TensorSpec, tensor: Tensor) -> str:
+        """Name what is passed on unchanged after where it comes from, and what is made for a step after its key."""
+        if not isinstance(tensor, Ref):
+            return f"{step.name}.inputs.{spec.name}"
+        if tensor.node == INPUT:
+            return list(self.scope.inputs)[tensor.place]
+        other = self.steps[tensor.node]
+        return f"{other.name}.{list(other.gives)[tensor.place]}"
+
     def _node(self, step: Step, inputs: Sequence[Tensor], condition: Tensor | None) -> Node:
         every = (*inputs, *([] if condition is None else [condition]))
         with step.table.about("inputs"):

@@ -101,7 +101,10 @@ def _query(root: Table, name: str, assembly: Assembly) -> Query:
             outputs=tuple(TensorSpec(each, one.kind.dtype, one.kind.shape) for each, one in assembly.outputs.items()),
             stages=len(nodes),
             max_batch=min(model.max_batch for step in assembly.steps for model in step.models),
-            steps=tuple(StepSpec(node.name, node.models) for node in nodes),
+            steps=tuple(
+                StepSpec(node.name, node.models, node.after, sources)
+                for node, sources in zip(nodes, assembly.sources(), strict=True)
+            ),
         ),
         nodes=nodes,
         planner=_planner(root),

@@ -11,6 +11,7 @@ import orjson
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import ModelSpec
+from latebind.server.description import platform
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.tensors import Tensor
@@ -115,7 +116,7 @@ class Codec:
         return {
             "name": self.spec.name,
             "versions": [self.spec.version],
-            "platform": "latebind",
+            "platform": platform(self.spec),
             "inputs": [tensor.metadata() for tensor in self._inputs.values()],
             "outputs": [tensor.metadata() for tensor in self._outputs.values()],
         }

@@ -12,17 +12,33 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
+class StepAnswer:
+    """What became of one step of a query: `model` answered it and left at stage `left_at`.
+
+    `budget` and `spent` are the seconds that it was planned to take and took.
+    """
+
+    step: str
+    model: str
+    left_at: int
+    budget: float
+    spent: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What became of the N rows of one call.
 
     `outputs` are arrays `(N, *shape)` by name; of each row, `left_at` is the stage that it left at, `waited` and `ran`
-    are the seconds that it spent in the queue and with a worker.
+    are the seconds that it spent in the queue and with a worker. `steps` are those that a query ran for each row, in
+    the order in which they ended; of a model there are none.
     """
 
     outputs: dict[str, Array]
     left_at: tuple[int, ...]
     waited: tuple[float, ...] = ()
     ran: tuple[float, ...] = ()
+    steps: tuple[tuple[StepAnswer, ...], ...] = ()
 
 
 class Outcomes(TypedDict):
@@ -82,11 +98,23 @@ class Memory(TypedDict):
     models: dict[str, MemoryMetrics]
 
 
+class StepMetrics(TypedDict):
+    """The figures of one step of a query: how often each model answered it, what was planned for that and it took."""
+
+    answered: dict[str, int]
+    budget_seconds: float
+    spent_seconds: Distribution
+
+
 class Snapshot(TypedDict):
-    """All metrics at one moment, by model; `memory` where that is limited."""
+    """All metrics at one moment, by model and query; `memory` where that is limited.
+
+    `steps` are those of each query, by name.
+    """
 
     models: dict[str, ModelMetrics]
     memory: NotRequired[Memory]
+    steps: NotRequired[dict[str, dict[str, StepMetrics]]]
 
 
 class Claim(Protocol):

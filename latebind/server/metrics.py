@@ -53,6 +53,13 @@ class _Snapshot(Collector):
         models = snapshot["models"]
         self._models = [((name, versions[name]), models[name]) for name in sorted(models) if name in versions]
         self._memory = snapshot.get("memory")
+        steps = snapshot.get("steps", {})
+        self._steps = [
+            ((name, versions[name], step), figures)
+            for name in sorted(steps)
+            if name in versions
+            for step, figures in steps[name].items()
+        ]
         self._versions = versions
         self._replies = replies
         self._adaptation = [((name, versions[name]), adaptation[name]) for name in adaptation if name in versions]
@@ -63,6 +70,8 @@ class _Snapshot(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._latebind_counters()
         yield from self._latebind_histograms()
+        if self._steps:
+            yield from self._queries()
         if self._memory is not None:
             yield from self._residency(self._memory)
         yield from self._learned_caches()
@@ -97,6 +106,20 @@ class _Snapshot(Collector):
             latency.add_metric(labels, _buckets(model["latency_seconds"]), model["latency_seconds"]["sum"])
             queue.add_metric(labels, _buckets(model["queue_seconds"]), model["queue_seconds"]["sum"])
         yield from (latency, queue)
+
+    def _queries(self) -> Iterator[Metric]:
+        labels = [*MODEL, "step"]
+        answered = CounterMetricFamily(
+            "latebind_query_steps", "Steps of queries by the model that answered", labels=[*labels, "answered_by"]
+        )
+        budget = CounterMetricFamily("latebind_query_step_budget_seconds", "Time planned for steps", labels=labels)
+        spent = HistogramMetricFamily("latebind_query_step_seconds", "Time that steps took", labels=labels)
+        for step, figures in self._steps:
+            for model, count in figures["answered"].items():
+                answered.add_metric([*step, model], count)
+            budget.add_metric(step, figures["budget_seconds"])
+            spent.add_metric(step, _buckets(figures["spent_seconds"]), figures["spent_seconds"]["sum"])
+        yield from (answered, budget, spent)
 
     def _residency(self, memory: Memory) -> Iterator[Metric]:
         budget = GaugeMetricFamily("latebind_memory_budget_bytes", "What models may take together")

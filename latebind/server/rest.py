@@ -22,6 +22,7 @@ from latebind.domain.errors import (
     LatebindError,
     NotFound,
     Refused,
+    StepFailed,
     TooLarge,
     Unavailable,
     UserError,
@@ -30,6 +31,7 @@ from latebind.domain.model import ModelSpec
 from latebind.server.body import Body, ClientGone, Message, Receive
 from latebind.server.bounded import CONNECTION, Connection
 from latebind.server.codec import Codec
+from latebind.server.description import model_config
 from latebind.server.filling import fill, read_call
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.metrics import prometheus_text
@@ -50,7 +52,7 @@ JSON_LENGTH = b"inference-header-content-length"
 TIMING = b"server-timing"  # W3C Server Timing: how long the request waited and ran in the engine
 NUMBER = re.compile(rb"[0-9]{1,18}")
 # Errors whose message was written for clients; of all others only a request id leaves the house.
-FOR_CLIENTS = (UserError, Refused, Expired, Unavailable)
+FOR_CLIENTS = (UserError, Refused, Expired, StepFailed, Unavailable)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -139,6 +141,10 @@ class Verbs:
         """`GET /v2/models/NAME[/versions/N]`."""
         return _json(self._codec(self._service.model(request.model, request.version)).metadata())
 
+    async def model_config(self, request: Request) -> Reply:
+        """`GET /v2/models/NAME[/versions/N]/config`."""
+        return _json(model_config(self._service.model(request.model, request.version), self._service.models()))
+
     async def models(self, request: Request) -> Reply:
         """`GET /v2/models`, as KServe has it."""
         return _json({"models": [spec.name for spec in self._service.models()]})
@@ -187,6 +193,7 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Verb], ...] = tuple(
         ("/v2", "GET", Verbs.server_metadata),
         ("/v2/models", "GET", Verbs.models),
         (MODEL + "/ready", "GET", Verbs.model_ready),
+        (MODEL + "/config", "GET", Verbs.model_config),
         (MODEL, "GET", Verbs.model_metadata),
         ("/v2/repository/index", "POST", Verbs.index),
         ("/metrics", "GET", Verbs.metrics),

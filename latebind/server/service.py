@@ -9,9 +9,10 @@ from typing import cast
 from latebind import __version__
 from latebind.domain.errors import NotFound, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.server.description import told_of_steps
 from latebind.server.gateway import AdaptationFigures, Answer, Array, Claim, Gateway, Observer, Snapshot
 
-EXTENSIONS = ("binary_tensor_data", "parameters")  # only what works
+EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration")  # only what works
 MICROSECOND = 1e-6
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`
@@ -100,9 +101,11 @@ class Service:
         return answer
 
     def told(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
-        """Return the parameters of the reply: where each row left, unless the operator hides it."""
+        """Return the parameters of the reply, unless the operator hides them: where each row left, or its steps."""
         if not self._show_exit:
             return {}
+        if spec.steps:
+            return told_of_steps(answer.steps, self._gateway.models)
         left_at = answer.left_at
         return {"left_at": left_at[0] if len(left_at) == 1 else left_at, "stages": spec.stages}
 

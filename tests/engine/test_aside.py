@@ -30,8 +30,8 @@ class Bench:
     def __init__(self, model: LoadedModel) -> None:
         self.model = model
         fd = create_file()
-        os.ftruncate(fd, file_bytes([model.spec], len(SLOTS)))
-        memory = SlotMemory(fd, [model.spec], len(SLOTS))
+        os.ftruncate(fd, file_bytes([model.spec], {model.spec.name: len(SLOTS)}))
+        memory = SlotMemory(fd, [model.spec], {model.spec.name: len(SLOTS)})
         os.close(fd)
         self.slots: ModelSlots = memory.models[0]
         self.reported: Queue[Exited] = Queue()

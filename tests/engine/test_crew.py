@@ -34,8 +34,8 @@ def workers_over(crew: Sequence[LoadedModel]) -> tuple[list[Worker], ModelSlots]
     """Return a worker for each twin of one model, and the slots that they share: `EACH` for each."""
     spec, slots = crew[0].spec, EACH * len(crew)
     fd = create_file()
-    os.ftruncate(fd, file_bytes([spec], slots))
-    memory = SlotMemory(fd, [spec], slots)
+    os.ftruncate(fd, file_bytes([spec], {spec.name: slots}))
+    memory = SlotMemory(fd, [spec], {spec.name: slots})
     os.close(fd)
     return [Worker({spec.name: model}, memory) for model in crew], memory.models[0]
 

@@ -34,8 +34,8 @@ class Bench:
         self.sizes: list[int] = []
         seen = replace(chain(model), stages=tuple(self._counted(stage) for stage in chain(model).stages))
         fd = create_file()
-        os.ftruncate(fd, file_bytes([model.spec], len(SLOTS)))
-        memory = SlotMemory(fd, [model.spec], len(SLOTS))
+        os.ftruncate(fd, file_bytes([model.spec], {model.spec.name: len(SLOTS)}))
+        memory = SlotMemory(fd, [model.spec], {model.spec.name: len(SLOTS)})
         os.close(fd)
         self.slots: ModelSlots = memory.models[0]
         self.slots.inputs[0][:] = self.rows.numpy()

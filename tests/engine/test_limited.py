@@ -28,7 +28,8 @@ def soon() -> float:
 
 def test_slots_count_and_a_budget_that_leaves_nothing_is_refused(wide: Path) -> None:
     path = wide / "one" / "1"
-    slots = file_bytes([open_model(path, EngineConfig()).model.spec], EngineConfig().slots)
+    spec = open_model(path, EngineConfig()).model.spec
+    slots = file_bytes([spec], {spec.name: EngineConfig().slots})
     with pytest.raises(ConfigError, match="fewer --slots"):
         open_crew([path], EngineConfig(), ResidencyConfig(slots, "lru"))
     with pytest.raises(ConfigError, match="more --memory"):

@@ -9,9 +9,11 @@ from latebind.engine.messages import (
     Ended,
     EndedReader,
     EventReader,
+    Stepped,
     pack_arrived,
     pack_cancelled,
     pack_ended,
+    pack_stepped,
 )
 
 CALLS = st.lists(
@@ -43,9 +45,28 @@ def test_events_survive_being_cut_anywhere(events: list[Arrived | Cancelled], pi
     assert read == events
 
 
-@given(st.lists(st.sampled_from(Outcome), max_size=8), st.integers(1, 70))
-def test_endings_survive_being_cut_anywhere(outcomes: list[Outcome], piece: int) -> None:
-    endings = [Ended(number, outcome, number - 1, 0.5, 0.25) for number, outcome in enumerate(outcomes)]
-    data = b"".join(pack_ended(e.request, e.outcome, e.stage, e.waited, e.ran) for e in endings)
+ENDINGS = st.lists(
+    st.one_of(
+        st.builds(
+            Ended, st.integers(0, 2**63), st.sampled_from(Outcome), st.integers(-1, 99), st.just(0.5), st.just(0.25)
+        ),
+        st.builds(
+            Stepped,
+            st.integers(0, 2**63),
+            st.integers(0, 2**15 - 1),
+            st.integers(0, 2**16 - 1),
+            st.sampled_from(Outcome),
+            st.integers(-1, 99),
+            st.just(0.5),
+            st.just(0.25),
+        ),
+    ),
+    max_size=8,
+)
+
+
+@given(ENDINGS, st.integers(1, 70))
+def test_endings_survive_being_cut_anywhere(endings: list[Ended | Stepped], piece: int) -> None:
+    data = b"".join(pack_ended(e) if isinstance(e, Ended) else pack_stepped(e) for e in endings)
     reader = EndedReader()
     assert [e for at in range(0, len(data), piece) for e in reader.feed(data[at : at + piece])] == endings

@@ -7,6 +7,7 @@ import numpy as np
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.slots import SlotMemory, create_file, file_bytes
 
+ROWS = {"a": 9, "b": 5}
 SPECS = [
     ModelSpec("a", "1", (TensorSpec("x", "float32", (3, 5)),), (TensorSpec("y", "float32", (2,)),), 1, 4),
     ModelSpec(
@@ -17,8 +18,8 @@ SPECS = [
 
 def test_two_mappings_see_the_same_rows_and_no_rows_overlap() -> None:
     fd = create_file()
-    os.ftruncate(fd, file_bytes(SPECS, 9))
-    ours, theirs = SlotMemory(fd, SPECS, 9), SlotMemory(fd, SPECS, 9)
+    os.ftruncate(fd, file_bytes(SPECS, ROWS))
+    ours, theirs = SlotMemory(fd, SPECS, ROWS), SlotMemory(fd, SPECS, ROWS)
     os.close(fd)
     written = [rows for model in ours.models for rows in (*model.inputs, *model.outputs)]
     random = np.random.default_rng(0)
@@ -26,6 +27,6 @@ def test_two_mappings_see_the_same_rows_and_no_rows_overlap() -> None:
     for rows, value in zip(written, values, strict=True):
         rows[...] = value
     seen = [rows for model in theirs.models for rows in (*model.inputs, *model.outputs)]
-    assert [rows.shape for rows in seen] == [(9, 3, 5), (9, 2), (9,), (9, 7), (9, 1)]
+    assert [rows.shape for rows in seen] == [(9, 3, 5), (9, 2), (5,), (5, 7), (5, 1)]
     for rows, value in zip(seen, values, strict=True):
         np.testing.assert_array_equal(rows, value)

@@ -47,8 +47,8 @@ MEMBERS = (
 
 def memory_of(spec: ModelSpec, slots: int) -> SlotMemory:
     fd = create_file()
-    os.ftruncate(fd, file_bytes([spec], slots))
-    memory = SlotMemory(fd, [spec], slots)
+    os.ftruncate(fd, file_bytes([spec], {spec.name: slots}))
+    memory = SlotMemory(fd, [spec], {spec.name: slots})
     os.close(fd)
     return memory
 

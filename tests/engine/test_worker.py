@@ -33,8 +33,8 @@ def model(models: Path) -> LoadedModel:
 
 def with_worker(model: LoadedModel) -> tuple[Worker, ModelSlots]:
     fd = create_file()
-    os.ftruncate(fd, file_bytes([model.spec], SLOTS))
-    memory = SlotMemory(fd, [model.spec], SLOTS)
+    os.ftruncate(fd, file_bytes([model.spec], {model.spec.name: SLOTS}))
+    memory = SlotMemory(fd, [model.spec], {model.spec.name: SLOTS})
     os.close(fd)
     rows = memory.models[0]
     rows.inputs[0][:] = np.random.default_rng(0).standard_normal(rows.inputs[0].shape)

@@ -35,8 +35,8 @@ def loaded(models: Path) -> dict[str, LoadedModel]:
 def with_worker(models: dict[str, LoadedModel]) -> tuple[Worker, ModelSlots]:
     specs = [model.spec for model in models.values()]
     fd = create_file()
-    os.ftruncate(fd, file_bytes(specs, SLOTS))
-    memory = SlotMemory(fd, specs, SLOTS)
+    os.ftruncate(fd, file_bytes(specs, dict.fromkeys(models, SLOTS)))
+    memory = SlotMemory(fd, specs, dict.fromkeys(models, SLOTS))
     os.close(fd)
     rows = memory.models[list(models).index("backwards")]
     rows.inputs[0][:] = rows_of(SENTENCES).numpy()

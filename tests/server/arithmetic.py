@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from latebind.domain.errors import Expired, Failed, Refused, Unavailable
-from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.server.gateway import Answer, Array
+from latebind.domain.errors import Expired, Failed, Refused, StepFailed, Unavailable
+from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
+from latebind.server.gateway import Answer, Array, StepAnswer
 
 Rows = Mapping[str, Array]
 STAGES = 3
@@ -22,6 +22,12 @@ def spec(name: str, inputs: list[TensorSpec], outputs: list[TensorSpec]) -> Mode
 
 def one_to_one(name: str, dtype: str, *shape: int) -> ModelSpec:
     return spec(name, [TensorSpec("x", dtype, shape)], [TensorSpec("y", dtype, shape)])
+
+
+def query(name: str, *steps: StepSpec) -> ModelSpec:
+    """Over `scalar` and other models of its kind."""
+    given, answer = TensorSpec("x", "float64", ()), TensorSpec("y", "float64", ())
+    return ModelSpec(name, "1", (given,), (answer,), stages=len(steps), max_batch=8, steps=steps)
 
 
 SPECS = (
@@ -37,6 +43,12 @@ SPECS = (
         [TensorSpec("sum", "float64", ()), TensorSpec("b", "int64", (3,))],
     ),
     *(one_to_one(name, "float32", 1) for name in ("stuck", "full", "late", "gone", "failing", "crashing")),
+    query(
+        "traffic",
+        StepSpec("gate", ("scalar",), (), ("x",)),
+        StepSpec("cars", ("double", "scalar"), (0,), ("cars.inputs.x",)),
+    ),
+    query("jammed", StepSpec("gate", ("scalar",), (), ("x",))),
 )
 
 
@@ -57,12 +69,18 @@ ERRORS: dict[str, Exception] = {
     "late": Expired("the deadline passed"),
     "gone": Unavailable("the engine is gone"),
     "failing": Failed("RuntimeError in /srv/models/failing"),
+    "jammed": StepFailed("step 'gate' of jammed raised"),
     "crashing": ValueError("a bug in /srv/latebind"),
 }
 
 
+STEPS = (StepAnswer("gate", "scalar", 1, 0.05, 0.02), StepAnswer("cars", "double", 2, 0.03, 0.0123456))
+
+
 class Arithmetic:
     """Answers y = 2 x, or what `COMPUTE` says; rows that begin below 0 leave at stage 0. `stuck` never answers.
+
+    A query takes `STEPS`, only the first for rows that begin below 0.
 
     The first row has waited `WAITED` and run `RAN` seconds, the second twice that.
     """
@@ -98,6 +116,9 @@ class Arithmetic:
         starts = first.reshape(len(first), -1)[:, 0].tolist()
         self.answered[model] += len(first)
         waited, ran = (tuple([each * (row + 1) for row in range(len(starts))]) for each in (WAITED, RAN))
+        if self.models[model].steps:
+            steps = tuple([STEPS[: 1 if start < 0 else 2] for start in starts])
+            return Answer(compute(rows), tuple([len(ran) - 1 for ran in steps]), waited, ran, steps)
         return Answer(compute(rows), tuple([0 if start < 0 else STAGES - 1 for start in starts]), waited, ran)
 
     async def metrics(self) -> Mapping[str, Any]:

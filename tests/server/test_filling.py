@@ -124,9 +124,9 @@ def test_every_byte_goes_once_to_its_place_in_the_slots_themselves() -> None:
     tensor = TensorSpec("image", "float32", (3, SIDE, SIDE))
     spec = ModelSpec("brightness", "1", (tensor,), (TensorSpec("output", "float32", (3,)),), 1, 2)
     fd = create_file()
-    os.ftruncate(fd, file_bytes([spec], SLOTS))
-    (shared,) = SlotMemory(fd, [spec], SLOTS).models
-    (as_the_engine_sees_it,) = SlotMemory(fd, [spec], SLOTS).models
+    os.ftruncate(fd, file_bytes([spec], {spec.name: SLOTS}))
+    (shared,) = SlotMemory(fd, [spec], {spec.name: SLOTS}).models
+    (as_the_engine_sees_it,) = SlotMemory(fd, [spec], {spec.name: SLOTS}).models
     os.close(fd)
     lane = Lane(0, spec, shared, count(1))
     image = images(2)

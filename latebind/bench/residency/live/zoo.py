@@ -59,7 +59,7 @@ class Zoo:
 
     def slot_bytes(self, names: Sequence[str], slots: int) -> int:
         """Return what the slots of these models take."""
-        return file_bytes([self.models[name].spec for name in names], slots)
+        return file_bytes([self.models[name].spec for name in names], dict.fromkeys(names, slots))
 
     def drop_cached(self) -> None:
         """Have the files of all models leave the page cache, so that who reads them reads the disk."""

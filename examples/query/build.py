@@ -1,0 +1,159 @@
+"""Builds the seven models to serve and writes the query over them: `python -m examples.query.build`.
+
+A build that was broken off goes on behind the models that are there.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from examples.query.scenes import GATE, INPUT, SIZES, Pictures, Scene, scene
+from examples.query.train import accuracy_in, restored
+from latebind.cli.console import console, percent, progress, show
+from latebind.learned.build import build_caches
+from latebind.learned.explored import explored_folder
+from latebind.learned.samples import Samples
+from latebind.program.backends import BACKENDS
+from latebind.program.build import MIN_STAGE_SECONDS, Progress, build_program
+from latebind.program.stored import read_spec_and_costs
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import Repository
+from latebind.repository.manifest import MANIFEST
+
+VIEWS = 3  # how many altered copies of each picture the learned caches are fitted to
+MAX_BATCH = 8
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Build what is not there yet, and show what all of it takes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder of CIFAR-10 as in examples/cifar10; default: digits")
+    parser.add_argument("--weights", type=Path, default=Path("out/query/weights"), help="folder of weights")
+    parser.add_argument("--out", type=Path, default=Path("out/query/models"), help="folder of models")
+    parser.add_argument("--fidelity", type=float, help="share of the gate's answers that stay; default: the scene's")
+    parser.add_argument("--backend", choices=BACKENDS, action="append", help="try only this; may be repeated")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    pictures = scene(given.data)
+    builder = Builder(pictures, given.weights, given.out, given.fidelity, given.backend, given.seed)
+    with progress("building") as tell:
+        builder.build_missing(tell)
+    show(f"{given.out}, one picture at a time on one thread", [builder.described(model) for model in pictures.models])
+    console.print(f"{builder.write_query()} is the query; serve it with: latebind serve {given.out}")
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Makes model directories of a scene from weights."""
+
+    scene: Scene
+    weights: Path
+    out: Path
+    fidelity: float | None = None
+    backends: Sequence[str] | None = None
+    seed: int = 0
+
+    def build_missing(self, tell: Progress) -> None:
+        """Build each model that is not in the folder."""
+        missing = [model for model in self.scene.models if not self._ready(model)]
+        for number, model in enumerate(missing):
+            self.build(model, _telling_part(tell, model, number, len(missing)))
+
+    def build(self, model: str, tell: Progress) -> None:
+        """Build a model; the gate gets learned caches."""
+        path = self.path_of(model)
+        build_program(
+            restored(self.scene, self.weights, model),
+            {INPUT: self.scene.calibrated.inputs[:MAX_BATCH]},
+            directory=path,
+            name=model,
+            backends=self.backends,
+            min_stage_seconds=self.scene.stage_seconds if model == GATE else MIN_STAGE_SECONDS,
+            max_overhead=None,
+            max_batch=MAX_BATCH,
+            progress=tell,
+        )
+        if model == GATE:
+            self._learn(path, tell)
+
+    def described(self, model: str) -> dict[str, object]:
+        """Return the line of a model in the table."""
+        _, costs = read_spec_and_costs(ModelDirectory.open(self.path_of(model)))
+        return {
+            "model": model,
+            "ms": round(costs.remaining(0, 1) * 1e3, 2),
+            "stages": len(costs.stages),
+            "leave early": percent(sum(costs.hit_rates.values())),
+            "right": percent(accuracy_in(self.weights, model)),
+        }
+
+    def write_query(self) -> Path:
+        """Write the query beside the models, and return where."""
+        path = self.out / f"{self.scene.query}.query.toml"
+        path.write_text(self._query())
+        return path
+
+    def _learn(self, path: Path, tell: Progress) -> None:
+        fit, calibrate = lessons(self.scene, self.seed)
+        build_caches(
+            ModelDirectory.open(path),
+            fit,
+            calibrate,
+            fidelity=self.fidelity or self.scene.fidelity,
+            presentations=self.scene.lessons,
+            explored=explored_folder(path),
+            seed=self.seed,
+            progress=tell,
+        )
+
+    def _query(self) -> str:
+        """Return the text of the query: which way a picture goes is the gate's answer."""
+        parts = [f"# {' or '.join(self.scene.families)}, then which of them\n\n[nodes.{GATE}]\n{self._options([GATE])}"]
+        for number, family in enumerate(self.scene.families):
+            options = self._options([f"{family}-{size}" for size in SIZES])
+            parts.append(f'[nodes.{family}]\n{options}when = "argmax({GATE}.output) == {number}"\n')
+        names = ", ".join(f"{family}.output" for family in self.scene.families)
+        parts.append(f'[outputs]\nscores = "first({names})"\n')
+        return "\n".join(parts)
+
+    def _options(self, models: Sequence[str]) -> str:
+        named = ", ".join(f'"{model}"' for model in models)
+        right = ", ".join(f"{accuracy_in(self.weights, model):.4f}" for model in models)
+        return f'models = [{named}]\naccuracy = [{right}]\ninputs.{INPUT} = "{INPUT}"\n'
+
+    def _ready(self, model: str) -> bool:
+        """Tell whether a model is there, with the learned caches that it is to have."""
+        path = self.path_of(model)
+        if not (path / MANIFEST).is_file():
+            return False
+        return model != GATE or bool(read_spec_and_costs(ModelDirectory.open(path))[0].lookups)
+
+    def path_of(self, model: str) -> Path:
+        """Return where a model's directory is."""
+        return Repository(self.out).path_for(model, "1")
+
+
+def lessons(pictures: Scene, seed: int) -> tuple[Samples, Samples]:
+    """Return samples to fit the gate's learned caches, views of a picture beside each other, and to calibrate them."""
+    generator = torch.Generator().manual_seed(seed)
+    learned = pictures.about(GATE, pictures.learned)
+    views = [pictures.alter(learned.inputs, generator) for _ in range(VIEWS)]
+    rows = torch.stack(views, dim=1).flatten(0, 1)
+    fit = Samples({INPUT: rows}, learned.labels.repeat_interleave(VIEWS))
+    return fit, _samples(pictures.about(GATE, pictures.calibrated))
+
+
+def _samples(pictures: Pictures) -> Samples:
+    return Samples({INPUT: pictures.inputs}, pictures.labels)
+
+
+def _telling_part(tell: Progress, model: str, done: int, all_: int) -> Progress:
+    return lambda step, share: tell(f"{model}, {step}", (done + share) / all_)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,125 @@
+"""The same pictures to a query that is planned in several ways, at several deadlines: accuracy, latency, violations."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from random import Random
+
+from latebind.bench.live.asked import poisson_times
+from latebind.bench.queries.live.asked import Asked, Call, Rows, mean
+from latebind.bench.queries.live.sides import STATIC, Served, Setting, Side, started
+from latebind.bench.spread import Progress
+from latebind.domain.query import Query
+
+BLOCK = 25  # rows that a side is asked for in turn
+WARM_UP = 60
+TIMED = 200  # rows by which models are timed
+BETWEEN = (0.25, 0.5, 0.75)  # where deadlines lie between the last two choices of a plan made beforehand
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked: `requests` of each side at each of `deadlines` (seconds; none: as `between` says).
+
+    One after another, or at `rate` a second on average.
+    """
+
+    requests: int
+    deadlines: tuple[float, ...] = ()
+    rate: float = 0.0
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Found:
+    """What became of requests, by deadline in seconds and side; the same rows in the same order for all."""
+
+    models: Mapping[str, float]
+    calls: dict[float, dict[str, list[Call]]] = field(default_factory=dict)
+
+
+async def run(
+    served: Served, sides: Mapping[str, Side], rows: Rows, plan: Plan, setting: Setting, tell: Progress
+) -> Found:
+    """Ask all sides, STATIC among them, in turn and in blocks; whose turn is first is drawn for each block."""
+    async with AsyncExitStack() as stack:
+        tell("starting engines", 0.0)
+        asked = {name: await begun(stack, served, side, rows, setting) for name, side in sides.items()}
+        query = asked[STATIC].query(served)
+        found = Found(await times(asked[STATIC], query, rows))
+        for number, deadline in enumerate(plan.deadlines or between(query, found.models)):
+            found.calls[deadline] = await _at(deadline, asked, served.name, rows, plan, _part(tell, number, plan))
+        return found
+
+
+async def times(asked: Asked, query: Query, rows: Rows) -> dict[str, float]:
+    """Return mean seconds of each model of a query, asked for by itself, to the end of its network."""
+    some = range(min(TIMED, rows.count))
+    names = dict.fromkeys(model for node in query.nodes for model in node.models)
+    return {name: mean([call.seconds for call in await asked.one_by_one(name, some)]) for name in names}
+
+
+def between(query: Query, timed: Mapping[str, float]) -> tuple[float, ...]:
+    """Return deadlines at which time that is saved may buy a better answer, whatever way a query goes.
+
+    With the slowest model of each step the longest path takes longer; with the next slower ones, where there is a
+    choice, it takes less.
+    """
+    seconds = [sorted([timed[model] for model in node.models]) for node in query.nodes]
+    slowest = longest(query, [some[-1] for some in seconds])
+    next_slower = longest(query, [some[-2:][0] for some in seconds])
+    return tuple([next_slower + share * (slowest - next_slower) for share in BETWEEN])
+
+
+def longest(query: Query, seconds: Sequence[float]) -> float:
+    """Return the seconds of the longest path, where each node takes so many."""
+    ends: list[float] = []
+    for node, taken in zip(query.nodes, seconds, strict=True):
+        ends.append(taken + max([ends[i] for i in node.after], default=0.0))
+    return max(ends)
+
+
+async def begun(stack: AsyncExitStack, served: Served, side: Side, rows: Rows, setting: Setting) -> Asked:
+    """Start an engine, which ends with the stack, and warm it up."""
+    engine = await started(served, side, setting)
+    stack.push_async_callback(engine.close)
+    asked = Asked(engine, rows)
+    rows.check(asked.models[served.name])
+    await asked.one_by_one(served.name, [number % rows.count for number in range(WARM_UP)])
+    return asked
+
+
+async def _at(
+    deadline: float, asked: Mapping[str, Asked], query: str, rows: Rows, plan: Plan, tell: Progress
+) -> dict[str, list[Call]]:
+    random, found = Random(f"{plan.seed} {deadline}"), {name: list[Call]() for name in asked}
+    for start in range(0, plan.requests, BLOCK):
+        block = [number % rows.count for number in range(start, min(start + BLOCK, plan.requests))]
+        arrivals = _arrivals(len(block), plan.rate, random)
+        tell(f"{deadline * 1e3:.2f} ms", start / plan.requests)
+        for name in random.sample(list(asked), len(asked)):
+            found[name] += await _block(asked[name], query, block, arrivals, deadline)
+    return found
+
+
+async def _block(
+    asked: Asked, query: str, block: Sequence[int], arrivals: Sequence[float], deadline: float
+) -> list[Call]:
+    if not arrivals:
+        return await asked.one_by_one(query, block, allowed=deadline)
+    return await asked.at(query, block, arrivals, allowed=deadline)
+
+
+def _arrivals(count: int, rate: float, random: Random) -> list[float]:
+    """Return when so many requests come; none where the next is sent as soon as the last one is answered."""
+    if not rate:
+        return []
+    times: list[float] = []
+    while len(times) < count:
+        times = poisson_times(rate, 2.0 * count / rate, random)
+    return times[:count]
+
+
+def _part(tell: Progress, number: int, plan: Plan) -> Progress:
+    parts = len(plan.deadlines) or len(BETWEEN)
+    return lambda text, share: tell(text, (number + share) / parts)

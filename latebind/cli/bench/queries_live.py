@@ -1,0 +1,167 @@
+"""`latebind bench queries-live`: queries on engines here."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latebind.bench.queries.live import overhead, replanning, report
+from latebind.bench.queries.live.asked import Rows
+from latebind.bench.queries.live.sides import Served, Setting, find_query, sides
+from latebind.bench.server import pinned
+from latebind.bench.spread import Progress
+from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Repository, Seed
+from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.cli.sources import load_rows, options
+from latebind.domain.errors import ConfigError
+from latebind.engine.awake import kept_awake
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+
+PAGE_TEXT = "Every side has an engine of its own, asked for the same rows in turn."
+
+
+class Part(StrEnum):
+    """What to run."""
+
+    REPLANNING = "replanning"
+    OVERHEAD = "overhead"
+
+
+class Split(StrEnum):
+    """How the deadline is split by the sides that split it."""
+
+    EQUAL = "equal"
+    PROPORTIONAL = "proportional"
+
+
+def queries_live(
+    repository: Repository,
+    data: Annotated[str, typer.Option(help="Rows to send, with labels: an .npz file or package.module:function.")],
+    data_option: DataOption = None,
+    query: Annotated[str | None, typer.Option(help="Which query of the folder. Default: the only one.")] = None,
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="replanning: learned caches and planning again against neither; overhead: the query against its "
+            "models alone. May be repeated. Default: both."
+        ),
+    ] = None,
+    deadline_ms: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="A deadline; may be repeated. Default: a quarter, a half and three quarters of the way from what the "
+            "longest path takes with the next slower model of each step to what it takes with the slowest."
+        ),
+    ] = None,
+    split: Annotated[Split, typer.Option(help="How deadlines are split where they are.")] = Split.PROPORTIONAL,
+    requests: Annotated[int, typer.Option(min=1, help="Rows for each side at each deadline.")] = 2000,
+    rate: Annotated[
+        float, typer.Option(min=0.0, help="Requests a second, on average; 0: one after another, as in the paper.")
+    ] = 0.0,
+    rounds: Annotated[int, typer.Option(min=1, help="For overhead: how often throughput is measured.")] = 5,
+    clients: Annotated[int, typer.Option(min=1, help="For overhead: clients that always wait.")] = overhead.CLIENTS,
+    backend: Backend = None,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    awake: Awake = False,
+    seed: Seed = 0,
+    page: Page = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare how a query's models are picked, on live engines, and find out what a query takes beyond its models.
+
+    `static` has no learned caches and picks all models as the query comes; `replanned` splits the deadline likewise,
+    but picks each model as its step begins, by what learned caches have saved; `expected` picks by expected accuracy.
+    All are asked for the same rows, in blocks in turn. Nothing is refused or dropped for being late, so that every row
+    counts on every side; who was late is counted. Differences are paired by row, with 95 % intervals.
+
+    `overhead` has no learned caches. A query runs each of its steps on the same core, so it carries no more than its
+    models one after another, which the last line of the table says.
+
+    Examples:
+
+    * `latebind bench queries-live out/query/models --data examples.query.scenes:unseen --data-option data=cifar10/`
+    * `latebind bench queries-live out/query/models --part overhead --data examples.query.scenes:unseen`
+    """
+    with reporting(), kept_awake(awake), pinned((door_core,)):
+        if any(not one > 0 for one in deadline_ms or ()):
+            raise ConfigError("--deadline-ms is the time that a query has: give more than 0")
+        inputs, labels = load_rows(data, options(data_option or []))
+        if labels is None:
+            raise ConfigError(f"--data {data!r} gives no labels: accuracy is what sides differ in")
+        served = find_query(repository, query)
+        setting = Setting((engine_core,), (door_core,), backend=backend, seed=seed)
+        deadlines = tuple([one / 1e3 for one in deadline_ms or ()])
+        plan = replanning.Plan(requests, deadlines, rate, seed)
+        asked = Asked(served, Rows(inputs, labels), plan, setting, split, rounds, clients)
+        pace = f"{rate:g} a second" if rate else "one after another"
+        console.print(f"{served.name}: {requests} rows a side, {pace}, split {split}, seed {seed}")
+        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
+        if page is not None:
+            write_page(page, "A query on live engines", PAGE_TEXT, list(found.values()))
+    tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
+    save(json_file, {"query": served.name, "setting": asdict(setting), **tables})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked, and of which query."""
+
+    served: Served
+    rows: Rows
+    plan: replanning.Plan
+    setting: Setting
+    split: str
+    rounds: int
+    clients: int
+    tell: Progress = lambda text, share: None
+
+
+def _replanning(asked: Asked) -> Told:
+    found = asyncio.run(
+        replanning.run(asked.served, sides(asked.split), asked.rows, asked.plan, asked.setting, asked.tell)
+    )
+    tables = {"models by themselves, to the end of their networks": report.model_rows(found)}
+    for deadline, calls in found.calls.items():
+        tables[f"due after {deadline * 1e3:.2f} ms"] = report.side_rows(calls, deadline, asked.plan.seed)
+    tables["which models answered"] = report.chosen_rows(found)
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.queries.live.plots import trade_figure  # noqa: PLC0415  (plotly is optional)
+
+        return [trade_figure(found)]
+
+    return Told(tables, draw)
+
+
+def _overhead(asked: Asked) -> Told:
+    found = asyncio.run(
+        overhead.run(
+            asked.served,
+            asked.rows,
+            asked.setting,
+            asked.tell,
+            requests=asked.plan.requests,
+            rounds=asked.rounds,
+            clients=asked.clients,
+        )
+    )
+    tables = {
+        "a query against its models, one after another": report.latency_rows(found, asked.plan.seed),
+        f"with {asked.clients} clients that always wait": report.throughput_rows(found, asked.plan.seed),
+    }
+    return Told(tables, raw=found.through)
+
+
+RUN: dict[Part, Callable[[Asked], Told]] = {
+    Part.REPLANNING: _replanning,
+    Part.OVERHEAD: _overhead,
+}

@@ -1,0 +1,41 @@
+"""What an engine serves beside its models: queries over them, and where the tensors of all lie."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from latebind.domain.model import ModelSpec
+from latebind.domain.query import StepRows, lay_out
+from latebind.engine.slots import file_bytes
+from latebind.engine.worker import LoadedModel
+from latebind.learned.accuracy import read_accuracies
+from latebind.queries.definition import read_query
+from latebind.queries.wiring import DefinedQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The specifications of models and behind them of `queries`, and the rows that they have in shared memory."""
+
+    specs: tuple[ModelSpec, ...]
+    queries: tuple[DefinedQuery, ...]
+    rows: StepRows
+
+    @property
+    def bytes(self) -> int:
+        """What all slots take once each has been used."""
+        return file_bytes(self.specs, self.rows.total)
+
+    @property
+    def deadlines(self) -> dict[str, float]:
+        """The seconds of requests that name no time-out, by query that says so."""
+        return {one.query.name: one.query.deadline for one in self.queries if one.query.deadline}
+
+
+def with_queries(models: Sequence[LoadedModel], files: Sequence[Path], slots: int) -> Served:
+    """Return models together with the queries of these files. Raises `QueryError` for one that is not right."""
+    specs = {model.spec.name: model.spec for model in models}
+    accuracies = read_accuracies(model.directory for model in models) if files else {}
+    queries = tuple(read_query(file, specs, accuracies) for file in files)
+    rows = lay_out(specs, [one.query for one in queries], slots)
+    return Served((*specs.values(), *(one.query.spec for one in queries)), queries, rows)

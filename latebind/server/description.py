@@ -1,0 +1,74 @@
+"""What the door tells of models and queries beside their tensors' values: configuration, and which steps answered."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.server.gateway import StepAnswer
+from latebind.server.tensors import DATATYPES
+
+ENSEMBLE = "ensemble"  # the protocol's word for a query
+
+
+def platform(spec: ModelSpec) -> str:
+    """Return what the protocol calls what serves it."""
+    return ENSEMBLE if spec.steps else "latebind"
+
+
+def model_config(spec: ModelSpec, models: Iterable[ModelSpec]) -> dict[str, object]:
+    """Return the protocol's configuration of one of `models`.
+
+    Of a query, a step is there once for each model that may answer it. Tensors are named as `StepSpec` names them.
+    """
+    config: dict[str, object] = {
+        "name": spec.name,
+        "platform": platform(spec),
+        "max_batch_size": spec.max_batch,
+        "input": [_tensor(tensor) for tensor in spec.inputs],
+        "output": [_tensor(tensor) for tensor in spec.outputs],
+    }
+    if spec.steps:
+        config["ensemble_scheduling"] = {"step": _steps(spec, {model.name: model for model in models})}
+    else:
+        config["dynamic_batching"] = {}
+    return config
+
+
+def told_of_steps(rows: Sequence[Sequence[StepAnswer]], models: Mapping[str, ModelSpec]) -> dict[str, object]:
+    """Return the parameters that tell which steps ran, by which model and in what time; lists where rows are several.
+
+    A row in which a step did not run has null in its lists.
+    """
+    told = [_told(steps, models) for steps in rows]
+    if len(told) == 1:
+        return told[0]
+    return {key: [row.get(key) for row in told] for key in dict.fromkeys(key for row in told for key in row)}
+
+
+def _told(steps: Sequence[StepAnswer], models: Mapping[str, ModelSpec]) -> dict[str, object]:
+    told: dict[str, object] = {"steps": ",".join([step.step for step in steps])}
+    for step in steps:
+        told[f"{step.step}.model"] = step.model
+        told[f"{step.step}.left_at"] = step.left_at
+        told[f"{step.step}.stages"] = models[step.model].stages
+        told[f"{step.step}.budget_ms"] = round(step.budget * 1e3, 3)
+        told[f"{step.step}.spent_ms"] = round(step.spent * 1e3, 3)
+    return told
+
+
+def _steps(spec: ModelSpec, models: Mapping[str, ModelSpec]) -> list[dict[str, object]]:
+    return [
+        {
+            "model_name": model,
+            "model_version": models[model].version,
+            "input_map": {
+                tensor.name: source for tensor, source in zip(models[model].inputs, step.sources, strict=True)
+            },
+            "output_map": {tensor.name: f"{step.name}.{tensor.name}" for tensor in models[model].outputs},
+        }
+        for step in spec.steps
+        for model in step.models
+    ]
+
+
+def _tensor(spec: TensorSpec) -> dict[str, object]:
+    return {"name": spec.name, "data_type": f"TYPE_{DATATYPES[spec.dtype]}", "dims": list(spec.shape)}

@@ -39,6 +39,12 @@ def test_a_query_looks_like_a_model(tmp_path: Path) -> None:
     ]
 
 
+def test_steps_tell_where_their_inputs_come_from(tmp_path: Path) -> None:
+    steps = read(tmp_path, TRAFFIC).query.spec.steps
+    assert [step.after for step in steps] == [(), (0,), (0,)]
+    assert [step.sources for step in steps] == [("image",), ("cars.inputs.input",), ("animals.inputs.input",)]
+
+
 def test_as_many_rows_as_every_model_takes_are_its_largest_batch(tmp_path: Path) -> None:
     assert read(tmp_path, TRAFFIC).query.spec.max_batch == 4
     assert read(tmp_path, SHORT).query.spec.max_batch == 8

@@ -193,6 +193,15 @@ def test_serve_exits_with_0_on_sigint(models: Path) -> None:
     assert process.wait(30) == 0
 
 
+def test_the_accuracy_of_a_model_is_listed(built: Built, tmp_path: Path) -> None:
+    file = tmp_path / "models.json"
+    code, output = run("models", str(built.directory.path), "--json", str(file))
+    assert code == 0, output
+    (listed,) = json.loads(file.read_text())["models"]
+    assert built.report.right is not None
+    assert listed["accuracy"] == f"{built.report.right.share:.4f} of {built.report.right.samples}"
+
+
 def test_versions_are_listed_and_chosen(built: Built, tmp_path: Path) -> None:
     repository, folder = str(built.directory.path.parent.parent), str(tmp_path / "adapted")
     code, output = run("versions", repository, "--model", "digits", "--adapted", folder)

@@ -18,17 +18,9 @@ from latebind.engine.order import EngineOrder
 from latebind.queries.scheduler import make_scheduler
 from latebind.repository.listing import find_served
 from latebind.server.gateway import Answer
-
-from .querying import ANIMALS, CARS, Floats, Join, build_queried, by_hand, rows_going, traffic
+from tests.querying import ANIMALS, CARS, Floats, Join, by_hand, rows_going, traffic
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-
-
-@pytest.fixture(scope="session")
-def queried(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("queried")
-    build_queried(root)
-    return root
 
 
 @asynccontextmanager

@@ -1,9 +1,7 @@
 """What every way from slots to stages and back must keep, with streams that do all at once and those of a GPU."""
 
 import os
-import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -176,18 +174,3 @@ def test_a_scheduler_and_a_worker_with_real_stages_give_the_answers_of_requests_
         assert len(answered) >= SLOTS - 1
         alone = Chain()(torch.from_numpy(slots.inputs[0]))
         torch.testing.assert_close(torch.from_numpy(slots.outputs[0])[answered], alone[answered], rtol=1e-4, atol=1e-5)
-
-
-def test_threads_that_bring_inputs_at_the_same_time_each_get_a_row_of_their_own() -> None:
-    rows, interval = 512, sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # threads take turns in the middle of everything
-    try:
-        with member("rows beside slots", SPEC, rows) as (staging, memory), ThreadPoolExecutor(4) as threads:
-            assert isinstance(staging, DeviceStaging)
-            memory.models[0].inputs[1][:] = np.arange(rows)
-            list(threads.map(lambda one: staging.arrived(Arrived(SPEC.name, 0.0, (one,), (one,))), range(rows)))
-            taken = staging.where(range(rows))
-            assert len({one.row for one in taken}) == rows
-            assert [int(one.pool.rows[1][one.row]) for one in taken] == list(range(rows))
-    finally:
-        sys.setswitchinterval(interval)

@@ -15,6 +15,7 @@ from latebind.sequence.build import build_sequence
 from tests.building import build_stages
 from tests.digits import Built, build_digits
 from tests.networks import Chain, Words
+from tests.querying import build_queried
 from tests.sequences import Backwards, rows_of, some_sentences
 
 settings.register_profile("thorough", max_examples=12_500, deadline=None)
@@ -42,6 +43,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_sequence(
         Backwards(), sentences, directory=root / "backwards" / "1", name="backwards", backends=["eager"], max_batch=8
     )
+    return root
+
+
+@pytest.fixture(scope="session")
+def queried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models and queries of `tests.querying`."""
+    root = tmp_path_factory.mktemp("queried")
+    build_queried(root)
     return root
 
 

@@ -1,72 +1,111 @@
 """`latebind models`: what is in a folder of models."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from latebind.batching.estimate import Estimate
-from latebind.cli.console import JsonFile, console, milliseconds, percent, reporting, save, show
+from latebind.cli.console import JsonFile, Row, console, milliseconds, percent, reporting, save, show
+from latebind.cli.steps import in_order
 from latebind.domain.costs import ModelCosts
+from latebind.domain.errors import QueryError
 from latebind.domain.model import ModelSpec
-from latebind.learned.accuracy import read_accuracy
+from latebind.learned.accuracy import read_accuracies, read_accuracy
 from latebind.learned.stored import read_caches
 from latebind.program.stored import read_model, read_profile
+from latebind.queries.definition import read_query
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.listing import find_models
+from latebind.repository.listing import find_models, find_queries
 
 app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
 
 
 @app.command()
 def models(
-    repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
+    repository: Annotated[Path, typer.Argument(help="A folder of models and queries, or one model directory.")],
     verbose: Annotated[bool, typer.Option("--stages", help="Show every stage of every model.")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """List models: stages, backend, size, latency, learned caches and what they promise. Verifies every file.
 
+    Queries over them are listed too, with their steps; exit code 2 where one is not right, and what is wrong with it.
+
     Example: `latebind models models --stages`
     """
-    rows: list[dict[str, object]] = []
-    stages: list[dict[str, object]] = []
+    rows: list[Row] = []
+    stages: list[Row] = []
     with reporting():
-        for path in find_models(repository):
-            directory = ModelDirectory.open(path)
-            model, profile, caches = read_model(directory), read_profile(directory), read_caches(directory)
-            costs = profile.costs()
-            rows.append(
-                {
-                    "model": model.name,
-                    "version": model.version,
-                    "stages": len(costs.stages),
-                    "backend": model.backend,
-                    "max batch": model.max_batch,
-                    "ms at batch 1": milliseconds(alone(model.spec(), costs)),
-                    "weights MB": f"{costs.weight_bytes / 1e6:.2f}",
-                    "exits behind": " ".join(str(cache.stage) for cache in caches.lookups) if caches else "none",
-                    "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "the same",
-                    "accuracy": str(read_accuracy(directory) or ""),
-                    "profiled on": f"{profile.hardware.cpu}, {profile.hardware.threads} threads",
-                }
-            )
-            hits = {cache.stage: cache for cache in caches.lookups} if caches else {}
-            stages += [
-                {
-                    "model": model.name,
-                    "stage": number,
-                    "ms at batch 1": milliseconds(curve.at(1)),
-                    f"ms at batch {model.max_batch}": milliseconds(curve.at(model.max_batch)),
-                    "leave behind it": percent(hits[number].hit_rate) if number in hits else "",
-                }
-                for number, curve in enumerate(costs.stages)
-            ]
+        directories = [ModelDirectory.open(path) for path in find_models(repository)]
+        for directory in directories:
+            rows.append(_model(directory))
+            stages += _stages(directory)
+        queries = _queries(find_queries(repository), directories)
     show(f"models in {repository}", rows)
     if verbose:
         show("stages", stages)
     elif stages:
         console.print("every stage: --stages")
-    save(json_file, {"models": rows, "stages": stages})
+    if queries:
+        show("queries", queries)
+    save(json_file, {"models": rows, "stages": stages, "queries": queries})
+    if any(query["wrong"] for query in queries):
+        raise typer.Exit(2)
+
+
+def _model(directory: ModelDirectory) -> Row:
+    model, profile, caches = read_model(directory), read_profile(directory), read_caches(directory)
+    costs = profile.costs()
+    return {
+        "model": model.name,
+        "version": model.version,
+        "stages": len(costs.stages),
+        "backend": model.backend,
+        "max batch": model.max_batch,
+        "ms at batch 1": milliseconds(alone(model.spec(), costs)),
+        "weights MB": f"{costs.weight_bytes / 1e6:.2f}",
+        "exits behind": " ".join(str(cache.stage) for cache in caches.lookups) if caches else "none",
+        "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "the same",
+        "accuracy": str(read_accuracy(directory) or ""),
+        "profiled on": f"{profile.hardware.cpu}, {profile.hardware.threads} threads",
+    }
+
+
+def _stages(directory: ModelDirectory) -> list[Row]:
+    model, profile, caches = read_model(directory), read_profile(directory), read_caches(directory)
+    hits = {cache.stage: cache for cache in caches.lookups} if caches else {}
+    return [
+        {
+            "model": model.name,
+            "stage": number,
+            "ms at batch 1": milliseconds(curve.at(1)),
+            f"ms at batch {model.max_batch}": milliseconds(curve.at(model.max_batch)),
+            "leave behind it": percent(hits[number].hit_rate) if number in hits else "",
+        }
+        for number, curve in enumerate(profile.costs().stages)
+    ]
+
+
+def _queries(files: Sequence[Path], directories: Sequence[ModelDirectory]) -> list[Row]:
+    specs = {spec.name: spec for spec in (read_model(directory).spec() for directory in directories)}
+    accuracies = read_accuracies(directories)
+    return [_query(file, specs, accuracies) for file in files]
+
+
+def _query(file: Path, specs: Mapping[str, ModelSpec], accuracies: Mapping[str, float]) -> Row:
+    try:
+        query = read_query(file, specs, accuracies).query
+    except QueryError as error:
+        return {"query": file.name, "steps": "", "models": "", "deadline": "", "planner": "", "wrong": str(error)}
+    return {
+        "query": query.name,
+        "steps": in_order(query.spec.steps),
+        "models": "; ".join(f"{step.name}: {', '.join(step.models)}" for step in query.spec.steps),
+        "deadline": f"{query.deadline * 1e3:g} ms" if query.deadline else "the server's",
+        "planner": query.planner.name if query.planner.replan else f"{query.planner.name}, once",
+        "wrong": "",
+    }
 
 
 def alone(spec: ModelSpec, costs: ModelCosts) -> float:

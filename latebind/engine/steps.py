@@ -56,9 +56,9 @@ class Steps:
             self._stage(action)
             return Mapped(action.request, action.node)
         except Exception:
-            what = "the conditions" if isinstance(action, Branch) else "the inputs"
-            where = ", ".join([self._name(action.query, node) for node in nodes])
-            logger.exception("%s of %s failed in %s for request %d", what, where, action.query, action.request)
+            doing = "judging" if isinstance(action, Branch) else "mapping"
+            names = ", ".join([self._name(action.query, node) for node in nodes])
+            logger.exception("%s %s of %s failed for request %d", doing, names, action.query, action.request)
             return MapFailed(action.request, nodes)
 
     def arrived(self, event: Arrived) -> None:

@@ -15,6 +15,7 @@ from latebind.bench.client import Caller, encode
 from latebind.bench.server import serving
 from latebind.cli.main import app
 from tests.digits import Built
+from tests.querying import rows_going
 from tests.sequences import LONGEST, backwards, rows_of, some_sentences
 
 COMMANDS = [
@@ -216,3 +217,44 @@ def test_versions_are_listed_and_chosen(built: Built, tmp_path: Path) -> None:
     code, output = run("versions", repository, "--model", "digits", "--adapted", folder, "--use", "000009")
     assert code == 2
     assert "there is no version" in output
+
+
+def test_a_query_is_served_with_its_models_alone_and_the_log_tells_of_its_steps(queried: Path, tmp_path: Path) -> None:
+    log, events = tmp_path / "log", tmp_path / "events.jsonl"
+    with serving(queried, "--model", "traffic", "--event-log", str(events), log=log) as url:
+        caller = Caller(url, "traffic")
+        assert caller(encode({"x": rows_going([0])})).status == 200
+        caller.close()
+        with urllib.request.urlopen(f"{url}/v2/models") as response:
+            assert json.load(response)["models"] == ["animals", "cars", "gate", "small", "traffic"]
+        with urllib.request.urlopen(f"{url}/metrics") as response:
+            told = response.read().decode()
+        assert 'latebind_query_steps_total{answered_by="cars",model="traffic",step="cars",version="1"} 1.0' in told
+        assert 'latebind_requests_total{model="cars",outcome="answered",version="1"} 1.0' in told
+    assert "serving query traffic: gate -> cars, animals" in log.read_text()
+    code, output = run("replay", str(events))
+    assert code == 0, output
+    assert "all identical" in output
+
+
+def test_queries_are_listed_and_a_broken_one_with_what_is_wrong(queried: Path, tmp_path: Path) -> None:
+    for path in queried.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    file = tmp_path / "listed.json"
+    code, output = run("models", str(tmp_path), "--json", str(file))
+    assert code == 0, output
+    listed = {query["query"]: query for query in json.loads(file.read_text())["queries"]}
+    assert listed["fork"]["steps"] == "left, right -> join"
+    assert listed["traffic"] == {
+        "query": "traffic",
+        "steps": "gate -> cars, animals",
+        "models": "gate: gate; cars: small, cars; animals: animals",
+        "deadline": "20000 ms",
+        "planner": "equal",
+        "wrong": "",
+    }
+    (tmp_path / "wrong.query.toml").write_text('[nodes.gate]\nmodels = ["gates"]\n[outputs]\ny = "gate.output"\n')
+    code, _ = run("models", str(tmp_path), "--json", str(file))
+    assert code == 2
+    (wrong,) = [query["wrong"] for query in json.loads(file.read_text())["queries"] if query["wrong"]]
+    assert "wrong.query.toml:2: " in wrong

@@ -2,12 +2,19 @@
 
 from dataclasses import replace
 
-from latebind.domain.actions import Evict, Load, Outcome, Reply, Run
+from latebind.domain.actions import Evict, Load, Map, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import ResidencyConfig
-from latebind.domain.events import Arrived, Loaded, LoadFailed, StageDone, Woke
+from latebind.domain.events import Arrived, Loaded, LoadFailed, Mapped, StageDone, StageFailed, Woke
 from latebind.domain.footprint import Footprint
 from latebind.domain.metrics import Histogram, Metrics
-from tests.models import config, served
+from latebind.domain.model import ModelSpec, StepSpec
+from latebind.domain.query import Node, Query
+from tests.models import SCORES, VECTOR, config, served
+
+QUERY = Query(
+    ModelSpec("traffic", "1", (VECTOR,), (SCORES,), 1, 4, steps=(StepSpec("gate", ("net", "other")),)),
+    (Node("gate", ("net", "other"), (0.5, 1.0)),),
+)
 
 
 def test_a_histogram_counts_by_upper_bound_and_keeps_what_is_above_the_last() -> None:
@@ -60,3 +67,29 @@ def test_memory_is_counted_from_events_and_actions() -> None:
 
 def test_memory_without_a_bound_is_not_told_of() -> None:
     assert "memory" not in Metrics(config()).snapshot()
+
+
+def test_a_step_of_a_query_counts_for_its_model_and_for_its_query() -> None:
+    metrics = Metrics(replace(config(served("net"), served("other")), queries=(QUERY,), slots=4))
+    metrics.observe(Arrived("traffic", 1.0, (1,), (0,)), [Map("traffic", 1, 0, 0, (1,))])
+    ended = StepEnded("traffic", 1, 0, 1, "other", Outcome.ANSWERED, 1, 0.001, 0.002, 0.01, 0.004)
+    metrics.observe(StageDone(0), [ended])
+    metrics.observe(Mapped(1, 1), [Reply(1, "traffic", Outcome.ANSWERED, 0, 0.001, 0.005)])
+    found = metrics.snapshot()
+    assert found["models"]["other"]["requests"]["answered"] == 1
+    assert found["models"]["other"]["left_at"] == [0, 1, 0]
+    assert found["models"]["other"]["pending"] == 0
+    assert found["models"]["traffic"]["latency_seconds"]["sum"] == 0.006
+    step = found["steps"]["traffic"]["gate"]
+    assert step["answered"] == {"net": 0, "other": 1}
+    assert (step["budget_seconds"], step["spent_seconds"]["sum"]) == (0.01, 0.004)
+
+
+def test_a_step_that_failed_has_answered_nothing() -> None:
+    metrics = Metrics(replace(config(served("net"), served("other")), queries=(QUERY,), slots=4))
+    failed = StepEnded("traffic", 1, 0, 0, "net", Outcome.FAILED, 0, 0.001, 0.002, 0.01, 0.004)
+    metrics.observe(StageFailed(0), [failed])
+    found = metrics.snapshot()
+    assert found["models"]["net"]["requests"]["failed"] == 1
+    assert found["steps"]["traffic"]["gate"]["answered"] == {"net": 0, "other": 0}
+    assert found["steps"]["traffic"]["gate"]["budget_seconds"] == 0.0

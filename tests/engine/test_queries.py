@@ -17,18 +17,8 @@ from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.queries.scheduler import make_scheduler
 from latebind.repository.listing import find_served
-from latebind.server.gateway import Answer
-
-from .querying import ANIMALS, CARS, Floats, Join, build_queried, by_hand, rows_going, traffic
-
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-
-
-@pytest.fixture(scope="session")
-def queried(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("queried")
-    build_queried(root)
-    return root
+from latebind.server.gateway import Answer, Array
+from tests.querying import ANIMALS, CARS, Floats, Join, by_hand, rows_going, traffic
 
 
 @asynccontextmanager
@@ -64,6 +54,10 @@ def soon() -> float:
     return time.monotonic() + 60
 
 
+def check(found: Array, wanted: Floats) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 async def ask(client: EngineClient, query: str, rows: Floats, deadline: float | None = None) -> Answer:
     return await client.infer(query, {"x": rows}, deadline=deadline or soon())
 
@@ -82,8 +76,8 @@ def test_a_chain_answers_as_its_modules_would_one_after_another(queried: Path) -
         async with engine(queried, "chain") as client:
             rows = rows_going([0, 1, 2])
             answer = await ask(client, "chain", rows)
-            np.testing.assert_allclose(answer.outputs["gate"], rows[:, :3], **CLOSE)
-            np.testing.assert_allclose(answer.outputs["scores"], by_hand(CARS, rows), **CLOSE)
+            check(answer.outputs["gate"], rows[:, :3])
+            check(answer.outputs["scores"], by_hand(CARS, rows))
             await until_all_is_free(client)
 
     run(test())
@@ -94,7 +88,7 @@ def test_rows_of_one_call_take_different_branches(queried: Path) -> None:
         async with engine(queried, "traffic") as client:
             rows = rows_going([0, 1, 2, 0])
             answer = await ask(client, "traffic", rows)
-            np.testing.assert_allclose(answer.outputs["scores"], traffic(rows), **CLOSE)
+            check(answer.outputs["scores"], traffic(rows))
             ran = [[step.step for step in steps] for steps in answer.steps]
             assert ran == [["gate", "cars"], ["gate", "animals"], ["gate"], ["gate", "cars"]]
             await until_all_is_free(client)
@@ -124,7 +118,7 @@ def test_branches_that_run_beside_each_other_are_joined(queried: Path) -> None:
                 rows = rows_going([0, 1], seed)
                 answer = await ask(client, "fork", rows)
                 wanted = by_hand(Join(), by_hand(CARS, rows), by_hand(ANIMALS, rows))
-                np.testing.assert_allclose(answer.outputs["sum"], wanted, **CLOSE)
+                check(answer.outputs["sum"], wanted)
             await until_all_is_free(client)
 
     run(test())
@@ -195,7 +189,7 @@ def test_many_queries_and_requests_for_their_models_each_get_their_own_answer(qu
                         found, wanted = (await ask(client, "fork", rows[row])).outputs["sum"], joined
                     case _:
                         found, wanted = (await ask(client, "cars", rows[row])).outputs["output"], cars
-                np.testing.assert_allclose(found, wanted[row], **CLOSE)
+                check(found, wanted[row])
 
             await asyncio.gather(*map(one, range(200)))
             figures = await client.metrics()
@@ -213,7 +207,7 @@ def test_models_of_a_query_come_to_memory_when_it_asks_for_them(queried: Path) -
         async with engine(queried, "traffic", config=EngineConfig(slots=4), memory=40_000_000) as client:
             rows = rows_going([0, 1])
             answer = await ask(client, "traffic", rows)
-            np.testing.assert_allclose(answer.outputs["scores"], traffic(rows), **CLOSE)
+            check(answer.outputs["scores"], traffic(rows))
             loads = {name: figures["loads"] for name, figures in (await client.metrics())["memory"]["models"].items()}
             assert set(loads) == {"gate", "small", "cars", "animals"}
             assert all(loads[name] for name in ("gate", "cars", "animals"))

@@ -11,7 +11,7 @@ from latebind.bench.client import Reply
 from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
-from latebind.repository.listing import find_models
+from latebind.repository.listing import find_served
 from latebind.server.door import Door
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
@@ -27,10 +27,12 @@ async def real_door(
     limits: Limits | None = None,
     deadline: float = 30.0,
 ) -> AsyncIterator[tuple[EngineClient, Door]]:
-    paths = tuple(str(path) for path in find_models(models, names))
-    client = await EngineClient.start(EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig()))
+    paths, queries = (tuple(map(str, found)) for found in find_served(models, names))
+    order = EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig(), queries=queries)
+    client = await EngineClient.start(order)
     try:
-        async with Door(client, DoorConfig(port=0, deadline=deadline), limits=limits) as door:
+        config = DoorConfig(port=0, deadline=deadline)
+        async with Door(client, config, limits=limits, deadlines=client.deadlines) as door:
             yield client, door
     finally:
         await client.close()

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from latebind.server.gateway import AdaptationFigures, MemoryMetrics, Snapshot
+from latebind.server.gateway import AdaptationFigures, Distribution, MemoryMetrics, Snapshot, StepMetrics
 from latebind.server.metrics import prometheus_text
 
 from .conftest import opened, scalar
@@ -50,6 +50,17 @@ def test_every_figure_of_the_snapshot_is_told() -> None:
     assert value(text, "latebind_row_stages_total", **MODEL) == 20
     assert value(text, "latebind_pending_requests", **MODEL) == 2
     assert value(text, "latebind_http_replies_total", status="503") == 1
+
+
+def test_steps_of_queries_are_told_by_who_answered_with_what_was_planned_and_spent() -> None:
+    spent: Distribution = {"le": [0.01, 0.1], "counts": [3, 1, 0], "sum": 0.06, "count": 4}
+    step: StepMetrics = {"answered": {"small": 3, "large": 1}, "budget_seconds": 0.2, "spent_seconds": spent}
+    snapshot: Snapshot = {**SNAPSHOT, "steps": {"m": {"cars": step}}}
+    text = prometheus_text(snapshot, versions={"m": "7"}, replies={})
+    assert value(text, "latebind_query_steps_total", **MODEL, step="cars", answered_by="small") == 3
+    assert value(text, "latebind_query_step_budget_seconds_total", **MODEL, step="cars") == 0.2
+    assert value(text, "latebind_query_step_seconds_sum", **MODEL, step="cars") == 0.06
+    assert value(text, "latebind_query_step_seconds_bucket", **MODEL, step="cars", le="0.1") == 4
 
 
 def test_what_lies_in_memory_is_told_where_that_is_limited() -> None:

@@ -1,14 +1,20 @@
 """Queries as a client of the door sees them: a model of the kind "ensemble" whose answers tell of steps."""
 
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tritonclient.http as triton
+import tritonclient.http.aio as triton_aio
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import DoorConfig, PolicyConfig
+from tests.querying import rows_going, traffic
 
 from .bodies import request
 from .conftest import Site, opened, scalar
+from .real import json_body, read_reply, real_door, until_all_is_free, written
 
 TRAFFIC = "/v2/models/traffic/infer"
 
@@ -103,3 +109,71 @@ def test_tritonclient_takes_it_for_a_model(site: Site) -> None:
         assert result.as_numpy("y").tolist() == [2.0, -4.0]
         assert result.get_response()["parameters"]["steps"] == ["gate,cars", "gate"]
         assert client.get_model_config("traffic")["platform"] == "ensemble"
+
+
+# With a real engine behind the door -----------------------------------------------------------------------------------
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 60))
+
+
+def test_tritonclient_gets_what_the_models_of_a_query_would_answer(queried: Path) -> None:
+    async def test() -> None:
+        rows = rows_going([0, 1])
+        async with (
+            real_door(queried, "traffic") as (_, door),
+            triton_aio.InferenceServerClient(f"127.0.0.1:{door.port}") as client,
+        ):
+            given: Any = triton.InferInput("x", [2, 8], "FP32")
+            given.set_data_from_numpy(rows)
+            result = await client.infer("traffic", [given])
+            np.testing.assert_allclose(result.as_numpy("scores"), traffic(rows), rtol=1e-4, atol=1e-5)
+            told = result.get_response()["parameters"]
+            assert told["steps"] == ["gate,cars", "gate,animals"]
+            assert told["cars.model"] == ["cars", None]
+            assert told["animals.left_at"] == [None, told["animals.stages"][1] - 1]
+            config = await client.get_model_config("traffic")
+            steps = [step["model_name"] for step in config["ensemble_scheduling"]["step"]]
+            assert steps == ["gate", "small", "cars", "animals"]
+            assert config["ensemble_scheduling"]["step"][3]["input_map"] == {"x": "x"}
+
+    run(test())
+
+
+def test_a_step_that_raises_is_named_to_who_asked(queried: Path) -> None:
+    async def test() -> None:
+        async with real_door(queried, "spelling") as (client, door):
+            status, body = await _asked(door.port, "spelling", rows_going([0]) * 100)
+            assert status == 500
+            assert b"step 'words' of spelling raised" in body
+            assert (await _asked(door.port, "spelling", rows_going([0])))[0] == 200
+            await until_all_is_free(client)
+
+    run(test())
+
+
+def test_who_hangs_up_cancels_the_steps_of_a_query(queried: Path) -> None:
+    async def test() -> None:
+        policy = PolicyConfig("graph", 8, window=20.0)  # it holds the first step in the queue
+        async with real_door(queried, "chain", policy=policy) as (client, door):
+            _, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            body = json_body({"x": rows_going([0, 1])})
+            writer.writelines(written("chain", [body], None, chunked=False))
+            while not (await client.metrics())["scheduler"]["queued"]:  # type: ignore[typeddict-item]
+                pass
+            writer.close()
+            await until_all_is_free(client)
+            figures = (await client.metrics())["models"]
+            assert figures["chain"]["requests"]["cancelled"] == figures["gate"]["requests"]["cancelled"] == 2
+
+    run(test())
+
+
+async def _asked(port: int, query: str, rows: Any) -> tuple[int, bytes]:
+    """Send rows as JSON; return the status and body of the reply."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.writelines(written(query, [json_body({"x": rows})], None, chunked=False))
+    reply = await read_reply(reader)
+    writer.close()
+    return reply.status, bytes(reply.data)

@@ -129,7 +129,7 @@ def _replanning(asked: Asked) -> Told:
     found = asyncio.run(
         replanning.run(asked.served, sides(asked.split), asked.rows, asked.plan, asked.setting, asked.tell)
     )
-    tables = {"models by themselves, to the end of their networks": report.model_rows(found)}
+    tables = {"models by themselves, to their ends": report.model_rows(found)}
     for deadline, calls in found.calls.items():
         tables[f"due after {deadline * 1e3:.2f} ms"] = report.side_rows(calls, deadline, asked.plan.seed)
     tables["which models answered"] = report.chosen_rows(found)

@@ -24,7 +24,7 @@ from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.repository.manifest import MANIFEST
 
-VIEWS = 3  # how many altered copies of each picture the learned caches are fitted to
+FITTED, VIEWS = 15_000, 2  # pictures that learned caches are fitted to at most, and altered copies of each
 MAX_BATCH = 8
 
 
@@ -140,7 +140,7 @@ class Builder:
 def lessons(pictures: Scene, seed: int) -> tuple[Samples, Samples]:
     """Return samples to fit the gate's learned caches, views of a picture beside each other, and to calibrate them."""
     generator = torch.Generator().manual_seed(seed)
-    learned = pictures.about(GATE, pictures.learned)
+    learned = pictures.about(GATE, pictures.learned.take(torch.arange(min(FITTED, len(pictures.learned)))))
     views = [pictures.alter(learned.inputs, generator) for _ in range(VIEWS)]
     rows = torch.stack(views, dim=1).flatten(0, 1)
     fit = Samples({INPUT: rows}, learned.labels.repeat_interleave(VIEWS))

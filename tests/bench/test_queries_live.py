@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def bench(repository: Path, *words: str) -> dict[str, list[dict[str, str]]]:
+def bench(repository: Path, *words: str) -> dict[str, list[dict[str, Any]]]:
     file = repository / "figures.json"
     given = ["--data", str(repository / "rows.npz"), "--json", str(file), *words]
     result = CliRunner().invoke(app, ["bench", "queries-live", str(repository), *given])

@@ -34,7 +34,7 @@ from latebind.domain.errors import QueryError
 from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
 from latebind.domain.query import PlannerConfig, Query
 from latebind.queries import PLANNERS
-from latebind.queries.graph import Graph
+from latebind.queries.assembly import Assembly
 from latebind.queries.lines import Source
 from latebind.queries.scope import read_scope
 from latebind.queries.steps import read_step
@@ -58,8 +58,8 @@ def read_query(path: Path, models: Mapping[str, ModelSpec], accuracies: Mapping[
         raise root.error(f"there is a model {name} as well: give the query's file another name")
     nodes = _node_tables(root)
     steps = {node: read_step(nodes.table(node), node, models, accuracies) for node in nodes.names()}
-    graph = Graph(root, steps, read_scope(root, steps))
-    return DefinedQuery(_query(root, name, graph), graph.wiring())
+    assembly = Assembly(root, steps, read_scope(root, steps))
+    return DefinedQuery(_query(root, name, assembly), assembly.wiring())
 
 
 def model_names(path: Path) -> tuple[str, ...]:
@@ -91,19 +91,19 @@ def _node_tables(root: Table) -> Table:
     return nodes
 
 
-def _query(root: Table, name: str, graph: Graph) -> Query:
-    nodes = graph.nodes()
+def _query(root: Table, name: str, assembly: Assembly) -> Query:
+    nodes = assembly.nodes()
     return Query(
         spec=ModelSpec(
             name=name,
             version=_version(root),
-            inputs=tuple(graph.scope.inputs.values()),
-            outputs=tuple(TensorSpec(each, one.kind.dtype, one.kind.shape) for each, one in graph.outputs.items()),
+            inputs=tuple(assembly.scope.inputs.values()),
+            outputs=tuple(TensorSpec(each, one.kind.dtype, one.kind.shape) for each, one in assembly.outputs.items()),
             stages=len(nodes),
-            max_batch=min(model.max_batch for step in graph.steps for model in step.models),
+            max_batch=min(model.max_batch for step in assembly.steps for model in step.models),
             steps=tuple(
                 StepSpec(node.name, node.models, node.after, sources)
-                for node, sources in zip(nodes, graph.sources(), strict=True)
+                for node, sources in zip(nodes, assembly.sources(), strict=True)
             ),
         ),
         nodes=nodes,

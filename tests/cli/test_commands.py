@@ -32,6 +32,7 @@ COMMANDS = [
     "bench elastic-live",
     "bench boundary",
     "bench memory",
+    "bench queries",
     "bench residency",
     "bench residency-live",
     "bench engine",

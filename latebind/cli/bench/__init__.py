@@ -12,6 +12,7 @@ from latebind.cli.bench.joint import joint
 from latebind.cli.bench.load import door, flood, load
 from latebind.cli.bench.memory import memory
 from latebind.cli.bench.overhead import boundary, scheduler, stages
+from latebind.cli.bench.queries import queries
 from latebind.cli.bench.queries_live import queries_live
 from latebind.cli.bench.residency import residency
 from latebind.cli.bench.residency_live import residency_live
@@ -42,6 +43,7 @@ for command in (
     stages,
     boundary,
     memory,
+    queries,
     residency,
     residency_live,
     queries_live,

@@ -13,15 +13,15 @@ from latebind.queries.wiring import INPUT, Kind, Ref, Tensor, Wiring, all_of, ne
 from latebind.repository.manifest import NAME
 
 
-class Graph:
+class Assembly:
     """The expressions of a query, checked, with nodes by the order of the file, and the order that they run in."""
 
     def __init__(self, root: Table, steps: Mapping[str, Step], scope: Scope) -> None:
         self.scope = scope
-        self.outputs = _outputs(root, scope)
         self._steps = list(steps.values())
         self._inputs = [_step_inputs(step, scope) for step in self._steps]
         self._conditions = [_condition(step, scope) for step in self._steps]
+        self.outputs = _outputs(root, scope)
         self._check_used(root)
         self.order = self._order(list(steps))
 

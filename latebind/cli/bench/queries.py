@@ -1,0 +1,194 @@
+"""`latebind bench queries`: GATI's evaluation of replanning, simulated, beside a planner of our own."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latebind.bench.queries import parts, report
+from latebind.bench.queries.decision import decision
+from latebind.bench.queries.sides import EVERY
+from latebind.bench.queries.traffic import Traffic
+from latebind.bench.spread import Progress
+from latebind.cli.bench.options import Page, Seed
+from latebind.cli.bench.told import Rows, Told, tell_parts, write_page
+from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.domain.errors import ConfigError
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+PAGE_TEXT = (
+    "The traffic application of GATI, one request after another; baselines have no learned caches and do not replan."
+)
+
+
+class Part(StrEnum):
+    """What of the evaluation to run."""
+
+    GAINS = "gains"
+    MODELS = "models"
+    WRONG = "wrong"
+    LOADED = "loaded"
+    DECISION = "decision"
+
+
+def queries(
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="gains: figure 11, and the planners against each other; models: figure 12; wrong: what remains where "
+            "learned caches err; loaded: Poisson arrivals into the scheduler; decision: what a pick takes. May be "
+            "repeated. Default: all."
+        ),
+    ] = None,
+    step_ms: Annotated[float, typer.Option(help="How far apart the deadlines are, from 60 to 200 ms.")] = 20.0,
+    deadline_ms: Annotated[
+        list[float] | None, typer.Option(help="Deadlines instead of those; may be repeated.")
+    ] = None,
+    requests: Annotated[
+        int, typer.Option(help="Requests of each planner at each deadline, the same for all.")
+    ] = 20_000,
+    price: Annotated[
+        list[float] | None,
+        typer.Option(help="Run `expected` also with this price of a second, in shares of accuracy; may be repeated."),
+    ] = None,
+    gain: Annotated[
+        float, typer.Option(help="How much quicker caches make the gate on average. Default: as the paper reports.")
+    ] = 0.0,
+    places: Annotated[int, typer.Option(help="Learned caches of a gate.")] = 8,
+    wrong: Annotated[
+        list[float] | None, typer.Option(help="Share of early exits that are wrong; may be repeated.")
+    ] = None,
+    load: Annotated[
+        list[float] | None,
+        typer.Option(help="Loads, 1 being what 4 workers carry with the baseline of equal split; may be repeated."),
+    ] = None,
+    loaded_requests: Annotated[int, typer.Option(help="Requests of each planner under each load.")] = 4000,
+    seed: Seed = 0,
+    processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
+    page: Page = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Simulate GATI's section 7.3: a gate, then faces (46 %) or vehicles (45 %), each with the models of table 5.
+
+    Planners: the deadline split equally or in proportion, with and without replanning, and `expected`, which makes the
+    expected accuracy of the whole query the greatest. A request is right if all its steps are, and in time; it counts
+    by how likely that is with the models that ran. Where the gate's learned caches are is told in
+    `latebind/bench/queries/traffic.py`. Requests come one after another, as in the paper, but in the part `loaded`.
+    Intervals (95 %) are over requests, paired.
+
+    Example: `latebind bench queries --part gains --step-ms 10 --price 1`
+    """
+    with reporting():
+        deadlines = tuple(ms / 1e3 for ms in deadline_ms or ()) or _sweep(step_ms)
+        loads, prices = tuple(load or LOADS), tuple(price or PRICES)
+        if min(requests, loaded_requests, *deadlines, *loads) <= 0:
+            raise ConfigError("requests, deadlines and loads: give more than 0 of each")
+        traffic = Traffic(places, gain)
+        plan = parts.Plan(deadlines, prices, traffic, requests, loads, loaded_requests, seed, processes)
+        asked = Asked(plan, tuple(wrong or WRONG))
+        console.print(
+            f"{requests} requests at deadlines of {_told(deadlines)}, {places} places to leave a gate, "
+            f"gain {gain or 'as the paper reports'}, seed {seed}"
+        )
+        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
+        if page is not None:
+            write_page(page, "Queries", PAGE_TEXT, list(found.values()))
+    save(json_file, {one: told.tables for one, told in found.items()})
+
+
+PRICES = (1.0,)  # a point of accuracy for 10 ms
+LOADS = (0.3, 0.6, 0.9)
+WRONG = (0.003, 0.01)
+
+
+def _sweep(step_ms: float) -> tuple[float, ...]:
+    if step_ms <= 0:
+        raise ConfigError(f"step-ms is {step_ms}: give more than 0")
+    return parts.sweep(step_ms / 1e3)
+
+
+def _told(deadlines: Sequence[float]) -> str:
+    return ", ".join(f"{deadline * 1e3:g}" for deadline in deadlines) + " ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is simulated, once for all parts that ask, and how often caches may err."""
+
+    plan: parts.Plan
+    wrong: tuple[float, ...]
+    tell: Progress = lambda text, share: None
+    known: list[parts.Found] = field(default_factory=list)
+
+    def found(self) -> parts.Found:
+        """Return how every side did at every deadline."""
+        if not self.known:
+            self.known.append(parts.play(self.plan, self.tell))
+        return self.known[0]
+
+
+def _gains(asked: Asked) -> Told:
+    found = asked.found()
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.queries.plots import benefit_figures  # noqa: PLC0415  (plotly is optional)
+
+        return benefit_figures(found)
+
+    tables: dict[str, Rows] = {
+        "right in time, % by deadline in ms": report.side_rows(found, report.accuracy),
+        "right, in time or not, %": report.side_rows(found, report.accuracy_at_any_time),
+        "mean latency, ms": report.side_rows(found, report.latency),
+        "late": report.side_rows(found, report.lateness),
+        "gained over a planner's own baseline, points, and times quicker (figure 11)": report.benefit_rows(found),
+        "what caches alone gain, and what replanning adds": report.part_rows(found),
+        "our planner against baselines": report.own_rows(found),
+        "expected over the better of equal and proportional, all replanned": report.better_rows(found),
+        "the worst and the best of the sweep": report.promise_rows(found),
+    }
+    return Told(tables, draw)
+
+
+def _models(asked: Asked) -> Told:
+    found = asked.found()
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.queries.plots import model_figures  # noqa: PLC0415  (plotly is optional)
+
+        return model_figures(found)
+
+    return Told({"who answered (figure 12)": report.model_rows(found)}, draw)
+
+
+def _wrong(asked: Asked) -> Told:
+    found = asked.found()
+    return Told(
+        {
+            f"gained over a planner's own baseline where {share:.1%} of early exits are wrong": report.benefit_rows(
+                found, share
+            )
+            for share in asked.wrong
+        }
+    )
+
+
+def _loaded(asked: Asked) -> Told:
+    rows = report.loaded_rows(parts.play_loaded(asked.plan, asked.tell))
+    return Told({f"under load, {asked.plan.loaded_requests} requests": rows})
+
+
+def _decision(asked: Asked) -> Told:
+    return Told({"a pick takes (median)": report.decision_rows([decision(name) for name in EVERY])})
+
+
+RUN: dict[Part, Callable[[Asked], Told]] = {
+    Part.GAINS: _gains,
+    Part.MODELS: _models,
+    Part.WRONG: _wrong,
+    Part.LOADED: _loaded,
+    Part.DECISION: _decision,
+}

@@ -1,0 +1,273 @@
+"""Queries in a real engine's process: steps are requests, tensors stay in slots, and every call ends once."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
+from latebind.domain.errors import ConfigError, Expired, Refused, StepFailed
+from latebind.domain.eventlog import read_log
+from latebind.engine.client import EngineClient
+from latebind.engine.order import EngineOrder
+from latebind.queries.scheduler import make_scheduler
+from latebind.repository.listing import find_served
+from latebind.server.gateway import Answer
+
+from .querying import ANIMALS, CARS, Floats, Join, build_queried, by_hand, rows_going, traffic
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+@pytest.fixture(scope="session")
+def queried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("queried")
+    build_queried(root)
+    return root
+
+
+@asynccontextmanager
+async def engine(
+    place: Path,
+    *names: str,
+    config: EngineConfig | None = None,
+    policy: PolicyConfig | None = None,
+    log: Path | None = None,
+    memory: int = 0,
+) -> AsyncIterator[EngineClient]:
+    models, queries = find_served(place, names)
+    order = EngineOrder(
+        tuple(map(str, models)),
+        config or EngineConfig(),
+        policy or PolicyConfig(),
+        str(log) if log else None,
+        residency=ResidencyConfig(memory),
+        queries=tuple(map(str, queries)),
+    )
+    client = await EngineClient.start(order)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 120))
+
+
+def soon() -> float:
+    return time.monotonic() + 60
+
+
+async def ask(client: EngineClient, query: str, rows: Floats, deadline: float | None = None) -> Answer:
+    return await client.infer(query, {"x": rows}, deadline=deadline or soon())
+
+
+async def until_all_is_free(client: EngineClient) -> None:
+    while any(lane.pool.free < len(lane.pool) for lane in client._lanes.values()):
+        await asyncio.sleep(0.001)
+    figures = await client.metrics()
+    assert not any(model["pending"] for model in figures["models"].values())
+    assert figures["scheduler"]["queries_live"] == 0  # type: ignore[typeddict-item]
+    assert not client.sent
+
+
+def test_a_chain_answers_as_its_modules_would_one_after_another(queried: Path) -> None:
+    async def test() -> None:
+        async with engine(queried, "chain") as client:
+            rows = rows_going([0, 1, 2])
+            answer = await ask(client, "chain", rows)
+            np.testing.assert_allclose(answer.outputs["gate"], rows[:, :3], **CLOSE)
+            np.testing.assert_allclose(answer.outputs["scores"], by_hand(CARS, rows), **CLOSE)
+            await until_all_is_free(client)
+
+    run(test())
+
+
+def test_rows_of_one_call_take_different_branches(queried: Path) -> None:
+    async def test() -> None:
+        async with engine(queried, "traffic") as client:
+            rows = rows_going([0, 1, 2, 0])
+            answer = await ask(client, "traffic", rows)
+            np.testing.assert_allclose(answer.outputs["scores"], traffic(rows), **CLOSE)
+            ran = [[step.step for step in steps] for steps in answer.steps]
+            assert ran == [["gate", "cars"], ["gate", "animals"], ["gate"], ["gate", "cars"]]
+            await until_all_is_free(client)
+
+    run(test())
+
+
+def test_an_answer_says_who_ran_where_it_left_and_what_it_took(queried: Path) -> None:
+    async def test() -> None:
+        async with engine(queried, "traffic") as client:
+            begun = time.monotonic()
+            (steps,) = (await ask(client, "traffic", rows_going([0]))).steps
+            took = time.monotonic() - begun
+            assert [(step.step, step.model) for step in steps] == [("gate", "gate"), ("cars", "cars")]
+            for step in steps:
+                assert step.left_at == client.models[step.model].stages - 1
+                assert 0.0 < step.spent < took < step.budget
+            assert client.deadlines == {"traffic": 20.0}
+
+    run(test())
+
+
+def test_branches_that_run_beside_each_other_are_joined(queried: Path) -> None:
+    async def test() -> None:
+        async with engine(queried, "fork", config=EngineConfig(workers=2)) as client:
+            for seed in range(20):
+                rows = rows_going([0, 1], seed)
+                answer = await ask(client, "fork", rows)
+                wanted = by_hand(Join(), by_hand(CARS, rows), by_hand(ANIMALS, rows))
+                np.testing.assert_allclose(answer.outputs["sum"], wanted, **CLOSE)
+            await until_all_is_free(client)
+
+    run(test())
+
+
+def test_a_step_that_raises_fails_its_query_with_the_step_named_and_no_other(queried: Path) -> None:
+    async def test() -> None:
+        async with engine(queried, "spelling", "fork") as client:
+            failing = [ask(client, "spelling", rows_going([0]) * 100) for _ in range(5)]
+            going = [ask(client, "fork", rows_going([0])) for _ in range(5)]
+            found = await asyncio.gather(*failing, *going, return_exceptions=True)
+            assert [type(one) for one in found] == [StepFailed] * 5 + [Answer] * 5
+            assert str(found[0]).startswith("step 'words' of spelling raised")
+            assert (await ask(client, "spelling", rows_going([0]))).outputs["out"].shape == (1, 4)
+            figures = (await client.metrics())["models"]
+            assert figures["spelling"]["requests"]["failed"] == figures["words"]["requests"]["failed"] == 5
+            await until_all_is_free(client)
+
+    run(test())
+
+
+def test_a_cancelled_query_ends_with_its_steps(queried: Path) -> None:
+    async def test() -> None:
+        policy = PolicyConfig("graph", 8, window=20.0)  # it holds the first step in the queue until it is cancelled
+        async with engine(queried, "chain", config=EngineConfig(slots=2), policy=policy) as client:
+            for _ in range(5):
+                call = asyncio.create_task(ask(client, "chain", rows_going([0, 1])))
+                while not (await client.metrics())["scheduler"]["queued"]:  # type: ignore[typeddict-item]
+                    pass
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+                await until_all_is_free(client)
+            figures = (await client.metrics())["models"]
+            assert figures["chain"]["requests"]["cancelled"] == figures["gate"]["requests"]["cancelled"] == 10
+            assert not figures["cars"]["stage_runs"]
+
+    run(test())
+
+
+def test_a_deadline_that_no_step_could_meet_is_refused_and_one_that_passes_on_the_way_is_told(queried: Path) -> None:
+    async def test() -> None:
+        policy = PolicyConfig("graph", 8, window=20.0)
+        async with engine(queried, "chain", policy=policy) as client:
+            with pytest.raises(Refused, match="chain has too much to do"):
+                await ask(client, "chain", rows_going([0]), time.monotonic())
+            with pytest.raises(Expired, match="step 'gate' of chain"):
+                await ask(client, "chain", rows_going([0]), time.monotonic() + 0.05)
+            await until_all_is_free(client)
+
+    run(test())
+
+
+@pytest.mark.parametrize("policy", ["late", "graph"])
+def test_many_queries_and_requests_for_their_models_each_get_their_own_answer(queried: Path, policy: str) -> None:
+    async def test() -> None:
+        async with engine(queried, config=EngineConfig(workers=2, slots=64), policy=PolicyConfig(policy)) as client:
+            rows = rows_going([number % 3 for number in range(200)])
+            scores, cars = traffic(rows), by_hand(CARS, rows)
+            joined = by_hand(Join(), by_hand(CARS, rows), by_hand(ANIMALS, rows))
+
+            async def one(number: int) -> None:
+                row = slice(number, number + 1)
+                match number % 4:
+                    case 0 | 1:
+                        found, wanted = (await ask(client, "traffic", rows[row])).outputs["scores"], scores
+                    case 2:
+                        found, wanted = (await ask(client, "fork", rows[row])).outputs["sum"], joined
+                    case _:
+                        found, wanted = (await ask(client, "cars", rows[row])).outputs["output"], cars
+                np.testing.assert_allclose(found, wanted[row], **CLOSE)
+
+            await asyncio.gather(*map(one, range(200)))
+            figures = await client.metrics()
+            answered = figures["steps"]["traffic"]["cars"]["answered"]
+            assert answered == {"small": 0, "cars": sum(n % 3 == 0 for n in range(200) if n % 4 < 2)}
+            assert figures["models"]["traffic"]["requests"]["answered"] == 100
+            assert figures["models"]["cars"]["requests"]["answered"] == answered["cars"] + 50 + 50
+            await until_all_is_free(client)
+
+    run(test())
+
+
+def test_models_of_a_query_come_to_memory_when_it_asks_for_them(queried: Path) -> None:
+    async def test() -> None:
+        async with engine(queried, "traffic", config=EngineConfig(slots=4), memory=40_000_000) as client:
+            rows = rows_going([0, 1])
+            answer = await ask(client, "traffic", rows)
+            np.testing.assert_allclose(answer.outputs["scores"], traffic(rows), **CLOSE)
+            loads = {name: figures["loads"] for name, figures in (await client.metrics())["memory"]["models"].items()}
+            assert set(loads) == {"gate", "small", "cars", "animals"}
+            assert all(loads[name] for name in ("gate", "cars", "animals"))
+
+    run(test())
+
+
+def test_rows_of_steps_count_where_memory_is_limited(queried: Path) -> None:
+    async def test() -> None:
+        config = EngineConfig(slots=20_000)
+        with pytest.raises(ConfigError, match="slots for 5 models and queries take"):
+            async with engine(queried, "traffic", config=config, memory=8_000_000):
+                pass
+
+    run(test())
+
+
+def test_a_query_that_is_not_right_is_told_at_the_start_with_its_line(queried: Path, tmp_path: Path) -> None:
+    async def test() -> None:
+        broken = tmp_path / "broken.query.toml"
+        broken.write_text('[nodes.gate]\nmodels = ["gates"]\n[outputs]\ny = "gate.output"\n')
+        order = EngineOrder((str(queried / "gate" / "1"),), EngineConfig(), PolicyConfig(), queries=(str(broken),))
+        with pytest.raises(ConfigError, match=r"broken\.query\.toml:2: .*gates"):
+            await EngineClient.start(order)
+
+    run(test())
+
+
+def test_a_log_with_queries_replays_to_the_identical_actions(queried: Path, tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+
+    async def test() -> None:
+        config = EngineConfig(workers=2, slots=16)
+        async with engine(queried, config=config, log=log) as client:
+
+            async def one(number: int) -> None:
+                name = ("traffic", "fork", "spelling", "gate")[number % 4]
+                allowed = 0.001 if number % 5 == 0 else 1.0
+                try:
+                    rows = rows_going([number % 3, 1], number) * (30 if number % 3 else 1)
+                    await ask(client, name, rows, time.monotonic() + allowed)
+                except (Refused, Expired, StepFailed):
+                    await asyncio.sleep(0)
+
+            await asyncio.gather(*(one(number) for number in range(40)))
+            await until_all_is_free(client)
+
+    run(test())
+    with log.open("rb") as file:
+        config, entries = read_log(file)
+        scheduler = make_scheduler(config)
+        kinds = set()
+        for entry in entries:
+            assert tuple(scheduler.handle(entry.event, entry.now)) == entry.actions
+            kinds.add(type(entry.event).__name__)
+        scheduler.check()
+    assert kinds >= {"Arrived", "StageDone", "Branched", "Mapped"}

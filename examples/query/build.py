@@ -14,9 +14,11 @@ import torch
 from examples.query.scenes import GATE, INPUT, SIZES, Pictures, Scene, scene
 from examples.query.train import accuracy_in, restored
 from latebind.cli.console import console, percent, progress, show
+from latebind.learned.accuracy import ACCURACY, Accuracy, write_accuracy
 from latebind.learned.build import build_caches
 from latebind.learned.explored import explored_folder
 from latebind.learned.samples import Samples
+from latebind.learned.stored import LIST
 from latebind.program.backends import BACKENDS
 from latebind.program.build import MIN_STAGE_SECONDS, Progress, build_program
 from latebind.program.stored import read_spec_and_costs
@@ -79,6 +81,8 @@ class Builder:
         )
         if model == GATE:
             self._learn(path, tell)
+        measured = self.scene.about(model, self.scene.measured)
+        write_accuracy(ModelDirectory.open(path), Accuracy(accuracy_in(self.weights, model), len(measured)))
 
     def described(self, model: str) -> dict[str, object]:
         """Return the line of a model in the table."""
@@ -122,15 +126,15 @@ class Builder:
 
     def _options(self, models: Sequence[str]) -> str:
         named = ", ".join(f'"{model}"' for model in models)
-        right = ", ".join(f"{accuracy_in(self.weights, model):.4f}" for model in models)
-        return f'models = [{named}]\naccuracy = [{right}]\ninputs.{INPUT} = "{INPUT}"\n'
+        return f'models = [{named}]\ninputs.{INPUT} = "{INPUT}"\n'
 
     def _ready(self, model: str) -> bool:
-        """Tell whether a model is there, with the learned caches that it is to have."""
+        """Tell whether a model is there, with what comes behind its stages."""
         path = self.path_of(model)
         if not (path / MANIFEST).is_file():
             return False
-        return model != GATE or bool(read_spec_and_costs(ModelDirectory.open(path))[0].lookups)
+        files = ModelDirectory.open(path).files
+        return ACCURACY in files and (model != GATE or LIST in files)
 
     def path_of(self, model: str) -> Path:
         """Return where a model's directory is."""

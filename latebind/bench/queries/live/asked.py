@@ -15,7 +15,9 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import Query
 from latebind.engine.client import EngineClient
+from latebind.learned.accuracy import read_accuracies
 from latebind.queries.definition import read_query
+from latebind.repository.directory import ModelDirectory
 from latebind.server.gateway import Answer, StepAnswer
 
 PATIENCE = 60.0  # seconds that a request without a deadline may take
@@ -73,7 +75,7 @@ class Asked:
     def query(self, served: Served) -> Query:
         """Return the query that is asked for, as it is planned."""
         models = {name: spec for name, spec in self.models.items() if not spec.steps}
-        return read_query(served.file, models, {}).query
+        return read_query(served.file, models, read_accuracies(map(ModelDirectory.open, served.directories))).query
 
     async def call(self, name: str, row: int, *, allowed: float = PATIENCE, sent: float | None = None) -> Call:
         """Ask for one row; `sent` is when it should have been sent, by `time.perf_counter`."""

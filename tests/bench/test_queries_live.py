@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from latebind.bench.queries.live.replanning import BETWEEN, between, longest
+from latebind.bench.queries.live.replanning import BETWEEN, Timed, between, longest
 from latebind.bench.queries.live.sides import find_query, planned, with_planner
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
@@ -92,8 +92,8 @@ def test_the_longest_path_goes_through_the_slower_of_two_branches() -> None:
 def test_deadlines_lie_between_the_slowest_models_and_the_next_slower() -> None:
     gate = Node("gate", ("gate",), (1.0,))
     family = Node("family", ("small", "medium", "large"), (0.1, 0.2, 0.3), (0,))
-    timed = {"gate": 10.0, "small": 1.0, "medium": 2.0, "large": 6.0}
-    assert between(query(gate, family), timed) == tuple(12.0 + 4.0 * share for share in BETWEEN)
+    timed = Timed({"gate": 10.0, "small": 1.0, "medium": 2.0, "large": 6.0}, crossing=0.5)
+    assert between(query(gate, family), timed) == tuple(12.5 + 4.0 * share for share in BETWEEN)
 
 
 def test_a_planner_takes_the_place_of_the_one_in_the_file_and_nothing_else_changes() -> None:
@@ -135,8 +135,9 @@ def test_all_sides_answer_all_rows_rightly_at_each_deadline(repository: Path) ->
 
 def test_deadlines_follow_from_what_models_take_and_requests_may_come_at_random_times(repository: Path) -> None:
     tables = bench(repository, "--part", "replanning", "--requests", "25", "--rate", "200")
-    timed = {row["model"]: float(row["mean ms alone"]) for row in tables["models by themselves, to their ends"]}
-    assert set(timed) == {"gate", "quick", "slow"}
+    timed = {row["model"]: row["mean ms in the engine"] for row in tables["models by themselves, to their ends"]}
+    assert set(timed) == {"gate", "quick", "slow", "(there and back)"}
+    assert min(timed.values()) > 0
     deadlines = [rows for title, rows in tables.items() if title.startswith("due after")]
     assert len(deadlines) == len(BETWEEN)
     assert {row["accuracy"] for rows in deadlines for row in rows} == {"1.0000"}

@@ -58,7 +58,8 @@ def queries_live(
         list[float] | None,
         typer.Option(
             help="A deadline; may be repeated. Default: a quarter, a half and three quarters of the way from what the "
-            "longest path takes with the next slower model of each step to what it takes with the slowest."
+            "longest path takes with the next slower model of each step to what it takes with the slowest, all to "
+            "their ends."
         ),
     ] = None,
     split: Annotated[Split, typer.Option(help="How deadlines are split where they are.")] = Split.PROPORTIONAL,

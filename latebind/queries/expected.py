@@ -10,7 +10,8 @@ share it becomes less likely when they are late. Two such shares multiply where 
 is never held to be worth more than it is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from latebind.domain.outlook import Outlook
 from latebind.domain.query import PlannerConfig
@@ -21,6 +22,7 @@ from latebind.queries.succession import Ahead, Graph
 
 NOTABLE = 0.05  # of a model's whole time, or of the chance to leave somewhere: what changes by less is as before
 GROWN = 1.1  # times as many conditions as when the tables were made
+NEWEST = 0.05  # of the mean wait
 MOST_PROSPECTS = 100  # of a query's nodes, by what else may run; then any of the same node has to do
 
 
@@ -33,19 +35,30 @@ class Expected:
     def __init__(self, config: PlannerConfig) -> None:
         self._price = config.price
         self._known: dict[str, _Tables] = {}
+        self._waits: dict[str, float] = {}  # what those met on average who came to a model
 
     def pick(self, view: PlanView, node: int) -> Choice:
         """Return what `node` is to run with. Those before it that are open too are taken to run to their ends."""
+        self._learn(view, node)
         tables = self._known.get(view.query.name)
         if tables is None or tables.graph.query is not view.query:
             tables = _Tables(Graph(view.query), view.branches, self._price)
-        tables = self._known[view.query.name] = tables.renewed(view, node)
+        tables = self._known[view.query.name] = tables.renewed(view, node, self._later)
         ends: dict[int, float] = {}
         for before in tables.graph.before(node, view.open):
             begins = _begins(view, before, ends)
             outlook = view.outlooks(before)[tables.choose(view, before, view.left - begins).option]
             ends[before] = begins + outlook.wait + outlook.whole
         return tables.choose(view, node, view.left - _begins(view, node, ends))
+
+    def _learn(self, view: PlanView, node: int) -> None:
+        for model, outlook in zip(view.node(node).models, view.outlooks(node), strict=True):
+            known = self._waits.setdefault(model, outlook.wait)
+            self._waits[model] = known + NEWEST * (outlook.wait - known)
+
+    def _later(self, model: str, now: Outlook) -> Outlook:
+        """Return what to expect of a model at a later step: who waits for it now will have gone by then."""
+        return replace(now, wait=self._waits.get(model, now.wait))
 
 
 class _Tables:
@@ -60,11 +73,11 @@ class _Tables:
         self._first: dict[int, tuple[int, Ahead]] = {}  # the first prospect asked for of each node
         self._rests: dict[tuple[int, frozenset[int]], Prospect] = {}
 
-    def renewed(self, view: PlanView, node: int) -> "_Tables":
+    def renewed(self, view: PlanView, node: int, later: Callable[[str, Outlook], Outlook]) -> "_Tables":
         """Return these tables, or new ones where something has changed notably that comes behind an open node."""
         first = min(self.graph.before(node, view.open), default=node)
         models = {model for i in view.open & self.graph.behind[first] for model in view.node(i).models}
-        now = {model: view.outlook(model) for model in models}
+        now = {model: later(model, view.outlook(model)) for model in models}
         if view.branches is self._branches and view.branches.judged <= GROWN * self._judged and self._hold(now):
             self._outlooks = now | self._outlooks
             return self

@@ -14,9 +14,11 @@ import torch
 from examples.query.scenes import GATE, INPUT, SIZES, Pictures, Scene, scene
 from examples.query.train import accuracy_in, restored
 from latebind.cli.console import console, percent, progress, show
+from latebind.learned.accuracy import ACCURACY, Accuracy, write_accuracy
 from latebind.learned.build import build_caches
 from latebind.learned.explored import explored_folder
 from latebind.learned.samples import Samples
+from latebind.learned.stored import LIST
 from latebind.program.backends import BACKENDS
 from latebind.program.build import MIN_STAGE_SECONDS, Progress, build_program
 from latebind.program.stored import read_spec_and_costs
@@ -24,7 +26,7 @@ from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.repository.manifest import MANIFEST
 
-VIEWS = 3  # how many altered copies of each picture the learned caches are fitted to
+FITTED, VIEWS = 15_000, 2  # pictures that learned caches are fitted to at most, and altered copies of each
 MAX_BATCH = 8
 
 
@@ -79,6 +81,8 @@ class Builder:
         )
         if model == GATE:
             self._learn(path, tell)
+        measured = self.scene.about(model, self.scene.measured)
+        write_accuracy(ModelDirectory.open(path), Accuracy(accuracy_in(self.weights, model), len(measured)))
 
     def described(self, model: str) -> dict[str, object]:
         """Return the line of a model in the table."""
@@ -122,15 +126,15 @@ class Builder:
 
     def _options(self, models: Sequence[str]) -> str:
         named = ", ".join(f'"{model}"' for model in models)
-        right = ", ".join(f"{accuracy_in(self.weights, model):.4f}" for model in models)
-        return f'models = [{named}]\naccuracy = [{right}]\ninputs.{INPUT} = "{INPUT}"\n'
+        return f'models = [{named}]\ninputs.{INPUT} = "{INPUT}"\n'
 
     def _ready(self, model: str) -> bool:
-        """Tell whether a model is there, with the learned caches that it is to have."""
+        """Tell whether a model is there, with what comes behind its stages."""
         path = self.path_of(model)
         if not (path / MANIFEST).is_file():
             return False
-        return model != GATE or bool(read_spec_and_costs(ModelDirectory.open(path))[0].lookups)
+        files = ModelDirectory.open(path).files
+        return ACCURACY in files and (model != GATE or LIST in files)
 
     def path_of(self, model: str) -> Path:
         """Return where a model's directory is."""
@@ -140,7 +144,7 @@ class Builder:
 def lessons(pictures: Scene, seed: int) -> tuple[Samples, Samples]:
     """Return samples to fit the gate's learned caches, views of a picture beside each other, and to calibrate them."""
     generator = torch.Generator().manual_seed(seed)
-    learned = pictures.about(GATE, pictures.learned)
+    learned = pictures.about(GATE, pictures.learned.take(torch.arange(min(FITTED, len(pictures.learned)))))
     views = [pictures.alter(learned.inputs, generator) for _ in range(VIEWS)]
     rows = torch.stack(views, dim=1).flatten(0, 1)
     fit = Samples({INPUT: rows}, learned.labels.repeat_interleave(VIEWS))

@@ -1,30 +1,6 @@
-"""A query file: what stands in it, checked against the models that it names. Pure. For the expressions: `language`.
+"""A query file: what stands in it, checked against the models that it names. Pure.
 
-deadline_ms = 80                     # all four may be left out
-planner = "expected"
-replan = true
-version = "1"
-
-[inputs.image]                       # as well; then the models say what they are. With [inputs], all are named
-dtype = "float32"
-shape = [3, 32, 32]
-
-[conditions]
-vehicle = "argmax(gate.output) in [0, 1, 8, 9]"
-
-[nodes.gate]
-models = ["gate"]
-accuracy = [0.93]                    # where it was not measured as the model was built
-inputs.input = "image"               # where an input of the models has another name
-
-[nodes.cars]
-models = ["cars-small", "cars-large"]
-inputs.input = "resize(crop_to(image, gate.box, 32, 32), 16, 16)"
-when = "vehicle"
-after = []                           # nodes that must have ended, besides those that are named in expressions
-
-[outputs]
-label = "argmax(cars.output)"
+`docs/query-files.md` describes the file. For its expressions: `language`; for how they are put together: `assembly`.
 """
 
 from collections.abc import Mapping

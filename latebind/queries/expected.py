@@ -21,6 +21,7 @@ from latebind.queries.succession import Ahead, Graph
 
 NOTABLE = 0.05  # of a model's whole time, or of the chance to leave somewhere: what changes by less is as before
 GROWN = 1.1  # times as many conditions as when the tables were made
+MOST_PROSPECTS = 100  # of a query's nodes, by what else may run; then any of the same node has to do
 
 
 class Expected:
@@ -56,6 +57,7 @@ class _Tables:
         self._price = price
         self._outlooks: dict[str, Outlook] = {}
         self._prospects: dict[tuple[int, Ahead], Prospect] = {}
+        self._first: dict[int, tuple[int, Ahead]] = {}  # the first prospect asked for of each node
         self._rests: dict[tuple[int, frozenset[int]], Prospect] = {}
 
     def renewed(self, view: PlanView, node: int) -> "_Tables":
@@ -113,7 +115,10 @@ class _Tables:
     def _prospect(self, node: int, ahead: Ahead) -> Prospect:
         """Return the prospect of a node that begins, with its best model."""
         key = (node, self.graph.concerning(node, ahead))
+        if len(self._prospects) >= MOST_PROSPECTS:
+            key = self._first.get(node, key)
         if key not in self._prospects:
+            self._first.setdefault(node, key)
             rest, this = self._rest(*key), self.graph.query.nodes[node]
             options = sorted(zip(this.models, this.accuracies, strict=True), key=lambda one: self._mean(one[0]))
             self._prospects[key] = best(

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from latebind.domain.errors import QueryError
 
-MAX_BYTES = 1 << 16
+MAX_BYTES = 1 << 15
 MAX_LINE = 2_000  # characters; the parser's time grows with the square of a key's parts
-MAX_LINES = 2_000
+MAX_LINES = 1_000
+MAX_STATEMENT = 50  # lines; behind a statement of more, lines are not told any more, for finding them takes too long
+DEPTH = 6  # keys, one inside the other, that a query has at most, and two more
 
 Keys = tuple[str, ...]
 PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -92,6 +94,8 @@ def _places(text: str) -> Iterator[tuple[Keys, int]]:
         try:
             statement = tomllib.loads("\n".join(pending))
         except ValueError:
+            if len(pending) > MAX_STATEMENT:
+                return
             continue
         is_header = len(pending) == 1 and line.lstrip().startswith("[")
         inside: Keys = () if is_header else table
@@ -101,13 +105,13 @@ def _places(text: str) -> Iterator[tuple[Keys, int]]:
         pending = []
 
 
-def _paths(values: object) -> Iterator[Keys]:
+def _paths(values: object, depth: int = DEPTH) -> Iterator[Keys]:
     """Yield the keys of everything inside, outer ones first; members of arrays have none of their own."""
     if isinstance(values, list):
         for one in values:
-            yield from _paths(one)
-    elif isinstance(values, dict):
+            yield from _paths(one, depth)
+    elif isinstance(values, dict) and depth:
         for key, value in values.items():
             yield (key,)
-            for path in _paths(value):
+            for path in _paths(value, depth - 1):
                 yield (key, *path)

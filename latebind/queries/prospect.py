@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from latebind.domain.outlook import Outlook
 
-MOST = 256  # steps of a function; more are made coarser
+MOST = 64  # steps of a function; more are made coarser
+CLOSED = 1 / 8  # of what is missing to the best, which a step of a coarse function closes at least
+LEAST = 1e-5  # of all there is, which it is higher by in any case
 ROUNDING = 1e-9  # seconds by which sums of the same times may differ
 TIE = 1e-12  # of worth, which is none
 
@@ -121,13 +123,16 @@ def _summed(changes: list[tuple[float, float, float]]) -> Prospect:
 
 
 def _coarse(prospect: Prospect) -> Prospect:
-    """Return the prospect with about `MOST` steps: those by which little changes wait for the next."""
+    """Return the prospect with fewer steps, where they are many: those by which little changes wait for the next.
+
+    The nearer it is to the best, the finer it stays; it never promises more than it did.
+    """
     if len(prospect.at) <= MOST:
         return prospect
     worth = [right - cost for right, cost in zip(prospect.right, prospect.cost, strict=True)]
-    least = (max(worth) - min(worth)) / MOST
+    top, least = max(worth), LEAST * (max(worth) - min(worth))
     kept = [0]
     for i, value in enumerate(worth):
-        if abs(value - worth[kept[-1]]) >= least:
+        if abs(value - worth[kept[-1]]) >= max(CLOSED * (top - worth[kept[-1]]), least):
             kept.append(i)
     return Prospect(*(tuple([values[i] for i in kept]) for values in (prospect.at, prospect.right, prospect.cost)))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from latebind.domain.query import Query
 from latebind.queries.branches import Branches
 
+MOST_WAYS = 16  # in which conditions that are judged together may turn out, that are looked at
+
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
@@ -73,7 +75,7 @@ class Graph:
         due = [other for other in sorted(ahead.may) if self._due(other, node, ahead, ended)]
         hopeless = {other for other in due if not self._possible(other, ahead)}
         judged = [other for other in due if self.query.nodes[other].guarded and other not in hopeless]
-        for way, chance in branches.ways(judged) if judged else [((), 1.0)]:
+        for way, chance in _likely(branches.ways(judged)) if judged else [((), 1.0)]:
             out = hopeless.union(other for other, holds in zip(judged, way, strict=True) if not holds)
             runs = tuple([other for other in due if other not in out])
             if not out:
@@ -89,3 +91,10 @@ class Graph:
 
     def _possible(self, other: int, ahead: Ahead) -> bool:
         return not any(ahead.out.issuperset(group) for group in self.query.nodes[other].needs)
+
+
+def _likely(ways: list[tuple[tuple[bool, ...], float]]) -> list[tuple[tuple[bool, ...], float]]:
+    """Return the most likely ways, where there are many, as if there were no others."""
+    kept = sorted(ways, key=lambda way: -way[1])[:MOST_WAYS]
+    total = sum([chance for _, chance in kept])
+    return [(way, chance / total) for way, chance in kept]

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from latebind.domain.errors import QueryError
-from latebind.domain.model import StepSpec, TensorSpec
+from latebind.domain.model import TensorSpec
 from latebind.domain.query import PlannerConfig
 from latebind.queries.definition import model_names
 from latebind.queries.wiring import INPUT, Apply, DefinedQuery, Kind, Literal, Ref, Tensor
@@ -32,11 +32,17 @@ def test_a_query_looks_like_a_model(tmp_path: Path) -> None:
     assert (spec.name, spec.version, spec.stages, spec.lookups, spec.kinds) == ("traffic", "1", 3, (), ())
     assert spec.inputs == (IMAGE,)
     assert spec.outputs == (TensorSpec("label", "float32", (10,)),)
-    assert spec.steps == (
-        StepSpec("gate", ("gate",)),
-        StepSpec("cars", ("cars-small", "cars-large")),
-        StepSpec("animals", ("animals",)),
-    )
+    assert [(step.name, step.models) for step in spec.steps] == [
+        ("gate", ("gate",)),
+        ("cars", ("cars-small", "cars-large")),
+        ("animals", ("animals",)),
+    ]
+
+
+def test_steps_tell_where_their_inputs_come_from(tmp_path: Path) -> None:
+    steps = read(tmp_path, TRAFFIC).query.spec.steps
+    assert [step.after for step in steps] == [(), (0,), (0,)]
+    assert [step.sources for step in steps] == [("image",), ("cars.inputs.input",), ("animals.inputs.input",)]
 
 
 def test_as_many_rows_as_every_model_takes_are_its_largest_batch(tmp_path: Path) -> None:
@@ -171,6 +177,11 @@ def test_accuracies_that_were_measured_count_where_none_are_written(tmp_path: Pa
     ]
     unsaid = TRAFFIC.replace("accuracy = [0.8, 0.9]\n", "")
     assert read(tmp_path, unsaid, measured=measured).query.nodes[1].accuracies == (0.1, 0.2)
+
+
+def test_the_file_in_the_documentation_is_right(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "query-files.md").read_text()
+    assert names(read(tmp_path, text.split("```toml\n")[1].split("```")[0])) == ["gate", "cars", "animals"]
 
 
 def test_windows_lines_are_lines(tmp_path: Path) -> None:

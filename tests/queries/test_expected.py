@@ -9,9 +9,9 @@ import pytest
 from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, PlannerConfig
 from latebind.queries.branches import Branches
-from latebind.queries.expected import Expected, alike
+from latebind.queries.expected import MOST_PROSPECTS, Expected, alike
 from latebind.queries.planner import PlanView
-from latebind.queries.prospect import END, MOST, Prospect, behind, mixed
+from latebind.queries.prospect import CLOSED, END, MOST, Prospect, behind, mixed
 from tests.queries.plans import Case, played, policies, query, random_case, sure
 
 
@@ -46,7 +46,7 @@ def test_no_policy_does_better_where_steps_go_on_side_by_side() -> None:
 def test_with_more_time_left_a_query_is_never_worth_less() -> None:
     random = Random(9)
     for _ in range(10):
-        case = random_case(random, (0, 0, 1, 2), guarded=True, options=3, ends=3)
+        case = random_case(random, (0, 0, 1, 2), guarded=True)
         planner = expected()
         worth = [played(case, planner, 0.1 * i).right for i in range(30)]
         assert all(later >= sooner - 1e-9 for sooner, later in pairwise(worth))
@@ -213,10 +213,26 @@ def test_a_prospect_behind_a_model_with_caches_is_worth_what_ends_in_time() -> N
     assert [found.worth(left) for left in (-0.1, 0.0, 0.29, 0.3, 0.69, 0.7)] == pytest.approx([0, 0, 0, 0.6, 0.6, 0.8])
 
 
-def test_a_prospect_of_too_many_steps_becomes_coarser_and_never_promises_more() -> None:
-    many = 10 * MOST
-    fine = Prospect(tuple(float(i) for i in range(many)), tuple(i / many for i in range(many)), tuple([0.0] * many))
+def test_a_prospect_of_too_many_steps_becomes_coarser_where_it_matters_least_and_never_promises_more() -> None:
+    many = 100 * MOST
+    fine = Prospect(tuple(float(i) for i in range(many)), tuple(i / many for i in range(many)), (0.0,) * many)
     coarse = mixed([(1.0, fine)])
-    assert len(coarse.at) <= MOST + 1
+    assert len(coarse.at) <= 2 * MOST
     for left in range(0, many, 7):
-        assert 0.0 <= fine.worth(left) - coarse.worth(left) <= 1.5 / MOST
+        most, value, kept = fine.right[-1], fine.worth(left), coarse.worth(left)
+        assert kept <= value
+        assert value - kept <= CLOSED * (most - kept) + 1 / many
+
+
+def test_a_large_query_with_many_conditions_is_planned_with_few_tables() -> None:
+    random = Random(11)
+    nodes, outlooks = [Node("0", ("0-a", "0-b"), (0.8, 0.9))], {"0-a": sure(0.1), "0-b": sure(0.2)}
+    for i in range(1, 16):
+        before = tuple(sorted(random.sample(range(i), min(i, 3))))
+        nodes.append(Node(f"{i}", (f"{i}-a", f"{i}-b"), (0.8, 0.9), before, (before[:1],), guarded=True))
+        outlooks |= {f"{i}-a": sure(0.1), f"{i}-b": sure(0.2)}
+    planner, case = expected(), Case(query(*nodes), outlooks, Branches())
+    every = frozenset(range(16))
+    assert planner.pick(case.view(10.0, every), 0).option == 1
+    assert planner.pick(case.view(0.1, every), 0).option == 0
+    assert len(planner._known["application"]._prospects) <= MOST_PROSPECTS + len(nodes)

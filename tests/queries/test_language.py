@@ -1,6 +1,7 @@
 """The little language: what is read, what comes out, and that nothing but QueryError comes of nonsense."""
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -232,6 +233,11 @@ def test_a_choice_among_too_many_is_refused() -> None:
     ]
     with pytest.raises(QueryError, match="too many nodes"):
         needs(Apply("first", tuple(many), Kind("bool", ())))
+
+
+def test_every_operation_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "query-files.md").read_text()
+    assert [one.usage for one in OPERATIONS.values() if f"`{one.usage}`" not in text] == []
 
 
 TENSORS = ["image", "pixels", "flag", "half", "gate.output", "gate.box", "cars.output", "cars['odd.name']"]

@@ -13,7 +13,7 @@ from latebind.queries import make_planner
 from latebind.queries.branches import Branches
 from latebind.queries.planner import PlanView
 
-PICKS = 2000
+PICKS = 500
 LEFT = 0.080  # seconds
 WAIT = 0.050  # seconds that come and go
 SEEN = 100  # queries whose conditions are known

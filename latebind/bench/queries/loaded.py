@@ -1,6 +1,7 @@
 """The traffic application under load: Poisson arrivals into the real scheduler, in batches of one."""
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from random import Random
 
@@ -19,7 +20,7 @@ from latebind.simulation.workloads import Arrival, Step
 
 BATCHING = PolicyConfig("late", max_batch=1)  # the paper runs batches of one
 AT_ONCE = 256  # requests that may wait for a model
-TRIED = 2000  # requests by which is found what a query takes alone
+TRIED = 1000  # requests by which is found what a query takes alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def _served(traffic: Traffic, side: Side, step: int, option: int) -> ServedModel
 def _arrivals(task: LoadedTask) -> list[Arrival]:
     """Return the requests: the same for every side, but for where its gates may be left."""
     random, time, arrivals = Random(task.seed), 0.0, []
-    rate = task.load * task.workers / _alone(task)
+    rate = task.load * task.workers / alone(task.deadline, task.traffic)
     gates = [task.traffic.outlook(OBJECTS, i, caches=task.side.caches) for i in range(len(TABLE_5[OBJECTS]))]
     for _ in range(task.requests):
         time += random.expovariate(rate)
@@ -113,10 +114,10 @@ def _leaves(gate: Outlook, draw: float) -> int:
     return next((stage for stage, share in enumerate(reached) if draw < share), len(reached) - 1)
 
 
-def _alone(task: LoadedTask) -> float:
+@cache
+def alone(deadline: float, traffic: Traffic) -> float:
     """Return what a query takes on average with the baseline of equal split, seconds."""
-    alone = run(Task(baseline("equal"), task.deadline, task.traffic, TRIED))
-    return float(alone.seconds.mean())
+    return float(run(Task(baseline("equal"), deadline, traffic, TRIED)).seconds.mean())
 
 
 def _chances(steps: list[StepEnded]) -> dict[int, float]:

@@ -9,7 +9,7 @@ from latebind.bench.queries.parts import Found, FoundLoaded
 from latebind.bench.queries.sides import EVERY, OWN, PAPERS, Side, baseline, caches_only, replanned
 from latebind.bench.queries.simulated import Figures, Result
 from latebind.bench.queries.traffic import STEPS, TABLE_5
-from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
+from latebind.bench.statistics import mean_interval, ratio_of_means
 from latebind.domain.query import NOT_RUN
 
 Row = dict[str, object]
@@ -57,13 +57,14 @@ def benefit_rows(found: Found, wrong: float = 0.0) -> Rows:
 
 
 def part_rows(found: Found) -> Rows:
-    """Return what caches alone gain, and what replanning adds to them."""
+    """Return what caches alone gain over the baseline, and what replanning changes then."""
     rows: Rows = []
     for deadline, sides in found.items():
         row: Row = {"deadline ms": f"{deadline * 1e3:g}"}
         for name in EVERY:
-            row[f"{name}: caches"] = compared(sides[caches_only(name)], sides[baseline(name)])
-            row[f"{name}: replanning too"] = compared(sides[replanned(name)], sides[caches_only(name)])
+            base, cached, ours = (sides[make(name)] for make in (baseline, caches_only, replanned))
+            row[f"{name}: caches"] = _short(cached, base)
+            row[f"{name}: replanning"] = _short(ours, cached)
         rows.append(row)
     return rows
 
@@ -174,6 +175,10 @@ def gain(ours: Result, theirs: Result) -> float:
     return 100 * float((ours.right() - theirs.right()).mean())
 
 
+def _short(ours: Result, theirs: Result) -> str:
+    return f"{gain(ours, theirs):+.2f}, {theirs.seconds.mean() / ours.seconds.mean():.2f}x"
+
+
 def _meeting(found: Found, pairs: Sequence[tuple[Result, Result]]) -> list[str]:
     return [f"{deadline * 1e3:g}" for deadline, pair in zip(found, pairs, strict=True) if at_once(*pair)]
 
@@ -185,7 +190,5 @@ def _over_better(sides: Mapping[Side, Result]) -> Figures:
 
 def _points(values: Figures) -> str:
     """Write a mean of differences in points, with its interval."""
-    found = Interval(float(values.mean()), float(values.mean()), float(values.mean()))
-    if np.ptp(values) > 0.0:
-        found = mean_interval(values, block=BLOCK, seed=0)
+    found = mean_interval(values, block=BLOCK, seed=0)
     return f"{100 * found.value:+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]"

@@ -58,7 +58,8 @@ def queries_live(
         list[float] | None,
         typer.Option(
             help="A deadline; may be repeated. Default: a quarter, a half and three quarters of the way from what the "
-            "longest path takes with the next slower model of each step to what it takes with the slowest."
+            "longest path takes with the next slower model of each step to what it takes with the slowest, all to "
+            "their ends."
         ),
     ] = None,
     split: Annotated[Split, typer.Option(help="How deadlines are split where they are.")] = Split.PROPORTIONAL,
@@ -129,7 +130,7 @@ def _replanning(asked: Asked) -> Told:
     found = asyncio.run(
         replanning.run(asked.served, sides(asked.split), asked.rows, asked.plan, asked.setting, asked.tell)
     )
-    tables = {"models by themselves, to the end of their networks": report.model_rows(found)}
+    tables = {"models by themselves, to their ends": report.model_rows(found)}
     for deadline, calls in found.calls.items():
         tables[f"due after {deadline * 1e3:.2f} ms"] = report.side_rows(calls, deadline, asked.plan.seed)
     tables["which models answered"] = report.chosen_rows(found)

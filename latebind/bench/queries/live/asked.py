@@ -15,7 +15,9 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import Query
 from latebind.engine.client import EngineClient
+from latebind.learned.accuracy import read_accuracies
 from latebind.queries.definition import read_query
+from latebind.repository.directory import ModelDirectory
 from latebind.server.gateway import Answer, StepAnswer
 
 PATIENCE = 60.0  # seconds that a request without a deadline may take
@@ -25,15 +27,14 @@ PATIENCE = 60.0  # seconds that a request without a deadline may take
 class Call:
     """One request: whether its answer was right, and seconds at the client and between the engine's ears and mouth.
 
-    `steps` are those of a query; of a model there are none.
+    `steps` are those of a query, and `early` says which of them left before the last stage; of a model there are none.
     """
 
-    row: int
     right: bool
     seconds: float
     inside: float
     steps: tuple[StepAnswer, ...]
-    left_at: int
+    early: tuple[bool, ...]
 
 
 class Rows:
@@ -73,17 +74,19 @@ class Asked:
     def query(self, served: Served) -> Query:
         """Return the query that is asked for, as it is planned."""
         models = {name: spec for name, spec in self.models.items() if not spec.steps}
-        return read_query(served.file, models, {}).query
+        return read_query(served.file, models, read_accuracies(map(ModelDirectory.open, served.directories))).query
 
     async def call(self, name: str, row: int, *, allowed: float = PATIENCE, sent: float | None = None) -> Call:
         """Ask for one row; `sent` is when it should have been sent, by `time.perf_counter`."""
         given = self._rows.take(row, self.models[name])
         begun = time.perf_counter() if sent is None else sent
-        answer = await self._engine.infer(name, given, deadline=time.monotonic() + allowed)
+        left = begun + allowed - time.perf_counter()
+        answer = await self._engine.infer(name, given, deadline=time.monotonic() + left)
         seconds = time.perf_counter() - begun
         steps = answer.steps[0] if answer.steps else ()
         right = self._rows.right(row, answer)
-        return Call(row, right, seconds, answer.waited[0] + answer.ran[0], steps, answer.left_at[0])
+        early = tuple([step.left_at < self.models[step.model].stages - 1 for step in steps])
+        return Call(right, seconds, answer.waited[0] + answer.ran[0], steps, early)
 
     async def one_by_one(self, name: str, rows: Sequence[int], *, allowed: float = PATIENCE) -> list[Call]:
         """Ask for rows one after another."""

@@ -30,11 +30,19 @@ class Plan:
     seed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Mean seconds of each model by itself in the engine, and of the way there and back."""
+
+    models: Mapping[str, float]
+    crossing: float
+
+
 @dataclass(slots=True)
 class Found:
     """What became of requests, by deadline in seconds and side; the same rows in the same order for all."""
 
-    models: Mapping[str, float]
+    timed: Timed
     calls: dict[float, dict[str, list[Call]]] = field(default_factory=dict)
 
 
@@ -47,28 +55,32 @@ async def run(
         asked = {name: await begun(stack, served, side, rows, setting) for name, side in sides.items()}
         query = asked[STATIC].query(served)
         found = Found(await times(asked[STATIC], query, rows))
-        for number, deadline in enumerate(plan.deadlines or between(query, found.models)):
+        for number, deadline in enumerate(plan.deadlines or between(query, found.timed)):
             found.calls[deadline] = await _at(deadline, asked, served.name, rows, plan, _part(tell, number, plan))
         return found
 
 
-async def times(asked: Asked, query: Query, rows: Rows) -> dict[str, float]:
-    """Return mean seconds of each model of a query, asked for by itself, to the end of its network."""
+async def times(asked: Asked, query: Query, rows: Rows) -> Timed:
+    """Ask for each model of a query by itself, to the end of its network."""
     some = range(min(TIMED, rows.count))
     names = dict.fromkeys(model for node in query.nodes for model in node.models)
-    return {name: mean([call.seconds for call in await asked.one_by_one(name, some)]) for name in names}
+    calls = {name: await asked.one_by_one(name, some) for name in names}
+    return Timed(
+        {name: mean([call.inside for call in found]) for name, found in calls.items()},
+        mean([call.seconds - call.inside for found in calls.values() for call in found]),
+    )
 
 
-def between(query: Query, timed: Mapping[str, float]) -> tuple[float, ...]:
+def between(query: Query, timed: Timed) -> tuple[float, ...]:
     """Return deadlines at which time that is saved may buy a better answer, whatever way a query goes.
 
     With the slowest model of each step the longest path takes longer; with the next slower ones, where there is a
     choice, it takes less.
     """
-    seconds = [sorted([timed[model] for model in node.models]) for node in query.nodes]
+    seconds = [sorted([timed.models[model] for model in node.models]) for node in query.nodes]
     slowest = longest(query, [some[-1] for some in seconds])
     next_slower = longest(query, [some[-2:][0] for some in seconds])
-    return tuple([next_slower + share * (slowest - next_slower) for share in BETWEEN])
+    return tuple([timed.crossing + next_slower + share * (slowest - next_slower) for share in BETWEEN])
 
 
 def longest(query: Query, seconds: Sequence[float]) -> float:

@@ -17,8 +17,9 @@ Figures = NDArray[np.float64]
 
 
 def model_rows(found: Found) -> Rows:
-    """Return what each model takes by itself."""
-    return [{"model": name, "mean ms alone": _ms(seconds)} for name, seconds in found.models.items()]
+    """Return what each model takes by itself, and what the way there and back adds."""
+    rows = [{"model": name, "mean ms in the engine": _ms(seconds)} for name, seconds in found.timed.models.items()]
+    return [*rows, {"model": "(there and back)", "mean ms in the engine": _ms(found.timed.crossing)}]
 
 
 def side_rows(sides: Mapping[str, Sequence[Call]], deadline: float, seed: int) -> Rows:
@@ -40,12 +41,13 @@ def side_rows(sides: Mapping[str, Sequence[Call]], deadline: float, seed: int) -
 
 
 def chosen_rows(found: Found) -> Rows:
-    """Return which models answered each step, and how many answers left before the last stage of the first step."""
+    """Return which models answered each step, and how often one left before its last stage."""
     return [
         {
             "deadline ms": _ms(deadline),
             "side": name,
             **{step: _shares(calls, step) for step in _steps(found)},
+            "left early": _early(calls),
         }
         for deadline, sides in found.calls.items()
         for name, calls in sides.items()
@@ -100,6 +102,13 @@ def _shares(calls: Sequence[Call], name: str) -> dict[str, float]:
     """Return the models of a step by the share of its runs that each answered."""
     models = Counter(step.model for call in calls for step in call.steps if step.step == name)
     return {model: count / models.total() for model, count in sorted(models.items())}
+
+
+def _early(calls: Sequence[Call]) -> dict[str, float]:
+    """Return, by step, the share of its runs that left before the last stage, where there were any."""
+    runs = Counter(step.step for call in calls for step in call.steps)
+    left = Counter(step.step for call in calls for step, early in zip(call.steps, call.early, strict=True) if early)
+    return {step: count / runs[step] for step, count in left.items()}
 
 
 def _sums(found: Overhead, *, inside: bool) -> Figures:

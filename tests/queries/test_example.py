@@ -1,0 +1,106 @@
+"""The query example: pictures each have one purpose, models one question, and the file that it writes is a query."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from examples.query.build import Builder, lessons
+from examples.query.scenes import GATE, INPUT, Scene, of_digits, unseen
+from examples.query.train import accuracy, accuracy_in, main, restored, train_missing, weights_of
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.queries.definition import read_query
+
+
+@pytest.fixture(scope="module")
+def digits() -> Scene:
+    """Trained in a second: three epochs each, little networks for the large ones."""
+    scene = of_digits()
+    networks = {**scene.networks, GATE: scene.networks["small"], "large": scene.networks["medium"]}
+    return replace(scene, networks=networks, epochs=dict.fromkeys(scene.epochs, 3))
+
+
+@pytest.fixture(scope="module")
+def weights(digits: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    train_missing(digits, folder, digits.models, 2, 0, lambda text, share: None)
+    return folder
+
+
+def test_no_picture_has_two_purposes(digits: Scene) -> None:
+    parts = [digits.learned, digits.measured, digits.calibrated, digits.test]
+    assert sum(map(len, parts)) == 1797
+    rows = torch.cat([part.inputs.flatten(1) for part in parts])
+    assert len({tuple(row) for row in rows.tolist()}) == 1797
+
+
+def test_a_gate_is_asked_for_the_family_and_the_families_for_their_own_classes(digits: Scene) -> None:
+    gate, high = (digits.about(model, digits.test) for model in (GATE, "high-small"))
+    assert gate.labels.tolist() == [int(label >= 5) for label in digits.test.labels.tolist()]
+    assert set(high.labels.tolist()) == {5, 6, 7, 8, 9}
+    assert len(high) == int(gate.labels.sum())
+
+
+def test_every_class_is_in_one_family(digits: Scene) -> None:
+    assert sorted(one for classes in digits.families.values() for one in classes) == list(range(10))
+
+
+def test_views_of_a_picture_are_neighbours_and_none_is_calibrated_on(digits: Scene) -> None:
+    fit, calibrate = lessons(digits, 0)
+    assert fit.labels is not None
+    assert calibrate.labels is not None
+    assert torch.equal(fit.labels[::2], fit.labels[1::2])
+    assert len(calibrate) == len(digits.calibrated)
+
+
+def test_rows_for_benchmarks_are_those_that_nothing_has_seen(digits: Scene) -> None:
+    rows = unseen(limit="7")
+    assert isinstance(rows.inputs, dict)
+    assert torch.equal(rows.inputs[INPUT], digits.test.inputs[:7])
+
+
+def test_accuracy_is_kept_beside_the_weights_as_measured_on_pictures_for_that(digits: Scene, weights: Path) -> None:
+    measured = digits.about("low-medium", digits.measured)
+    assert accuracy_in(weights, "low-medium") == round(accuracy(restored(digits, weights, "low-medium"), measured), 4)
+
+
+def test_the_same_seed_gives_the_same_weights_whoever_is_trained_beside(
+    digits: Scene, weights: Path, tmp_path: Path
+) -> None:
+    train_missing(digits, tmp_path, ["high-medium"], 1, 0, lambda text, share: None)
+    with (
+        safe_open(weights_of(weights, "high-medium"), "pt") as one,
+        safe_open(weights_of(tmp_path, "high-medium"), "pt") as other,
+    ):
+        assert all(torch.equal(one.get_tensor(name), other.get_tensor(name)) for name in one.keys())  # noqa: SIM118
+
+
+def test_a_finished_model_is_not_trained_again(digits: Scene, weights: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in weights.iterdir()}
+    train_missing(digits, weights, digits.models, 2, 1, lambda text, share: None)
+    assert {path: path.stat().st_mtime_ns for path in weights.iterdir()} == before
+
+
+def test_a_model_that_there_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--out", str(tmp_path), "--model", "middle-small"])
+    assert "there is no model 'middle-small'" in capsys.readouterr().err
+
+
+def test_the_file_that_it_writes_is_a_query_over_its_models(digits: Scene, weights: Path, tmp_path: Path) -> None:
+    image = TensorSpec(INPUT, "float32", (1, 8, 8))
+    models = {
+        model: ModelSpec(model, "1", (image,), (TensorSpec("output", "float32", (2 if model == GATE else 10,)),), 1, 8)
+        for model in digits.models
+    }
+    accuracies = dict(zip(models, (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7), strict=True))
+    query = read_query(Builder(digits, weights, tmp_path).write_query(), models, accuracies).query
+    assert [(node.name, node.after, node.guarded) for node in query.nodes] == [
+        ("gate", (), False),
+        ("low", (0,), True),
+        ("high", (0,), True),
+    ]
+    assert query.nodes[2].accuracies == (0.5, 0.6, 0.7)
+    assert [tensor.name for tensor in query.spec.inputs] == [INPUT]

@@ -1,7 +1,7 @@
 """One query between its arrival and its reply: how far each node is, and the outputs as one node more. Pure."""
 
 from collections.abc import Iterator
-from enum import Enum, auto
+from enum import IntEnum, auto
 from math import inf
 
 from latebind.domain.actions import Outcome
@@ -10,7 +10,7 @@ from latebind.domain.query import NOT_RUN, Query
 from latebind.queries.planner import Choice
 
 
-class Phase(Enum):
+class Phase(IntEnum):
     """How far a node is."""
 
     WAITING = auto()

@@ -18,7 +18,7 @@ from latebind.learned.accuracy import ACCURACY, Accuracy, write_accuracy
 from latebind.learned.build import build_caches
 from latebind.learned.explored import explored_folder
 from latebind.learned.samples import Samples
-from latebind.learned.stored import LIST
+from latebind.learned.stored import LIST, read_caches, with_caches
 from latebind.program.backends import BACKENDS
 from latebind.program.build import MIN_STAGE_SECONDS, Progress, build_program
 from latebind.program.stored import read_spec_and_costs
@@ -27,6 +27,7 @@ from latebind.repository.listing import Repository
 from latebind.repository.manifest import MANIFEST
 
 FITTED, VIEWS = 15_000, 2  # pictures that learned caches are fitted to at most, and altered copies of each
+TRIED = ("eager", "openvino")
 MAX_BATCH = 8
 
 
@@ -37,11 +38,16 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--weights", type=Path, default=Path("out/query/weights"), help="folder of weights")
     parser.add_argument("--out", type=Path, default=Path("out/query/models"), help="folder of models")
     parser.add_argument("--fidelity", type=float, help="share of the gate's answers that stay; default: the scene's")
-    parser.add_argument("--backend", choices=BACKENDS, action="append", help="try only this; may be repeated")
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        action="append",
+        help=f"try only this; may be repeated. Default: {' and '.join(TRIED)}",
+    )
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     pictures = scene(given.data)
-    builder = Builder(pictures, given.weights, given.out, given.fidelity, given.backend, given.seed)
+    builder = Builder(pictures, given.weights, given.out, given.fidelity, given.backend or TRIED, given.seed)
     with progress("building") as tell:
         builder.build_missing(tell)
     show(f"{given.out}, one picture at a time on one thread", [builder.described(model) for model in pictures.models])
@@ -56,7 +62,7 @@ class Builder:
     weights: Path
     out: Path
     fidelity: float | None = None
-    backends: Sequence[str] | None = None
+    backends: Sequence[str] = TRIED
     seed: int = 0
 
     def build_missing(self, tell: Progress) -> None:
@@ -86,12 +92,14 @@ class Builder:
 
     def described(self, model: str) -> dict[str, object]:
         """Return the line of a model in the table."""
-        _, costs = read_spec_and_costs(ModelDirectory.open(self.path_of(model)))
+        directory = ModelDirectory.open(self.path_of(model))
+        spec, costs = read_spec_and_costs(directory)
+        _, leaving = with_caches(spec, costs, read_caches(directory))
         return {
             "model": model,
-            "ms": round(costs.remaining(0, 1) * 1e3, 2),
+            "ms to its end": round(costs.remaining(0, 1) * 1e3, 2),
             "stages": len(costs.stages),
-            "leave early": percent(sum(costs.hit_rates.values())),
+            "leave early": percent(sum(leaving.hit_rates.values())),
             "right": percent(accuracy_in(self.weights, model)),
         }
 

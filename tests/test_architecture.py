@@ -33,7 +33,7 @@ def import_without(module: str, *blocked: str) -> subprocess.CompletedProcess[st
 
 ADAPTING = ("adaptation/controller.py", "adaptation/mix.py", "adaptation/watch.py")
 PURE = modules(
-    "domain/*.py", "batching/*.py", "residency/*.py", "queries/*.py", "scheduler.py", "simulation/*.py", *ADAPTING
+    "domain/*.py", "batching/*.py", "residency/*.py", "queries/**/*.py", "scheduler.py", "simulation/*.py", *ADAPTING
 )
 
 

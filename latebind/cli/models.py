@@ -15,7 +15,7 @@ from latebind.domain.model import ModelSpec
 from latebind.learned.accuracy import read_accuracies, read_accuracy
 from latebind.learned.stored import read_caches
 from latebind.program.stored import read_model, read_profile
-from latebind.queries.definition import read_query
+from latebind.queries.file.definition import read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models, find_queries
 

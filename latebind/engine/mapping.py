@@ -14,7 +14,18 @@ from latebind.domain.errors import IllegalEvent
 from latebind.domain.query import StepRows
 from latebind.engine.operations import COMPUTED, LOGIC
 from latebind.engine.slots import ModelSlots, Rows
-from latebind.queries.wiring import EITHER, INPUT, Apply, DefinedQuery, Expression, Groups, Literal, Ref, Tensor, needs
+from latebind.queries.file.wiring import (
+    EITHER,
+    INPUT,
+    Apply,
+    DefinedQuery,
+    Expression,
+    Groups,
+    Literal,
+    Ref,
+    Tensor,
+    needs,
+)
 
 Chosen: TypeAlias = Sequence[int]
 Read: TypeAlias = Callable[[int, Chosen], Any]  # what an expression is for a query's slot and the models chosen

@@ -1,7 +1,7 @@
 """What the operations of query files compute, on one row: numpy where that is plain, torch where it is better.
 
-What may go in is checked beforehand, by the entries of the same names in `queries/operations.py`. Values may still be
-anything: an index past the end or a box that is no number raises `ValueError`.
+What may go in is checked beforehand, by the entries of the same names in `queries/file/operations.py`. Values may
+still be anything: an index past the end or a box that is no number raises `ValueError`.
 """
 
 import operator

@@ -9,8 +9,8 @@ from latebind.domain.query import StepRows, lay_out
 from latebind.engine.slots import file_bytes
 from latebind.engine.worker import LoadedModel
 from latebind.learned.accuracy import read_accuracies
-from latebind.queries.definition import read_query
-from latebind.queries.wiring import DefinedQuery
+from latebind.queries.file.definition import read_query
+from latebind.queries.file.wiring import DefinedQuery
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from latebind.domain.errors import NotFound, RepositoryError
-from latebind.queries.definition import ENDING, model_names, query_name
+from latebind.queries.file.definition import ENDING, model_names, query_name
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.manifest import MANIFEST, NAME
 

@@ -19,11 +19,11 @@ from latebind.domain.query import lay_out
 from latebind.engine.mapping import Mappings
 from latebind.engine.operations import COMPUTED, LOGIC, resize
 from latebind.engine.slots import ModelSlots
-from latebind.queries.definition import read_query
-from latebind.queries.language import OPERATORS
-from latebind.queries.operations import OPERATIONS
-from latebind.queries.wiring import EITHER, DefinedQuery
-from tests.queries.written import MODELS, TRAFFIC, read
+from latebind.queries.file.definition import read_query
+from latebind.queries.file.language import OPERATORS
+from latebind.queries.file.operations import OPERATIONS
+from latebind.queries.file.wiring import EITHER, DefinedQuery
+from tests.queries.file.written import MODELS, TRAFFIC, read
 
 SLOTS = 3
 Array = NDArray[Any]

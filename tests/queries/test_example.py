@@ -11,7 +11,7 @@ from examples.query.build import Builder, lessons
 from examples.query.scenes import GATE, INPUT, Scene, of_digits, unseen
 from examples.query.train import accuracy, accuracy_in, main, restored, train_missing, weights_of
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.queries.definition import read_query
+from latebind.queries.file.definition import read_query
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.query import Query
 from latebind.engine.client import EngineClient
 from latebind.learned.accuracy import read_accuracies
-from latebind.queries.definition import read_query
+from latebind.queries.file.definition import read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.server.gateway import Answer, StepAnswer
 

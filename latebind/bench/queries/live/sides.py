@@ -12,7 +12,7 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.query import PlannerConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
-from latebind.queries.definition import query_name
+from latebind.queries.file.definition import query_name
 from latebind.repository.listing import find_queries, find_served
 
 STATIC, REPLANNED, EXPECTED = "static", "replanned", "expected"

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
-from latebind.queries.definition import read_query
-from latebind.queries.wiring import DefinedQuery
+from latebind.queries.file.definition import read_query
+from latebind.queries.file.wiring import DefinedQuery
 
 IMAGE = TensorSpec("image", "float32", (3, 32, 32))
 SMALL = TensorSpec("input", "float32", (3, 16, 16))

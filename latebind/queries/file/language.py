@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import isfinite
 
 from latebind.domain.errors import QueryError
-from latebind.queries.operations import TRUTH, compared, contained, judged, operation
-from latebind.queries.wiring import Apply, Expression, Literal, Tensor, parts_of
+from latebind.queries.file.operations import TRUTH, compared, contained, judged, operation
+from latebind.queries.file.wiring import Apply, Expression, Literal, Tensor, parts_of
 
 MOST_CHARACTERS = 500
 MOST_DEPTH = 20

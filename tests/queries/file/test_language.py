@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latebind.domain.errors import QueryError
-from latebind.queries.language import Names, parse
-from latebind.queries.operations import OPERATIONS
-from latebind.queries.wiring import INPUT, Apply, Kind, Ref, Tensor, needs
+from latebind.queries.file.language import Names, parse
+from latebind.queries.file.operations import OPERATIONS
+from latebind.queries.file.wiring import INPUT, Apply, Kind, Ref, Tensor, needs
 
 IMAGE = Ref(INPUT, 0, Kind("float32", (3, 8, 8)))
 PIXELS = Ref(INPUT, 1, Kind("uint8", (4, 6)))
@@ -236,7 +236,7 @@ def test_a_choice_among_too_many_is_refused() -> None:
 
 
 def test_every_operation_is_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "query-files.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "query-files.md").read_text()
     assert [one.usage for one in OPERATIONS.values() if f"`{one.usage}`" not in text] == []
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from latebind.domain.errors import QueryError
 from latebind.domain.model import TensorSpec
 from latebind.domain.query import Node
-from latebind.queries.order import circle, in_order
-from latebind.queries.scope import Scope
-from latebind.queries.steps import Step, read_expression
-from latebind.queries.tables import Table
-from latebind.queries.wiring import INPUT, Kind, Ref, Tensor, Wiring, all_of, needs, nodes_of, refs_in, renumbered
+from latebind.queries.file.order import circle, in_order
+from latebind.queries.file.scope import Scope
+from latebind.queries.file.steps import Step, read_expression
+from latebind.queries.file.tables import Table
+from latebind.queries.file.wiring import INPUT, Kind, Ref, Tensor, Wiring, all_of, needs, nodes_of, refs_in, renumbered
 from latebind.repository.manifest import NAME
 
 

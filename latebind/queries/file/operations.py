@@ -9,7 +9,7 @@ from math import prod
 
 from latebind.domain.errors import QueryError
 from latebind.domain.model import ITEM_BYTES
-from latebind.queries.wiring import EITHER, Expression, Kind, Literal
+from latebind.queries.file.wiring import EITHER, Expression, Kind, Literal
 
 MOST_VALUES = 1 << 24  # of a tensor that an operation makes
 LARGEST = {"float16": 65504.0, "float32": 3.4e38, "float64": 1.7e308}

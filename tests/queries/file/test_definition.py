@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from latebind.domain.errors import QueryError
 from latebind.domain.model import TensorSpec
 from latebind.domain.query import PlannerConfig
-from latebind.queries.definition import model_names
-from latebind.queries.wiring import INPUT, Apply, DefinedQuery, Kind, Literal, Ref, Tensor
-from tests.queries.written import IMAGE, TRAFFIC, WORDS, read
+from latebind.queries.file.definition import model_names
+from latebind.queries.file.wiring import INPUT, Apply, DefinedQuery, Kind, Literal, Ref, Tensor
+from tests.queries.file.written import IMAGE, TRAFFIC, WORDS, read
 
 SCORES = Kind("float32", (10,))
 
@@ -180,7 +180,7 @@ def test_accuracies_that_were_measured_count_where_none_are_written(tmp_path: Pa
 
 
 def test_the_file_in_the_documentation_is_right(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "query-files.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "query-files.md").read_text()
     assert names(read(tmp_path, text.split("```toml\n")[1].split("```")[0])) == ["gate", "cars", "animals"]
 
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
-from latebind.queries.language import Parsed, parse
-from latebind.queries.tables import Table
-from latebind.queries.wiring import Kind
+from latebind.queries.file.language import Parsed, parse
+from latebind.queries.file.tables import Table
+from latebind.queries.file.wiring import Kind
 
 KEYS = ("models", "accuracy", "inputs", "when", "after")
 

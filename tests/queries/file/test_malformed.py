@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from latebind.domain.errors import ConfigError, QueryError
-from latebind.queries.definition import model_names
-from tests.queries.written import MODELS, TRAFFIC, read
+from latebind.queries.file.definition import model_names
+from tests.queries.file.written import MODELS, TRAFFIC, read
 
 CAR_INPUT = "crop_to(image, gate.box, 16, 16)"
 VEHICLE = "argmax(gate.output) in [0, 1, 8, 9] and max(softmax(gate.output)) > 0.5"

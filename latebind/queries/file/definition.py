@@ -10,12 +10,12 @@ from latebind.domain.errors import QueryError
 from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
 from latebind.domain.query import PlannerConfig, Query
 from latebind.queries import PLANNERS
-from latebind.queries.assembly import Assembly
-from latebind.queries.lines import Source
-from latebind.queries.scope import read_scope
-from latebind.queries.steps import read_step
-from latebind.queries.tables import Table
-from latebind.queries.wiring import DefinedQuery
+from latebind.queries.file.assembly import Assembly
+from latebind.queries.file.lines import Source
+from latebind.queries.file.scope import read_scope
+from latebind.queries.file.steps import read_step
+from latebind.queries.file.tables import Table
+from latebind.queries.file.wiring import DefinedQuery
 from latebind.repository.manifest import NAME
 
 ENDING = ".query.toml"

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from latebind.domain.errors import QueryError
 from latebind.domain.model import ITEM_BYTES, TensorSpec
-from latebind.queries.language import Names, Parsed
-from latebind.queries.order import circle, in_order
-from latebind.queries.steps import Step, read_expression
-from latebind.queries.tables import Table
-from latebind.queries.wiring import INPUT, Kind, Ref, Tensor
+from latebind.queries.file.language import Names, Parsed
+from latebind.queries.file.order import circle, in_order
+from latebind.queries.file.steps import Step, read_expression
+from latebind.queries.file.tables import Table
+from latebind.queries.file.wiring import INPUT, Kind, Ref, Tensor
 
 MOST_BYTES = 1 << 28  # of one tensor that clients send
 

@@ -8,7 +8,7 @@ from keyword import iskeyword
 from math import isfinite
 
 from latebind.domain.errors import QueryError
-from latebind.queries.lines import Keys, Source
+from latebind.queries.file.lines import Keys, Source
 
 MOST = 64  # entries of a table or an array
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")

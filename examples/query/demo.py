@@ -1,6 +1,6 @@
 """A query end to end: trains, builds, serves, and asks for pictures over HTTP. `python -m examples.query.demo`.
 
-Handwritten digits take a minute; `--data FOLDER` of CIFAR-10 takes half an hour. What is there is not made again.
+Handwritten digits take a minute or two; `--data FOLDER` of CIFAR-10 half an hour. What is there is not made again.
 """
 
 import argparse

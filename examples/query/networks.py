@@ -93,12 +93,12 @@ def digits_gate() -> PictureNet:
 
 def digits_small() -> Perceptron:
     """The quickest reader of digits."""
-    return Perceptron(4)
+    return Perceptron(6)
 
 
 def digits_medium() -> Perceptron:
     """Reads most digits."""
-    return Perceptron(8)
+    return Perceptron(16)
 
 
 def digits_large() -> Perceptron:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from examples.query import demo
 from examples.query.build import Builder, lessons
 from examples.query.scenes import GATE, INPUT, Scene, of_digits, unseen
 from examples.query.train import accuracy, accuracy_in, main, restored, train_missing, weights_of
@@ -104,3 +105,12 @@ def test_the_file_that_it_writes_is_a_query_over_its_models(digits: Scene, weigh
     ]
     assert query.nodes[2].accuracies == (0.5, 0.6, 0.7)
     assert [tensor.name for tensor in query.spec.inputs] == [INPUT]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_demo_serves_what_it_has_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo.main(["--out", str(tmp_path), "--requests", "20"])
+    text = capsys.readouterr().out
+    assert "low-large" in text
+    assert "20 pictures at each of several deadlines" in text

@@ -49,6 +49,7 @@ class Life:
         self.slot = slot
         self.deadline = deadline
         self.arrived = now
+        self.reached = now  # when it last got any further
         self.phases = [Phase.WAITING] * (nodes + 1)
         self.chosen = [NOT_RUN] * nodes
         self.budgets = [0.0] * nodes

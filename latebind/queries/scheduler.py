@@ -16,6 +16,7 @@ from latebind.queries import make_planner
 from latebind.queries.branches import Branches
 from latebind.queries.least import least_seconds, least_seconds_after
 from latebind.queries.life import Life, Phase
+from latebind.queries.passing import Passing
 from latebind.queries.planner import Choice, PlanView
 from latebind.scheduler import Scheduler
 
@@ -33,6 +34,7 @@ class QueryScheduler:
         self._rows = lay_out([served.spec.name for served in config.models], config.queries, config.slots)
         self._planners = {query.name: make_planner(query.planner) for query in config.queries}
         self._branches = {query.name: Branches() for query in config.queries}
+        self._passing = {query.name: Passing() for query in config.queries}
         self._live: dict[int, Life] = {}
         self._steps: dict[int, Life] = {}  # the queries by those of their steps that are requests of models now
         self._replies: deque[Reply] = deque()  # to steps, which nobody has taken in yet
@@ -115,6 +117,7 @@ class QueryScheduler:
 
     def _mapped(self, event: Mapped, now: float, actions: list[Action]) -> None:
         life, node = self._life(event, (event.node,), Phase.MAPPED), event.node
+        self._passing[life.query.name].observe(now - life.reached)
         if life.doom is not None:
             life.move(node, Phase.LEFT_OUT)
         elif node == life.outputs:
@@ -150,6 +153,7 @@ class QueryScheduler:
         if first:
             life.waited = reply.waited
         life.move(node, Phase.ENDED)
+        life.reached = now
         actions.append(_told(life, node, reply, now))
         if reply.outcome is not Outcome.ANSWERED:
             life.fail(node, reply.outcome if first else ENDS.get(reply.outcome, reply.outcome))
@@ -188,9 +192,11 @@ class QueryScheduler:
         actions.append(Map(life.query.name, life.request, life.slot, node, tuple(life.chosen)))
 
     def _pick(self, life: Life, node: int, now: float) -> Choice:
+        """Have the planner pick a model; before each step and behind the last, tensors take their time."""
         name = life.query.name
-        left = life.deadline - now
-        view = PlanView(life.query, life.open, left, self._scheduler.outlook, self._branches[name])
+        passing = self._passing[name]
+        left = life.deadline - now - passing.seconds
+        view = PlanView(life.query, life.open, left, passing.added(self._scheduler.outlook), self._branches[name])
         return self._planners[name].pick(view, node)
 
     def _end(self, life: Life, now: float, actions: list[Action]) -> None:

@@ -221,3 +221,15 @@ def test_simulated_queries_take_what_their_models_take_and_leave_early() -> None
     assert [record.latency for record in records] == pytest.approx([0.053, 0.023])
     assert [step.spent for step in simulator.steps] == pytest.approx([0.041, 0.011, 0.011, 0.011])
     assert [step.stage for step in simulator.steps] == [3, 0, 0, 0]
+
+
+def test_planners_count_what_lies_between_steps() -> None:
+    of, models = query(*CHAIN.nodes, planner="equal"), (GATE, SMALL, LARGE)  # 20 ms, then 10 or 30
+
+    def second_model(mapping: float) -> list[str]:
+        simulator = Simulator(config(*models, queries=[of]), mapping=mapping)
+        simulator.run([asked(of, models, time=float(i), allowed=0.055) for i in range(3)])
+        return [step.model for step in simulator.steps if step.node == 1]
+
+    assert second_model(0.0) == ["large"] * 3
+    assert second_model(0.004) == ["small"] * 3  # 55 ms - 4 - 20 - 4 - 4 leave 23

@@ -32,10 +32,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Mean seconds of each model by itself in the engine, and of the way there and back."""
+    """Mean seconds of each model by itself in the engine, and what a query takes `beyond` its models at the client."""
 
     models: Mapping[str, float]
-    crossing: float
+    beyond: float
 
 
 @dataclass(slots=True)
@@ -54,21 +54,22 @@ async def run(
         tell("starting engines", 0.0)
         asked = {name: await begun(stack, served, side, rows, setting) for name, side in sides.items()}
         query = asked[STATIC].query(served)
-        found = Found(await times(asked[STATIC], query, rows))
+        found = Found(await times(asked[STATIC], served, rows))
         for number, deadline in enumerate(plan.deadlines or between(query, found.timed)):
             found.calls[deadline] = await _at(deadline, asked, served.name, rows, plan, _part(tell, number, plan))
         return found
 
 
-async def times(asked: Asked, query: Query, rows: Rows) -> Timed:
-    """Ask for each model of a query by itself, to the end of its network."""
+async def times(asked: Asked, served: Served, rows: Rows) -> Timed:
+    """Ask for each model of a query by itself, to the end of its network, and for the query."""
+    query = asked.query(served)
     some = range(min(TIMED, rows.count))
     names = dict.fromkeys(model for node in query.nodes for model in node.models)
     calls = {name: await asked.one_by_one(name, some) for name in names}
-    return Timed(
-        {name: mean([call.inside for call in found]) for name, found in calls.items()},
-        mean([call.seconds - call.inside for found in calls.values() for call in found]),
-    )
+    models = {name: mean([call.inside for call in found]) for name, found in calls.items()}
+    queries = await asked.one_by_one(served.name, some)
+    beyond = [call.seconds - sum([models[step.model] for step in call.steps]) for call in queries]
+    return Timed(models, mean(beyond))
 
 
 def between(query: Query, timed: Timed) -> tuple[float, ...]:
@@ -80,7 +81,7 @@ def between(query: Query, timed: Timed) -> tuple[float, ...]:
     seconds = [sorted([timed.models[model] for model in node.models]) for node in query.nodes]
     slowest = longest(query, [some[-1] for some in seconds])
     next_slower = longest(query, [some[-2:][0] for some in seconds])
-    return tuple([timed.crossing + next_slower + share * (slowest - next_slower) for share in BETWEEN])
+    return tuple([timed.beyond + next_slower + share * (slowest - next_slower) for share in BETWEEN])
 
 
 def longest(query: Query, seconds: Sequence[float]) -> float:

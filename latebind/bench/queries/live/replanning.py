@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from random import Random
+from statistics import median
 
 from latebind.bench.live.asked import poisson_times
-from latebind.bench.queries.live.asked import Asked, Call, Rows, mean
+from latebind.bench.queries.live.asked import Asked, Call, Rows
 from latebind.bench.queries.live.sides import STATIC, Served, Setting, Side, started
 from latebind.bench.spread import Progress
 from latebind.domain.query import Query
@@ -32,7 +33,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Mean seconds of each model by itself in the engine, and what a query takes `beyond` its models at the client."""
+    """Seconds (medians) of each model by itself in the engine, and what a query takes `beyond` them at the client."""
 
     models: Mapping[str, float]
     beyond: float
@@ -66,10 +67,10 @@ async def times(asked: Asked, served: Served, rows: Rows) -> Timed:
     some = range(min(TIMED, rows.count))
     names = dict.fromkeys(model for node in query.nodes for model in node.models)
     calls = {name: await asked.one_by_one(name, some) for name in names}
-    models = {name: mean([call.inside for call in found]) for name, found in calls.items()}
+    models = {name: median([call.inside for call in found]) for name, found in calls.items()}
     queries = await asked.one_by_one(served.name, some)
     beyond = [call.seconds - sum([models[step.model] for step in call.steps]) for call in queries]
-    return Timed(models, mean(beyond))
+    return Timed(models, median(beyond))
 
 
 def between(query: Query, timed: Timed) -> tuple[float, ...]:

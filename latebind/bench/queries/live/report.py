@@ -18,8 +18,8 @@ Figures = NDArray[np.float64]
 
 def model_rows(found: Found) -> Rows:
     """Return what each model takes by itself, and what the way there and back adds."""
-    rows = [{"model": name, "mean ms in the engine": _ms(seconds)} for name, seconds in found.timed.models.items()]
-    return [*rows, {"model": "(the query, beyond its models)", "mean ms in the engine": _ms(found.timed.beyond)}]
+    rows = [{"model": name, "median ms in the engine": _ms(seconds)} for name, seconds in found.timed.models.items()]
+    return [*rows, {"model": "(the query, beyond its models)", "median ms in the engine": _ms(found.timed.beyond)}]
 
 
 def side_rows(sides: Mapping[str, Sequence[Call]], deadline: float, seed: int) -> Rows:

@@ -233,3 +233,19 @@ def test_planners_count_what_lies_between_steps() -> None:
 
     assert second_model(0.0) == ["large"] * 3
     assert second_model(0.004) == ["small"] * 3  # 55 ms - 4 - 20 - 4 - 4 leave 23
+
+
+def test_what_conditions_turned_out_to_be_changes_what_is_picked_before_them() -> None:
+    of = query(
+        node("first", "small", "gate", accuracies=(0.8, 0.85)),  # 10 ms or 20
+        node("left", "large", after=[0], guarded=True),
+        node("right", "small", after=[0], guarded=True),
+        planner="expected",
+    )
+    simulator = Simulator(config(GATE, SMALL, LARGE, queries=[of]))
+    arrivals = [
+        asked(of, (GATE, SMALL, LARGE), time=float(i), allowed=0.045, holds=(True, False, True)) for i in range(60)
+    ]
+    simulator.run(arrivals)
+    picked = [step.model for step in simulator.steps if step.node == 0]
+    assert (picked[0], picked[-1]) == ("small", "gate")  # nobody goes left, for which there would be no time

@@ -249,3 +249,28 @@ def test_what_conditions_turned_out_to_be_changes_what_is_picked_before_them() -
     simulator.run(arrivals)
     picked = [step.model for step in simulator.steps if step.node == 0]
     assert (picked[0], picked[-1]) == ("small", "gate")  # nobody goes left, for which there would be no time
+
+
+def test_what_a_query_waited_is_what_its_first_step_waited() -> None:
+    played = Played(CHAIN)
+    played.tell(Arrived("large", 9.0, (1,), (0,)))
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    played.tell(Mapped(10, 0))  # at 3 ms; what runs goes on for two stages more
+    replies: list[Reply] = []
+    events: list[Event] = [StageDone(0)] * 5 + [Mapped(10, 1)] + [StageDone(0)] * 3 + [Mapped(10, 2)]
+    for event in events:
+        replies += [action for action in played.tell(event) if isinstance(action, Reply)]
+    assert [reply.request for reply in replies] == [1, 10]
+    assert replies[1].waited == pytest.approx(0.003)
+    assert replies[1].waited + replies[1].ran == pytest.approx(0.011)
+
+
+def test_a_later_step_that_is_refused_for_want_of_time_makes_the_query_expire() -> None:
+    played = Played(CHAIN)
+    played.tell(Arrived("query", 0.1, (10,), (3,)))
+    for event in (Mapped(10, 0), StageDone(0), StageDone(0)):
+        played.tell(event)
+    told, reply = played.tell(Mapped(10, 1), later=0.08)  # too late for any of 30 ms
+    assert isinstance(told, StepEnded)
+    assert isinstance(reply, Reply)
+    assert (told.outcome, reply.outcome, reply.stage) == (Outcome.REFUSED_LATE, Outcome.EXPIRED, 1)

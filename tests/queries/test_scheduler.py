@@ -257,7 +257,7 @@ def test_what_a_query_waited_is_what_its_first_step_waited() -> None:
     played.tell(Arrived("query", 9.0, (10,), (3,)))
     played.tell(Mapped(10, 0))  # at 3 ms; what runs goes on for two stages more
     replies: list[Reply] = []
-    events: list[Event] = [StageDone(0)] * 5 + [Mapped(10, 1)] + [StageDone(0)] * 3 + [Mapped(10, 2)]
+    events: list[Event] = [*[StageDone(0)] * 5, Mapped(10, 1), *[StageDone(0)] * 3, Mapped(10, 2)]
     for event in events:
         replies += [action for action in played.tell(event) if isinstance(action, Reply)]
     assert [reply.request for reply in replies] == [1, 10]
@@ -274,3 +274,11 @@ def test_a_later_step_that_is_refused_for_want_of_time_makes_the_query_expire() 
     assert isinstance(told, StepEnded)
     assert isinstance(reply, Reply)
     assert (told.outcome, reply.outcome, reply.stage) == (Outcome.REFUSED_LATE, Outcome.EXPIRED, 1)
+
+
+def test_a_query_cancelled_while_conditions_are_judged_has_no_inputs_written() -> None:
+    played = Played(BRANCHES)
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    for event in (Mapped(10, 0), StageDone(0), StageDone(0), Cancelled(10)):
+        played.tell(event)
+    assert kinds(played.tell(Branched(10, (1, 2), (True, True)))) == [Reply]

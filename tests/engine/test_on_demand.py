@@ -1,7 +1,9 @@
 """Models that come and go piece by piece: what is really in memory, seen from outside, and what they answer."""
 
 import os
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -189,24 +191,32 @@ def test_a_compiled_stage_gives_its_memory_back(tmp_path: Path) -> None:
         max_overhead=None,
         max_batch=2,
     )
-    opened = open_model(tmp_path / "1", EngineConfig())
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:  # what others left would be counted too
+        taken, left, size, found = alone.submit(taken_by_the_second_load, tmp_path / "1", rows.tolist()).result()
+    torch.testing.assert_close(torch.tensor(found), module(rows).detach(), rtol=1e-4, atol=1e-4)
+    weights = 2 * width * width * 4
+    assert taken >= 0.9 * weights
+    assert left <= 0.05 * taken
+    assert size >= weights
+
+
+def taken_by_the_second_load(path: Path, rows: list[list[float]]) -> tuple[int, int, int, list[list[float]]]:
+    """Return the bytes that loading and running takes, what of it stays, the measured size, and the answers."""
+    opened = open_model(path, EngineConfig())
     program = opened.model.program
     assert isinstance(program, Program)
     for _ in range(2):  # the first time OpenVINO takes what it needs itself
         before = resident_bytes()
         for piece in opened.pieces:
             piece.load()
-        found = run(program, rows)
+        found = run(program, torch.tensor(rows))
         taken = resident_bytes() - before
         for piece in opened.pieces:
             piece.unload()
         left = resident_bytes() - before
-    torch.testing.assert_close(found, module(rows), rtol=1e-4, atol=1e-4)
-    weights = 2 * width * width * 4
     measure(opened, 1000 * MB)
-    assert taken >= 0.9 * weights
-    assert left <= 0.05 * taken
-    assert sum(piece.size for piece in opened.pieces) >= weights
+    answers: list[list[float]] = found.tolist()
+    return taken, left, sum(piece.size for piece in opened.pieces), answers
 
 
 def test_a_stage_that_cannot_be_compiled_leaves_its_place_empty_and_its_pages_free(wide: Path) -> None:

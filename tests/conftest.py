@@ -19,7 +19,7 @@ from tests.querying import build_queried
 from tests.sequences import Backwards, rows_of, some_sentences
 
 settings.register_profile("thorough", max_examples=12_500, deadline=None)
-settings.register_profile("usual", deadline=None)
+settings.register_profile("usual", max_examples=50, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 

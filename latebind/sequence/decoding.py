@@ -41,10 +41,15 @@ class Decoding:
         self._answers[places] = marks.padding
 
     def step(self, slots: Sequence[int]) -> list[int]:
-        """Write the next token of each of these slots; return those whose answer is complete, now or before."""
-        for slot in self._complete.difference(slots):
-            self._rows.end(slot)
-        self._complete.intersection_update(slots)
+        """Write the next token of each of these slots; return those whose answer is complete, now or before.
+
+        Who is complete gives its row to others once a step comes without it. It may come again all the same, if its
+        batch was preempted and nobody leaves it: then it takes part with a row of zeros, and its answer stays.
+        """
+        self._rows.end(self._complete.intersection(self._rows.owners).difference(slots))
+        back = [slot for slot in slots if slot not in self._rows.owners]
+        if back:
+            self._rows.begin(back, {})
         order = self._rows.together(slots)
         count = len(order)
         state = self._rows.first(self._program.step_size(count))  # rows behind the last are anybody's or nobody's

@@ -1,6 +1,6 @@
 """The state of requests that are being answered: what it consists of, and the rows that it lies in."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -72,8 +72,7 @@ class Rows:
 
         Tensors may be shorter than the parts they fill, at the front.
         """
-        for owner in owners:
-            self.end(owner)
+        self.end(owners)
         places = self._free(len(owners))
         for owner, place in zip(owners, places, strict=True):
             self._owners[place], self._places[owner] = owner, place
@@ -85,11 +84,17 @@ class Rows:
                 front: list[Any] = [slice(size) for size in given.shape[1:]]
                 array[(places, *front)] = given.numpy()
 
-    def end(self, owner: int) -> None:
-        """Forget an owner, if it has a row."""
-        place = self._places.pop(owner, None)
-        if place is not None:
-            self._owners[place] = None
+    @property
+    def owners(self) -> KeysView[int]:
+        """Who has a row."""
+        return self._places.keys()
+
+    def end(self, owners: Iterable[int]) -> None:
+        """Forget these owners, as far as they have rows."""
+        for owner in owners:
+            place = self._places.pop(owner, None)
+            if place is not None:
+                self._owners[place] = None
 
     def together(self, owners: Sequence[int]) -> list[int]:
         """Bring the rows of these owners to the front and return them in the order in which they lie there."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from latebind.domain.actions import Run
@@ -47,7 +47,6 @@ def said(rows: ModelSlots, slot: int) -> list[int]:
     return [int(word) for word in rows.outputs[0][slot] if word]
 
 
-@settings(max_examples=60)
 @given(data=st.data(), policy=st.sampled_from(POLICIES), leave=st.booleans())
 def test_whatever_the_schedule_answers_are_those_of_requests_alone(
     loaded: dict[str, LoadedModel], data: st.DataObject, policy: str, leave: bool
@@ -78,6 +77,24 @@ def test_a_slot_that_is_used_again_knows_nothing_of_before(loaded: dict[str, Loa
         while not done:
             done = worker.run(Run(0, "backwards", 1, (1,), (2,))).exited
         assert said(rows, 2) == backwards(words)
+
+
+def test_who_is_complete_may_come_again_after_steps_of_others(loaded: dict[str, LoadedModel]) -> None:
+    worker, rows = with_worker(loaded)
+    short, long, other = [5], [6, 7, 8, 9], [4, 4]
+    for slot, words in enumerate((short, long, other)):
+        rows.inputs[0][slot] = rows_of([words]).numpy()
+    together = Run(0, "backwards", 1, (1, 2), (0, 1))
+    worker.run(Run(0, "backwards", 0, (1, 2), (0, 1)))
+    while worker.run(together).exited != (1,):
+        pass
+    worker.run(Run(0, "backwards", 0, (3,), (2,)))
+    worker.run(Run(0, "backwards", 1, (3,), (2,)))
+    while set(worker.run(together).exited) != {1, 2}:
+        pass
+    while not worker.run(Run(0, "backwards", 1, (3,), (2,))).exited:
+        pass
+    assert [said(rows, slot) for slot in range(3)] == [backwards(words) for words in (short, long, other)]
 
 
 def test_all_answers_at_once_are_those_of_each(loaded: dict[str, LoadedModel]) -> None:

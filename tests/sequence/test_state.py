@@ -34,7 +34,7 @@ def test_whoever_comes_and_goes_each_has_what_is_its_own(data: st.DataObject) ->
             continue
         if data.draw(st.booleans()):
             gone = data.draw(st.sampled_from(owners))
-            rows.end(gone)
+            rows.end([gone])
             del steps[gone]
             continue
         running = data.draw(st.permutations(owners))[: data.draw(st.integers(1, len(owners)))]

@@ -1,7 +1,8 @@
 """What a process takes in memory, looked at from outside every tenth of a second. Linux.
 
 What is cheap to read counts code among pages of files, too, and a network that runs for the first time has code read.
-So where pages of files seem to be more than there may be, those of weights are counted one file after another.
+So where pages of files seem to be more than there may be, those of weights are counted one file after another. That
+takes longer than a small model's load: it counts only if nothing came or went meanwhile.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 INTERVAL = 0.1  # seconds
+TRIES = 20
 KIB = 1 << 10
 
 
@@ -86,6 +88,13 @@ class Watch:
 
     def _look(self) -> None:
         seen = taken(self._process)
-        files = seen.files - self._base.files
         self._all.append(seen.all - self._base.all)
-        self._weights.append(files if files <= self._budget else mapped(self._process, self._folder))
+        for _ in range(TRIES):
+            files = seen.files - self._base.files
+            if files <= self._budget:
+                return self._weights.append(files)
+            weights, before = mapped(self._process, self._folder), seen
+            seen = taken(self._process)
+            if seen.files == before.files:
+                return self._weights.append(weights)
+        return None

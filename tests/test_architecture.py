@@ -60,7 +60,7 @@ def test_the_block_bites() -> None:
 
 
 def test_the_door_and_its_end_of_the_engine_import_without_torch() -> None:
-    names = modules("server/*.py", "repository/[!t]*.py", "engine/client.py", "cli/main.py", "cli/serve.py")
+    names = modules("server/**/*.py", "repository/[!t]*.py", "engine/client.py", "cli/main.py", "cli/serve.py")
     assert "latebind.repository.tensors" not in names
     done = import_without(", ".join(names), "torch", "openvino")
     assert done.returncode == 0, done.stderr

@@ -58,7 +58,7 @@ class Claim:
     ) -> None:
         self.release()
 
-    async def send(self, *, deadline: float) -> Answer:
+    async def send(self, *, deadline: float, priority: int = 0) -> Answer:
         """Have the engine run the rows, which are filled, by `deadline` and return their outputs.
 
         Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.

@@ -13,10 +13,10 @@ import uvicorn
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
-from latebind.server.bounded import BoundedProtocol
 from latebind.server.gateway import Gateway, Observer
 from latebind.server.limits import Limits
-from latebind.server.rest import RestApp
+from latebind.server.rest.app import RestApp
+from latebind.server.rest.bounded import BoundedProtocol
 from latebind.server.service import Service
 
 

@@ -128,8 +128,8 @@ class Claim(Protocol):
         """
         ...
 
-    async def send(self, *, deadline: float) -> Answer:
-        """Answer the rows, which are complete and checked, all by `deadline`.
+    async def send(self, *, deadline: float, priority: int = 0) -> Answer:
+        """Answer the rows, which are complete and checked, all by `deadline`; `priority` 1 is the first, 0 the default.
 
         Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
         """

@@ -9,6 +9,7 @@ from typing import cast
 from latebind import __version__
 from latebind.domain.errors import NotFound, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.server.calls import Call
 from latebind.server.description import told_of_steps
 from latebind.server.gateway import AdaptationFigures, Answer, Array, Claim, Gateway, Observer, Snapshot
 
@@ -80,21 +81,21 @@ class Service:
             raise NotFound(f"model {name!r} has no version {version!r:.40}: it has {spec.version}")
         return spec
 
-    async def infer(self, spec: ModelSpec, rows: int, fill: Fill, *, timeout: int = 0, client: str = "") -> Answer:
-        """Answer the N rows that `fill` writes, within `timeout` microseconds, 0 for the default.
+    async def infer(self, spec: ModelSpec, call: Call, fill: Fill, *, client: str = "") -> Answer:
+        """Answer a call, whose rows `fill` writes, within its time-out; `client` is the address that it came from.
 
         The time that `fill` takes does not count, for it is the client's: it sends them. Raises what `Gateway.claim`,
         `fill` and `Claim.send` raise.
         """
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
-        deadline = time.monotonic() + self._seconds(spec, timeout)
-        claim = await self._gateway.claim(spec.name, rows, deadline=deadline)
+        deadline = time.monotonic() + self._seconds(spec, call.timeout)
+        claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline)
         with ExitStack() as held:
             held.callback(claim.release)
             begun = time.monotonic()
             await fill(claim.rows)
-            answer = await claim.send(deadline=deadline + time.monotonic() - begun)
+            answer = await claim.send(deadline=deadline + time.monotonic() - begun, priority=call.priority)
             if self._observer is not None:  # it sees the rows after the reply is on its way, and then lets go of them
                 held.pop_all()
                 asyncio.get_running_loop().call_soon(self._show, self._observer, spec, claim, answer, client)

@@ -54,7 +54,7 @@ class Tensor:
         """Return how the protocol describes this tensor: -1 is the batch, and rows that may be shorter."""
         return {"name": self.name, "datatype": self.datatype, "shape": self._wanted()}
 
-    def rows(self, datatype: str, shape: list[int], *, max_rows: int) -> int:
+    def rows(self, datatype: str, shape: Sequence[int], *, max_rows: int) -> int:
         """Return how many rows a client's tensor has, or raise `InvalidRequest` where it does not fit this one."""
         if datatype != self.datatype:
             known = "" if datatype in DATATYPES.values() else ", which is not served"
@@ -62,7 +62,7 @@ class Tensor:
         if not shape or not self._fits(tuple(shape[1:])):
             most = f", and rows of 1 to {self.shape[0]}" if self._padded else ""
             wanted = f"{self._wanted()}, -1 being the batch{most}"
-            raise InvalidRequest(f"{self.title} has shape {shape!s:.80}: it must be {wanted}")
+            raise InvalidRequest(f"{self.title} has shape {list(shape)!s:.80}: it must be {wanted}")
         if not 1 <= shape[0] <= max_rows:
             raise InvalidRequest(f"{self.title} has a batch of {shape[0]!s:.40} rows: send 1 to {max_rows}")
         return shape[0]

@@ -142,7 +142,7 @@ class Places:
         self._arrays = {tensor.name: np.empty((rows, *tensor.shape), tensor.dtype) for tensor in spec.inputs}
         self.rows = {name: [array[i, ...] for i in range(rows)] for name, array in self._arrays.items()}
 
-    async def send(self, *, deadline: float) -> Answer:
+    async def send(self, *, deadline: float, priority: int = 0) -> Answer:
         return await self._gateway.answer(self._model, self._arrays, deadline=deadline)
 
     def release(self) -> None:

@@ -17,8 +17,7 @@ import uvloop
 from latebind.domain.config import DoorConfig
 from latebind.server.door import Door
 from latebind.server.limits import Limits
-
-from .arithmetic import Arithmetic
+from tests.server.arithmetic import Arithmetic
 
 T = TypeVar("T")
 PATIENCE = 10.0

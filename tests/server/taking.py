@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from latebind.domain.errors import LatebindError
-from latebind.server.body import Body
-from latebind.server.codec import Call, Codec
-from latebind.server.filling import fill, read_call
+from latebind.server.calls import Call
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
+from latebind.server.rest.body import Body
+from latebind.server.rest.codec import Codec
+from latebind.server.rest.filling import fill, read_call
 
 
 @dataclass(frozen=True)

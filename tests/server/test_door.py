@@ -15,9 +15,8 @@ from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.door import Door
 from latebind.server.limits import Limits
-
-from .arithmetic import Arithmetic
-from .conftest import Response, Site, opened, read_response, scalar
+from tests.server.arithmetic import Arithmetic
+from tests.server.conftest import Response, Site, opened, read_response, scalar
 
 ROOT = Path(__file__).parents[2]
 STUCK = json.dumps({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}).encode()

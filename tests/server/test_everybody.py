@@ -25,8 +25,7 @@ from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.server.gateway import Array
 from tests.networks import Chain, Words
 from tests.sequences import backwards, some_sentences
-
-from .real import binary_body, json_body, odd_parts, read_reply, real_door, until_all_is_free, written
+from tests.server.real import binary_body, json_body, odd_parts, read_reply, real_door, until_all_is_free, written
 
 PIECES, CALLS = (4, 25_000) if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else (1, 600)
 CLIENTS = 20

@@ -4,8 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from latebind.server.gateway import AdaptationFigures, Distribution, MemoryMetrics, Snapshot, StepMetrics
 from latebind.server.metrics import prometheus_text
-
-from .conftest import opened, scalar
+from tests.server.conftest import opened, scalar
 
 MODEL = {"model": "m", "version": "7"}
 SNAPSHOT: Snapshot = {

@@ -11,10 +11,9 @@ import tritonclient.http.aio as triton_aio
 
 from latebind.domain.config import DoorConfig, PolicyConfig
 from tests.querying import rows_going, traffic
-
-from .bodies import request
-from .conftest import Site, opened, scalar
-from .real import json_body, read_reply, real_door, until_all_is_free, written
+from tests.server.bodies import request
+from tests.server.conftest import Site, opened, scalar
+from tests.server.real import json_body, read_reply, real_door, until_all_is_free, written
 
 TRAFFIC = "/v2/models/traffic/infer"
 

@@ -8,11 +8,10 @@ import pytest
 
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.server.codec import Codec
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
-
-from .taking import take
+from latebind.server.rest.codec import Codec
+from tests.server.taking import take
 
 SPEC = ModelSpec(
     "m",

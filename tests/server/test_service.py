@@ -8,12 +8,16 @@ import pytest
 
 from latebind.domain.errors import Failed, InvalidRequest
 from latebind.domain.model import ModelSpec
+from latebind.server.calls import Call
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.service import Service
-
-from .arithmetic import Arithmetic
+from tests.server.arithmetic import Arithmetic
 
 Rows = Mapping[str, Sequence[Array]]
+
+
+def call_of(rows: int) -> Call:
+    return Call((), rows, ())
 
 
 async def ones(rows: Rows) -> None:
@@ -43,7 +47,7 @@ def test_an_observer_sees_the_rows_in_their_places_once_the_answer_is_on_its_way
     async def test() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         service = Service(gateway, observer=observer)
-        answer = await service.infer(gateway.models["scalar"], 2, ones)
+        answer = await service.infer(gateway.models["scalar"], call_of(2), ones)
         np.testing.assert_array_equal(answer.outputs["y"], [2.0, 2.0])
         assert not observer.seen
         await asyncio.sleep(0)
@@ -62,10 +66,10 @@ def test_places_come_back_from_a_call_that_is_broken_refused_or_cancelled() -> N
     async def test() -> None:
         service = Service(gateway)
         with pytest.raises(InvalidRequest):
-            await service.infer(gateway.models["scalar"], 1, broken)
+            await service.infer(gateway.models["scalar"], call_of(1), broken)
         with pytest.raises(Failed):
-            await service.infer(gateway.models["failing"], 1, ones)
-        call = asyncio.create_task(service.infer(gateway.models["stuck"], 1, ones))
+            await service.infer(gateway.models["failing"], call_of(1), ones)
+        call = asyncio.create_task(service.infer(gateway.models["stuck"], call_of(1), ones))
         await gateway.stuck.wait()
         assert gateway.taken == 1
         call.cancel()

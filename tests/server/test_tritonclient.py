@@ -11,8 +11,7 @@ import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
 from latebind.server.gateway import Array
-
-from .conftest import Site
+from tests.server.conftest import Site
 
 X = np.arange(32, dtype=np.float32).reshape(2, 16)
 

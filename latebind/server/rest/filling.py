@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from latebind.domain.errors import InvalidRequest
-from latebind.server.body import Body
-from latebind.server.codec import Call, Codec, wrong_size
+from latebind.server.calls import Call
 from latebind.server.gateway import Array
+from latebind.server.rest.body import Body
+from latebind.server.rest.codec import Codec, wrong_size
 
 
 async def read_call(codec: Codec, body: Body, json_bytes: int | None) -> Call:

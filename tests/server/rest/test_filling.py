@@ -1,6 +1,6 @@
 """From the bytes that the HTTP library hands over to the first stage a tensor is copied once, into its slots.
 
-What the library does before is said in `server/body.py`; here a call is made as the library makes it, through ASGI.
+What the library does before is said in `server/rest/body.py`; here a call is made as the library does, through ASGI.
 """
 
 import asyncio
@@ -24,16 +24,15 @@ from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.client import EngineClient
 from latebind.engine.lane import Lane
 from latebind.engine.slots import SlotMemory, create_file, file_bytes
-from latebind.server.body import Body
-from latebind.server.codec import Codec
-from latebind.server.filling import fill, read_call
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
-from latebind.server.rest import RestApp
+from latebind.server.rest.app import RestApp
+from latebind.server.rest.body import Body
+from latebind.server.rest.codec import Codec
+from latebind.server.rest.filling import fill, read_call
 from latebind.server.service import Service
 from tests.building import build_stages
-
-from .real import binary_body, read_reply, real_door, until_all_is_free, written
+from tests.server.real import binary_body, read_reply, real_door, until_all_is_free, written
 
 SIDE = 512
 CHUNK = 1 << 16

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from latebind.server.limits import Limits
-
-from .bodies import DOUBLE, SCALAR, request, sixteen
-from .conftest import Site, opened, read_response, scalar
+from tests.server.bodies import DOUBLE, SCALAR, request, sixteen
+from tests.server.conftest import Site, opened, read_response, scalar
 
 
 @pytest.fixture(autouse=True)

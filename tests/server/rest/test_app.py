@@ -12,10 +12,9 @@ import pytest
 from latebind import __version__
 from latebind.domain.config import DoorConfig
 from latebind.server.limits import Limits
-
-from .arithmetic import RAN, WAITED
-from .bodies import DOUBLE, SCALAR, request
-from .conftest import Site, opened, scalar
+from tests.server.arithmetic import RAN, WAITED
+from tests.server.bodies import DOUBLE, SCALAR, request
+from tests.server.conftest import Site, opened, scalar
 
 
 @pytest.fixture(autouse=True)

@@ -11,13 +11,12 @@ from hypothesis.extra import numpy as arrays
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.server.codec import Codec, check_depth
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
+from latebind.server.rest.codec import Codec, check_depth
 from latebind.server.tensors import DATATYPES
-
-from .arithmetic import SPECS, one_to_one
-from .taking import take
+from tests.server.arithmetic import SPECS, one_to_one
+from tests.server.taking import take
 
 LIMITS = Limits()
 MODELS = {spec.name: spec for spec in SPECS}
@@ -98,7 +97,7 @@ def test_not_a_number_in_binary_is_data() -> None:
 def test_a_body_without_json_is_one_row_of_the_only_input_and_wants_binary() -> None:
     taken = take(codec(), np.array([1, 2, 3], np.int16).tobytes(), 0)
     np.testing.assert_array_equal(taken.rows["x"], [[1, 2, 3]])
-    assert [binary for _, binary in taken.call.wanted] == [True]
+    assert [output.binary for output in taken.call.wanted] == [True]
 
 
 def test_inputs_may_mix_json_and_binary_in_any_order() -> None:
@@ -116,7 +115,7 @@ def test_requested_outputs_override_the_binary_default() -> None:
     a = {"name": "a", "shape": [1, 2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]}
     b = {"name": "b", "shape": [1, 3], "datatype": "INT64", "data": [1, 2, 3]}
     call = Codec(MODELS["pair"], LIMITS).decode(body(a, b, outputs=outputs))
-    assert [(tensor.name, binary) for tensor, binary in call.wanted] == [("sum", True), ("b", False)]
+    assert [(output.tensor.name, output.binary) for output in call.wanted] == [("sum", True), ("b", False)]
 
 
 def test_unknown_parameters_and_fields_are_let_through() -> None:

@@ -1,0 +1,126 @@
+"""A call of one model, whatever transport it came by: what is given and wanted, checked before any array is made."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from latebind.domain.errors import InvalidRequest
+from latebind.domain.model import ModelSpec
+from latebind.server.description import platform
+from latebind.server.gateway import Array
+from latebind.server.limits import Limits
+from latebind.server.tensors import Tensor
+
+
+class Given(msgspec.Struct, frozen=True):
+    """An input that fits the model: its rows where they are there already, None where they follow as bytes."""
+
+    tensor: Tensor
+    shape: Sequence[int]
+    rows: Array | None = None
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """An output that the client asks for; `binary` is None where it says nothing of how."""
+
+    name: str
+    binary: bool | None = None
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """An output to send, as raw bytes or not."""
+
+    tensor: Tensor
+    binary: bool
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A checked infer call of `rows` rows; `inputs` are in the order in which their bytes follow.
+
+    `size` are the bytes that its body must have. `timeout` in microseconds, 0 for the default; `priority` 1 is the
+    first, 0 the default.
+    """
+
+    inputs: tuple[Given, ...]
+    rows: int
+    wanted: tuple[Wanted, ...]
+    size: int = 0
+    id: str = ""
+    timeout: int = 0
+    priority: int = 0
+
+
+class Calls:
+    """What calls of one model may say of its tensors. Raises `InvalidRequest`."""
+
+    def __init__(self, spec: ModelSpec, limits: Limits) -> None:
+        self.spec = spec
+        self.inputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.inputs}
+        self.outputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.outputs}
+        self._limits = limits
+
+    def metadata(self) -> dict[str, object]:
+        """Return the protocol's description of the model."""
+        return {
+            "name": self.spec.name,
+            "versions": [self.spec.version],
+            "platform": platform(self.spec),
+            "inputs": [tensor.metadata() for tensor in self.inputs.values()],
+            "outputs": [tensor.metadata() for tensor in self.outputs.values()],
+        }
+
+    def match(self, given: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[list[Tensor], int]:
+        """Return the tensor of each input that is given by name, datatype and shape, and how many rows all have."""
+        found: dict[str, Tensor] = {}
+        rows = 0
+        for name, datatype, shape in given:
+            tensor = _known(self.inputs, name, "input", self.spec)
+            if name in found:
+                raise InvalidRequest(f"input {name!r} is given twice")
+            counted = tensor.rows(datatype, shape, max_rows=self._limits.max_rows)
+            if found and counted != rows:
+                raise InvalidRequest(f"input {name!r} has a batch of {counted} rows, the one before it {rows}")
+            rows = counted
+            found[name] = tensor
+        if len(found) < len(self.inputs):
+            missing = next(name for name in self.inputs if name not in found)
+            raise InvalidRequest(f"input {missing!r} is missing: {self.spec.name!r} needs {list(self.inputs)}")
+        return list(found.values()), rows
+
+    def wanted(self, asked: Iterable[Asked], *, binary: bool) -> tuple[Wanted, ...]:
+        """Return the outputs to send: those asked for, or all; `binary` is the way of those that name none."""
+        wanted: dict[str, Wanted] = {}
+        for one in asked:
+            tensor = _known(self.outputs, one.name, "output", self.spec)
+            if one.name in wanted:
+                raise InvalidRequest(f"output {one.name!r} is asked for twice")
+            wanted[one.name] = Wanted(tensor, binary if one.binary is None else one.binary)
+        found = tuple(wanted.values()) or tuple([Wanted(tensor, binary) for tensor in self.outputs.values()])
+        for output in found:
+            if not (output.binary or output.tensor.has_json):
+                tensor = output.tensor
+                raise InvalidRequest(
+                    f"{tensor.title} is {tensor.datatype}, which has no JSON form: ask for binary data"
+                )
+        return found
+
+
+def check_timeout(timeout: int) -> int:
+    """Return a time-out in microseconds, or raise `InvalidRequest` where it is none."""
+    if timeout < 0:
+        raise InvalidRequest(f"timeout is {timeout!s:.40}: give microseconds, 0 for the default")
+    return timeout
+
+
+def check_priority(priority: int) -> int:
+    """Return a priority, 1 being the first and 0 the default, or raise `InvalidRequest` where it is none."""
+    if not 0 <= priority <= 255:
+        raise InvalidRequest(f"priority is {priority!s:.40}: give 1 (first) to 255, or 0 for the default")
+    return priority
+
+
+def _known(tensors: Mapping[str, Tensor], name: str, kind: str, spec: ModelSpec) -> Tensor:
+    tensor = tensors.get(name)
+    if tensor is None:
+        raise InvalidRequest(f"{spec.name!r} has no {kind} {name!r:.100}: it has {list(tensors)}")
+    return tensor

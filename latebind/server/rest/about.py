@@ -1,0 +1,69 @@
+"""What the server and its models are and how they fare: metadata, health, configuration, metrics."""
+
+import msgspec
+
+from latebind.server.description import model_config
+from latebind.server.metrics import prometheus_text
+from latebind.server.rest.desk import Desk
+from latebind.server.rest.request import Headers, Reply, Request, health_reply, json_reply, read_json
+
+TEXT: Headers = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
+
+
+class IndexRequest(msgspec.Struct):
+    """The JSON of a repository index call. All models that are served are ready, so `ready` selects nothing."""
+
+    ready: bool = False
+
+
+async def server_metadata(desk: Desk, request: Request) -> Reply:
+    """`GET /v2`."""
+    del request
+    return json_reply(desk.service.server_metadata())
+
+
+async def live(desk: Desk, request: Request) -> Reply:
+    """`GET /v2/health/live`."""
+    del request
+    return health_reply(desk.service.live())
+
+
+async def ready(desk: Desk, request: Request) -> Reply:
+    """`GET /v2/health/ready`."""
+    del request
+    return health_reply(desk.service.ready())
+
+
+async def model_ready(desk: Desk, request: Request) -> Reply:
+    """`GET /v2/models/NAME[/versions/N]/ready`."""
+    return health_reply(desk.service.model_ready(request.model, request.version))
+
+
+async def model_metadata(desk: Desk, request: Request) -> Reply:
+    """`GET /v2/models/NAME[/versions/N]`."""
+    return json_reply(desk.codec(desk.service.model(request.model, request.version)).metadata())
+
+
+async def configuration(desk: Desk, request: Request) -> Reply:
+    """`GET /v2/models/NAME[/versions/N]/config`."""
+    return json_reply(model_config(desk.service.model(request.model, request.version), desk.service.models()))
+
+
+async def models(desk: Desk, request: Request) -> Reply:
+    """`GET /v2/models`, as KServe has it."""
+    del request
+    return json_reply({"models": [spec.name for spec in desk.service.models()]})
+
+
+async def index(desk: Desk, request: Request) -> Reply:
+    """`POST /v2/repository/index`, with an empty body or an object."""
+    await read_json(request, IndexRequest, desk.limits)
+    return json_reply(desk.service.index())
+
+
+async def metrics(desk: Desk, request: Request) -> Reply:
+    """`GET /metrics`, for Prometheus."""
+    del request
+    service = desk.service
+    snapshot, versions, adaptation = await service.metrics(), service.versions(), service.adaptation()
+    return Reply(prometheus_text(snapshot, versions=versions, replies=desk.replies, adaptation=adaptation), TEXT)

@@ -1,0 +1,75 @@
+"""The ASGI application: finds a request's verb, lets it answer, and sees to it that every request gets one reply."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import orjson
+
+from latebind.domain.errors import Expired, NotFound, Refused, StepFailed, Unavailable, UserError
+from latebind.server.limits import Limits, MethodNotAllowed
+from latebind.server.rest.body import ClientGone, Message, Receive
+from latebind.server.rest.bounded import CONNECTION
+from latebind.server.rest.desk import Desk
+from latebind.server.rest.request import JSON, Reply, Request, error_reply
+from latebind.server.rest.routes import ROUTES
+from latebind.server.service import Service
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+# Errors whose message was written for clients; of all others only a request id leaves the house.
+FOR_CLIENTS = (UserError, Refused, Expired, StepFailed, Unavailable)
+
+
+class RestApp:
+    """The ASGI application."""
+
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self._desk = Desk(service, limits)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request, whatever happens; nothing is sent to a client that has gone."""
+        try:
+            reply = await self._reply(scope, receive)
+        except ClientGone:
+            return
+        except asyncio.CancelledError:  # the time to drain is over; the task ends with this reply
+            reply = error_reply(Unavailable("the server shut down before it had the answer"))
+        except FOR_CLIENTS as error:
+            reply = error_reply(error)
+        except Exception as error:  # the root of the request's task: report, answer, go on serving
+            reply = _internal(error)
+        self._desk.replies[reply.status] += 1
+        length = (b"content-length", b"%d" % len(reply.body))
+        await send({"type": "http.response.start", "status": reply.status, "headers": [*reply.headers, length]})
+        await send({"type": "http.response.body", "body": reply.body})
+
+    async def _reply(self, scope: Scope, receive: Receive) -> Reply:
+        """Find the verb for path and method and let it answer."""
+        path: str = scope["path"]
+        for pattern, method, verb in ROUTES:
+            found = pattern.fullmatch(path)
+            if found is None:
+                continue
+            if scope["method"] != method:
+                raise MethodNotAllowed(f"this path takes {method}")
+            return await verb(self._desk, _request(scope, receive, found.groupdict()))
+        raise NotFound("there is no such path")
+
+
+def _request(scope: Scope, receive: Receive, names: dict[str, Any]) -> Request:
+    address: tuple[str, int] | None = scope.get("client")
+    connection = scope.get("extensions", {}).get(CONNECTION)
+    return Request(scope["headers"], receive, names, address[0] if address else "", connection)
+
+
+def _internal(error: Exception) -> Reply:
+    """Log what happened under a fresh id and tell the client the id alone."""
+    request_id = secrets.token_hex(8)
+    log.error("request %s failed", request_id, exc_info=error)
+    return Reply(orjson.dumps({"error": f"internal error, request id {request_id}"}), JSON, 500)

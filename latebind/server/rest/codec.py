@@ -1,0 +1,209 @@
+"""Bodies of the protocol's infer call between bytes and arrays, for one model: JSON and the binary tensor extension.
+
+No input or output happens here, and nothing knows of HTTP beyond the number in `Inference-Header-Content-Length`.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import orjson
+
+from latebind.domain.errors import InvalidRequest, TooLarge
+from latebind.domain.model import ModelSpec
+from latebind.server.calls import Asked, Call, Calls, Given, check_priority, check_timeout
+from latebind.server.gateway import Answer
+from latebind.server.limits import Limits
+
+NO_DATA = msgspec.Raw()
+
+
+class InputParameters(msgspec.Struct, gc=False):
+    """What may stand beside an input."""
+
+    binary_data_size: int | None = None
+    shared_memory_region: str | None = None
+
+
+class OutputParameters(msgspec.Struct, gc=False):
+    """What may stand beside a requested output."""
+
+    binary_data: bool | None = None
+    classification: int = 0
+    shared_memory_region: str | None = None
+
+
+class RequestParameters(msgspec.Struct, gc=False):
+    """What may stand beside a request; others are let through unread. `timeout` in microseconds, 0 for none."""
+
+    timeout: int = 0
+    binary_data_output: bool = False
+    priority: int = 0
+    sequence_id: int | str = 0
+
+
+class InputTensor(msgspec.Struct, gc=False):
+    """An input as the client sends it; `data` stays text until shape and datatype are known to be right."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: InputParameters | None = None
+    data: msgspec.Raw = NO_DATA
+
+
+class RequestedOutput(msgspec.Struct, gc=False):
+    """An output that the client wants."""
+
+    name: str
+    parameters: OutputParameters | None = None
+
+
+class InferRequest(msgspec.Struct, gc=False):
+    """The JSON of an infer call."""
+
+    inputs: list[InputTensor]
+    id: str = ""
+    parameters: RequestParameters = msgspec.field(default_factory=RequestParameters)
+    outputs: list[RequestedOutput] | None = None
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """A body; `json_bytes` is the length of its JSON part where binary data follows, else None."""
+
+    body: bytes
+    json_bytes: int | None = None
+
+
+class Codec:
+    """Translates the infer calls of one model. Raises `InvalidRequest` and `TooLarge`, before any array is made.
+
+    Bytes of binary data are none of its business: `server/rest/filling.py` takes them to their slots.
+    """
+
+    def __init__(self, spec: ModelSpec, limits: Limits) -> None:
+        self.spec = spec
+        self._limits = limits
+        self._calls = Calls(spec, limits)
+        self._request = msgspec.json.Decoder(InferRequest)
+
+    def metadata(self) -> dict[str, object]:
+        """Return the protocol's description of the model."""
+        return self._calls.metadata()
+
+    def decode(self, text: bytes, following: int | None = 0) -> Call:
+        """Return the call that this JSON describes; so many bytes are to follow, None where nobody knows yet."""
+        request = self._parse(text)
+        parameters = request.parameters
+        if parameters.sequence_id:
+            raise InvalidRequest("sequences are not served: leave sequence_id out")
+        timeout, priority = check_timeout(parameters.timeout), check_priority(parameters.priority)
+        wanted = self._calls.wanted(map(_asked, request.outputs or ()), binary=parameters.binary_data_output)
+        tensors, rows = self._calls.match([(one.name, one.datatype, one.shape) for one in request.inputs])
+        plan = [
+            (tensor, given, _is_binary(given, tensor.bytes_of(given.shape)))
+            for tensor, given in zip(tensors, request.inputs, strict=True)
+        ]
+        size = len(text) + sum([tensor.bytes_of(given.shape) for tensor, given, binary in plan if binary])
+        if following is not None and size != len(text) + following:
+            raise wrong_size(size, len(text) + following)
+        inputs = [
+            Given(tensor, given.shape, None if binary else tensor.from_json(bytes(given.data), shape=given.shape))
+            for tensor, given, binary in plan
+        ]
+        return Call(tuple(inputs), rows, wanted, size, request.id, timeout, priority)
+
+    def decode_raw(self, size: int) -> Call:
+        """Return the call of a body of so many bytes without JSON: one row of the only input, all outputs binary."""
+        inputs = self._calls.inputs
+        if len(inputs) != 1:
+            raise InvalidRequest(f"a body without JSON fits one input, but {self.spec.name!r} has {len(inputs)}")
+        (tensor,) = inputs.values()
+        return Call((Given(tensor, tensor.one_row(size)),), 1, self._calls.wanted((), binary=True), size)
+
+    def check_json_size(self, size: int) -> None:
+        """Raise `TooLarge` for a JSON part of more bytes than are taken."""
+        if size > self._limits.json_bytes:
+            most = self._limits.json_bytes
+            raise TooLarge(f"the JSON part has {size} bytes, more than {most}: send large tensors as binary data")
+
+    def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> Encoded:
+        """Return the body that gives the client the outputs it wants."""
+        outputs: list[dict[str, object]] = []
+        blobs: list[memoryview] = []
+        for wanted in call.wanted:
+            tensor = wanted.tensor
+            array = np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
+            entry: dict[str, object] = {"name": tensor.name, "datatype": tensor.datatype, "shape": array.shape}
+            if wanted.binary:
+                entry["parameters"] = {"binary_data_size": array.nbytes}
+                blobs.append(array.data)
+            else:
+                entry["data"] = array.reshape(-1)
+            outputs.append(entry)
+        reply: dict[str, object] = {"model_name": self.spec.name, "model_version": self.spec.version}
+        if call.id:
+            reply["id"] = call.id
+        if parameters:
+            reply["parameters"] = parameters
+        reply["outputs"] = outputs
+        text = orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+        return Encoded(b"".join((text, *blobs)), len(text)) if blobs else Encoded(text)
+
+    def _parse(self, text: bytes) -> InferRequest:
+        self.check_json_size(len(text))
+        check_depth(text, self._limits.json_depth)
+        try:
+            return self._request.decode(text)
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise InvalidRequest(f"the JSON is not an infer request: {error}") from None
+
+
+def _asked(output: RequestedOutput) -> Asked:
+    """Return what the client asks for. Raises `InvalidRequest` for what is not served."""
+    parameters = output.parameters or OutputParameters()
+    if parameters.classification:
+        raise InvalidRequest(f"output {output.name!r}: classification is not served")
+    if parameters.shared_memory_region is not None:
+        raise InvalidRequest(f"output {output.name!r}: shared memory is not served")
+    return Asked(output.name, parameters.binary_data)
+
+
+def _is_binary(given: InputTensor, needed: int) -> bool:
+    """Tell whether this input's data follow as binary, as many bytes as are needed, or stand in the JSON."""
+    parameters = given.parameters
+    if parameters is not None and parameters.shared_memory_region is not None:
+        raise InvalidRequest(f"input {given.name!r}: shared memory is not served")
+    size = None if parameters is None else parameters.binary_data_size
+    if (given.data is not NO_DATA) == (size is not None):
+        raise InvalidRequest(f"input {given.name!r} must have either data or the parameter binary_data_size")
+    if size is not None and size != needed:
+        stated = f"input {given.name!r} has a binary_data_size of {size!s:.40}"
+        raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")
+    return size is not None
+
+
+def wrong_size(stated: int, size: int | str) -> InvalidRequest:
+    """Return what to raise where the parts of a body do not fill it; `size` may be words for no known number."""
+    return InvalidRequest(f"JSON and binary data are said to have {stated} bytes, but the body has {size}")
+
+
+MARKS = b'[]{}"'
+NOT_MARKS = bytes(set(range(256)) - set(MARKS))
+STEPS = np.zeros(256, np.int8)
+STEPS[list(b"[{")] = 1
+STEPS[list(b"]}")] = -1
+
+
+def check_depth(text: bytes, most: int) -> None:
+    """Raise `InvalidRequest` where JSON is nested more than `most` deep. Linear in time, with no recursion."""
+    if text.count(b"[") + text.count(b"{") <= most:
+        return
+    without_escapes = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = np.frombuffer(without_escapes.translate(None, NOT_MARKS), np.uint8)
+    steps = STEPS[marks]
+    quotes = marks == ord('"')
+    if quotes.any():
+        steps[np.logical_xor.accumulate(quotes)] = 0  # brackets in strings open nothing
+    if np.cumsum(steps, dtype=np.int32).max(initial=0) > most:
+        raise InvalidRequest(f"the JSON is nested more than {most} deep")

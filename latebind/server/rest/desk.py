@@ -1,0 +1,25 @@
+"""What the verbs of HTTP work with: the service, the limits, a codec for each model and the count of replies."""
+
+from collections import Counter
+
+from latebind.domain.model import ModelSpec
+from latebind.server.limits import Limits
+from latebind.server.rest.codec import Codec
+from latebind.server.service import Service
+
+
+class Desk:
+    """One for a door."""
+
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self.service = service
+        self.limits = limits
+        self.replies: Counter[int] = Counter()
+        self._codecs: dict[str, Codec] = {}
+
+    def codec(self, spec: ModelSpec) -> Codec:
+        """Return the codec of a model as it is served now."""
+        codec = self._codecs.get(spec.name)
+        if codec is None or codec.spec is not spec:
+            codec = self._codecs[spec.name] = Codec(spec, self.limits)
+        return codec

@@ -1,0 +1,65 @@
+"""`POST /v2/models/NAME[/versions/N]/infer`: a body becomes a call, its answer a body."""
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+from latebind.domain.errors import InvalidRequest
+from latebind.server.rest.body import Body, ClientGone
+from latebind.server.rest.bounded import Connection
+from latebind.server.rest.desk import Desk
+from latebind.server.rest.filling import fill, read_call
+from latebind.server.rest.request import JSON, Headers, Reply, Request
+
+T = TypeVar("T")
+
+BINARY: Headers = ((b"content-type", b"application/octet-stream"),)
+JSON_LENGTH = b"inference-header-content-length"
+TIMING = b"server-timing"  # W3C Server Timing: how long the request waited and ran in the engine
+NUMBER = re.compile(rb"[0-9]{1,18}")
+
+
+async def infer(desk: Desk, request: Request) -> Reply:
+    """Answer one call."""
+    spec = desk.service.model(request.model, request.version)
+    codec = desk.codec(spec)
+    json_bytes = _json_bytes(request)
+    body = Body(request.headers, request.receive, desk.limits)
+    call = await read_call(codec, body, json_bytes)
+    work = desk.service.infer(spec, call, partial(fill, call, body), client=request.client)
+    answer = await while_connected(work, request.connection)
+    encoded = codec.encode(answer, call, desk.service.told(spec, answer))
+    timing = (TIMING, b"queue;dur=%.3f, compute;dur=%.3f" % desk.service.milliseconds(answer))
+    if encoded.json_bytes is None:
+        return Reply(encoded.body, (*JSON, timing))
+    return Reply(encoded.body, (*BINARY, timing, (JSON_LENGTH, b"%d" % encoded.json_bytes)))
+
+
+async def while_connected(work: Coroutine[Any, Any, T], connection: Connection | None) -> T:
+    """Await `work`, but cancel it and raise `ClientGone` when the client hangs up first.
+
+    Without a `connection` to watch (under another ASGI server) the work goes on to its end.
+    """
+    if connection is None:
+        return await work
+    connection.watch()
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if connection.lost:
+            raise ClientGone from None
+        raise
+    finally:
+        connection.unwatch()
+
+
+def _json_bytes(request: Request) -> int | None:
+    """Return what `Inference-Header-Content-Length` says, None without it."""
+    given = [value for name, value in request.headers if name == JSON_LENGTH]
+    if not given:
+        return None
+    if len(given) > 1 or not NUMBER.fullmatch(given[0]):
+        raise InvalidRequest("the header Inference-Header-Content-Length is not one number of bytes")
+    return int(given[0])

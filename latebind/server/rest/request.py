@@ -1,0 +1,84 @@
+"""What a verb gets and gives back: an HTTP request without its route, a reply, and JSON either way."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+
+from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
+from latebind.server.limits import Limits
+from latebind.server.rest.body import Body, Receive
+from latebind.server.rest.bounded import Connection
+
+Headers = tuple[tuple[bytes, bytes], ...]
+T = TypeVar("T")
+
+JSON: Headers = ((b"content-type", b"application/json"),)
+RETRY: Headers = ((b"retry-after", b"1"),)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a verb may look at. A `Struct`, like `Reply`, because it is made three times as fast as a dataclass.
+
+    `names` are the parts of the path that its route names; `headers` have lower-case names; `client` is the address
+    that the call came from. `connection` is there where the server tells of it.
+    """
+
+    headers: list[tuple[bytes, bytes]]
+    receive: Receive
+    names: Mapping[str, Any]
+    client: str = ""
+    connection: Connection | None = None
+
+    @property
+    def model(self) -> str:
+        """The model of the path."""
+        model: str = self.names["model"]
+        return model
+
+    @property
+    def version(self) -> str | None:
+        """The version of the path, if it names one."""
+        version: str | None = self.names.get("version")
+        return version
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the value of a header, the first where there are several; None without it."""
+        return next((value for found, value in self.headers if found == name), None)
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What goes back."""
+
+    body: bytes = b""
+    headers: Headers = ()
+    status: int = 200
+
+
+async def read_json(request: Request, kind: type[T], limits: Limits) -> T:
+    """Read a small body as JSON of this type; an empty one is `{}`. Raises what `Body` raises and `InvalidRequest`."""
+    body = await Body(request.headers, request.receive, limits).read()
+    if len(body) > limits.header_bytes:
+        raise TooLarge(f"the body has {len(body)} bytes: this call takes at most {limits.header_bytes}")
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the JSON is not what this call takes: {error}") from None
+
+
+def json_reply(value: object) -> Reply:
+    """Return a reply with this value."""
+    return Reply(orjson.dumps(value), JSON)
+
+
+def health_reply(well: bool) -> Reply:
+    """Return what health checks are told: 200 or 400, both empty."""
+    return Reply(status=200 if well else 400)
+
+
+def error_reply(error: LatebindError) -> Reply:
+    """Return the one envelope of errors."""
+    headers = (*JSON, *RETRY) if error.http_status == 503 else JSON
+    text = str(error).encode("utf-8", "replace").decode()  # orjson takes no lone surrogates
+    return Reply(orjson.dumps({"error": text}), headers, error.http_status)

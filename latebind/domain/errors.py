@@ -1,9 +1,14 @@
 """The one tree of errors. A message says what happened, to what, and what to do next.
 
+Each knows what it is over HTTP (`http_status`) and over gRPC (`grpc_status`, the name of the code).
+
 LatebindError
 |- UserError               the caller can mend it
 |  |- InvalidRequest       400  a request that no model could answer
 |  |- NotFound             404  no such model, version or route
+|  |- Denied               401  no token, or one that may not do this
+|  |- TurnedOff            403  something that the operator has not turned on
+|  |- Exists               409  something of this name is there already
 |  |- TooLarge             413  a body, header or name past its limit
 |  |- ExportError               a module that cannot become a chain of stages
 |  |- ConfigError               a setting or option that makes no sense
@@ -23,12 +28,14 @@ class LatebindError(Exception):
     """Root of all errors that latebind raises on purpose."""
 
     http_status = 500
+    grpc_status = "INTERNAL"
 
 
 class UserError(LatebindError):
     """Something that the caller can mend."""
 
     http_status = 400
+    grpc_status = "INVALID_ARGUMENT"
 
 
 class InvalidRequest(UserError):
@@ -39,12 +46,35 @@ class NotFound(UserError):
     """No such model, version or route."""
 
     http_status = 404
+    grpc_status = "NOT_FOUND"
+
+
+class Denied(UserError):
+    """A call without a token, or with one that may not do this."""
+
+    http_status = 401
+    grpc_status = "UNAUTHENTICATED"
+
+
+class TurnedOff(UserError):
+    """A call of something that the operator has not turned on. The message names the option."""
+
+    http_status = 403
+    grpc_status = "PERMISSION_DENIED"
+
+
+class Exists(UserError):
+    """Something of this name is there already."""
+
+    http_status = 409
+    grpc_status = "ALREADY_EXISTS"
 
 
 class TooLarge(UserError):
     """Something is past its limit of size."""
 
     http_status = 413
+    grpc_status = "RESOURCE_EXHAUSTED"
 
 
 class ExportError(UserError):
@@ -71,12 +101,14 @@ class Refused(LatebindError):
     """A request that was not accepted: the queue is full or its deadline cannot be met."""
 
     http_status = 503
+    grpc_status = "RESOURCE_EXHAUSTED"
 
 
 class Expired(LatebindError):
     """A request that was accepted and whose deadline passed before its answer."""
 
     http_status = 504
+    grpc_status = "DEADLINE_EXCEEDED"
 
 
 class Failed(LatebindError):
@@ -91,6 +123,7 @@ class Unavailable(LatebindError):
     """The engine is starting, draining or gone."""
 
     http_status = 503
+    grpc_status = "UNAVAILABLE"
 
 
 class IllegalEvent(LatebindError):

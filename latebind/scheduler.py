@@ -87,6 +87,10 @@ class Scheduler:
             "ended": self._ended,
         }
 
+    def tallies(self) -> dict[str, dict[str, int]]:
+        """Return, by model, how many merges, preemptions and refills there were since the start."""
+        return {name: self._crew.tally(name) for name in self._lanes}
+
     def outlook(self, model: str) -> Outlook:
         """Return what a request of `model` is to expect that comes now, with a load where it has to be loaded."""
         loads = 0.0 if self._residency is None else self._residency.seconds_until(model)
@@ -124,14 +128,14 @@ class Scheduler:
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
         if lane.estimate.pace.known:
             self._renew(lane)
-        refusal = self._refusal(lane, event, now)
+        refusal, slack = self._refusal(lane, event, now)
         if refusal is not None:
-            actions.extend([Reply(i, event.model, refusal, -1, 0.0, 0.0) for i in event.requests])
+            actions.extend([Reply(i, event.model, refusal, NOT_RUN, 0.0, 0.0, slack) for i in event.requests])
             return
         count = len(event.requests)
         inputs, outputs = event.inputs or (1,) * count, event.outputs or (0,) * count
         for i, slot, ins, outs in zip(event.requests, event.slots, inputs, outputs, strict=True):
-            request = self._live[i] = Request(i, event.model, slot, event.deadline, now, ins, outs)
+            request = self._live[i] = Request(i, event.model, slot, event.deadline, now, ins, outs, slack)
             lane.add(request)
             if self._sheds:
                 heappush(self._last_starts, (event.deadline - lane.least(ins), i))
@@ -140,12 +144,15 @@ class Scheduler:
         if self._residency is not None:
             self._residency.arrived(event.model, event.requests, now)
 
-    def _refusal(self, lane: Lane, event: Arrived, now: float) -> Outcome | None:
-        if self._residency is None:
-            return self._admission.refusal(lane, event, now)
-        if self._residency.refuses(event.model, now):
-            return Outcome.NOT_LOADED
-        return self._admission.refusal(lane, event, now, loads=self._residency.seconds_until(event.model))
+    def _refusal(self, lane: Lane, event: Arrived, now: float) -> tuple[Outcome | None, float | None]:
+        """Say why requests cannot be accepted, if so, and what they have to spare."""
+        loads = 0.0
+        if self._residency is not None:
+            if self._residency.refuses(event.model, now):
+                return Outcome.NOT_LOADED, None
+            loads = self._residency.seconds_until(event.model)
+        slack = self._admission.slack(lane, event, now, loads=loads)
+        return self._admission.refusal(lane, len(event.requests), slack), slack
 
     def _renew(self, lane: Lane) -> None:
         self._admission.renew(lane, min(self._policy.batch_limit(lane.view), self._crew.largest))
@@ -321,6 +328,8 @@ class Scheduler:
             self._dequeue(request)
             request.move(State.RUNNING)
             request.started = now
+        if worker.table.entries:
+            worker.refills[launch.model] += len(members)
         worker.table.push(SubBatch(lane.spec, members, padded=launch.padded), now)
         if self._residency is not None:
             self._residency.touch(launch.model)
@@ -394,6 +403,6 @@ class Scheduler:
         self._ended += 1
         waited = min(request.started, now) - request.arrived
         ran = max(0.0, now - request.started)
-        actions.append(Reply(request.id, request.model, outcome, stage, waited, ran))
+        actions.append(Reply(request.id, request.model, outcome, stage, waited, ran, request.slack))
         if self._residency is not None:
             self._residency.touch(request.model)

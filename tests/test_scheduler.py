@@ -139,6 +139,29 @@ def test_the_work_ahead_counts_as_launches_have_been_seen_to_take() -> None:
     assert outcomes(scheduler.handle(arrived(311, deadline=now + 0.21), now)) == {}
 
 
+def test_a_reply_tells_what_its_request_had_to_spare_behind_those_who_waited() -> None:
+    scheduler = Scheduler(config(served(stages=2), max_batch=1))
+    scheduler.handle(arrived(1), 0.0)
+    scheduler.handle(arrived(2, deadline=0.05), 0.0)
+    (late,) = scheduler.handle(arrived(3, deadline=0.025), 0.0)
+    assert isinstance(late, Reply)
+    assert late.slack == pytest.approx(-0.015)  # itself and the one before it
+    (gone,) = scheduler.handle(Cancelled(2), 0.01)
+    assert isinstance(gone, Reply)
+    assert gone.slack == pytest.approx(0.03)
+
+
+def test_who_is_let_past_and_catches_up_counts_as_refill_preemption_and_merge() -> None:
+    scheduler = Scheduler(config(served(per_row=0.0), policy="lazy"))
+    scheduler.handle(arrived(1), 0.0)
+    scheduler.handle(arrived(2), 0.005)
+    assert scheduler.tallies() == {"net": {"merges": 0, "preemptions": 0, "refills": 0}}
+    scheduler.handle(StageDone(0), 0.01)
+    assert scheduler.tallies() == {"net": {"merges": 0, "preemptions": 1, "refills": 1}}
+    assert scheduler.handle(StageDone(0), 0.02) == [run(1, 1, 2)]
+    assert scheduler.tallies() == {"net": {"merges": 1, "preemptions": 1, "refills": 1}}
+
+
 def test_all_rows_of_a_call_are_refused_together() -> None:
     scheduler = Scheduler(config(served(max_queued=2)))
     actions = scheduler.handle(arrived(1, 2, 3), 0.0)

@@ -87,7 +87,8 @@ class Driver:
     def snapshot(self) -> dict[str, object]:
         """Return the metrics and counts of this moment as plain types."""
         with self._deciding:
-            return {**self._metrics.snapshot(), "scheduler": self._scheduler.stats()}
+            counts = {"scheduler": self._scheduler.stats(), "batching": self._scheduler.tallies()}
+            return {**self._metrics.snapshot(), **counts, "now": time.monotonic()}
 
     def _take_part(self) -> None:
         """Root of every thread: listen until there is something to do, do it and what follows, listen again."""
@@ -161,7 +162,7 @@ class Driver:
             for event in events:
                 now = time.monotonic()
                 actions = self._scheduler.handle(event, now)
-                self._metrics.observe(event, actions)
+                self._metrics.observe(event, actions, now=now)
                 if self._log:
                     self._log.write(now, event, actions)
                 for action in actions:

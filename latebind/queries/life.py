@@ -42,13 +42,14 @@ class Life:
     it beforehand.
     """
 
-    def __init__(self, query: Query, request: int, slot: int, *, deadline: float, now: float) -> None:
+    def __init__(self, query: Query, request: int, slot: int, *, deadline: float, now: float, slack: float) -> None:
         nodes = len(query.nodes)
         self.query = query
         self.request = request
         self.slot = slot
         self.deadline = deadline
         self.arrived = now
+        self.slack = slack
         self.reached = now  # when it last got any further
         self.phases = [Phase.WAITING] * (nodes + 1)
         self.chosen = [NOT_RUN] * nodes

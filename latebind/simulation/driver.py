@@ -110,7 +110,7 @@ class Simulator:
 
     def _tell(self, event: Event, now: float) -> None:
         actions = self.scheduler.handle(event, now)
-        self.metrics.observe(event, actions)
+        self.metrics.observe(event, actions, now=now)
         if self._log:
             self._log.write(now, event, actions)
         for action in actions:

@@ -135,7 +135,8 @@ class Scheduler:
         count = len(event.requests)
         inputs, outputs = event.inputs or (1,) * count, event.outputs or (0,) * count
         for i, slot, ins, outs in zip(event.requests, event.slots, inputs, outputs, strict=True):
-            request = self._live[i] = Request(i, event.model, slot, event.deadline, now, ins, outs, slack)
+            request = Request(i, event.model, slot, event.deadline, now, ins, outs, event.priority, slack)
+            self._live[i] = request
             lane.add(request)
             if self._sheds:
                 heappush(self._last_starts, (event.deadline - lane.least(ins), i))

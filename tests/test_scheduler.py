@@ -162,6 +162,24 @@ def test_who_is_let_past_and_catches_up_counts_as_refill_preemption_and_merge() 
     assert scheduler.tallies() == {"net": {"merges": 1, "preemptions": 1, "refills": 1}}
 
 
+def test_only_those_who_go_first_stand_between_a_priority_and_its_deadline() -> None:
+    scheduler = Scheduler(config(served(stages=2), max_batch=1))
+    scheduler.handle(arrived(1), 0.0)
+    for number in range(2, 6):
+        scheduler.handle(arrived(number), 0.0)
+    assert outcomes(scheduler.handle(arrived(6, deadline=0.05), 0.0)) == {6: Outcome.REFUSED_LATE}
+    assert outcomes(scheduler.handle(Arrived("net", 0.05, (7,), (7,), priority=1), 0.0)) == {}
+    scheduler.handle(StageDone(0), 0.01)
+    assert run(0, 7) in scheduler.handle(StageDone(0), 0.02)
+
+
+def test_what_runs_is_not_stopped_for_a_priority() -> None:
+    scheduler = Scheduler(config(served(stages=2), max_batch=1))
+    scheduler.handle(arrived(1), 0.0)
+    assert scheduler.handle(Arrived("net", 10.0, (2,), (2,), priority=1), 0.0) == []
+    assert scheduler.handle(StageDone(0), 0.01) == [run(1, 1)]
+
+
 def test_all_rows_of_a_call_are_refused_together() -> None:
     scheduler = Scheduler(config(served(max_queued=2)))
     actions = scheduler.handle(arrived(1, 2, 3), 0.0)

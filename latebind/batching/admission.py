@@ -21,8 +21,9 @@ class Admission:
         self.backlog = 0.0  # seconds
 
     def slack(self, lane: Lane, event: Arrived, now: float, *, loads: float = 0.0) -> float:
-        """Return the seconds that requests have to spare, behind all who wait; `loads` until their model comes."""
-        ahead = max(loads, (self.backlog + (len(event.requests) - 1) * lane.seconds_per_request) / self._at_once)
+        """Return the seconds that requests have to spare, behind all who go first; `loads` until their model comes."""
+        others = len(event.requests) - 1 - (lane.behind(event.priority) if event.priority else 0)
+        ahead = max(loads, (self.backlog + others * lane.seconds_per_request) / self._at_once)
         return event.deadline - (now + ahead + lane.least(max(event.inputs, default=1)))
 
     def refusal(self, lane: Lane, count: int, slack: float) -> Outcome | None:

@@ -10,7 +10,7 @@ class Arrived:
     A call of N rows is N requests; they are accepted or refused together. A request of a query also owns as many
     numbers behind its own as the query has nodes. `deadline` is in seconds of the scheduler's clock. `inputs` are the
     steps of the input of each request, 1 where it is left out; `outputs` those of its answer, which only an oracle
-    knows beforehand.
+    knows beforehand. Of those who wait for a model, `priority` 1 goes first, up to 255, and 0 last.
     """
 
     model: str
@@ -19,6 +19,7 @@ class Arrived:
     slots: tuple[int, ...]
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,9 @@ class QueryScheduler:
             actions.extend([Reply(request, query.name, late, NOT_RUN, 0.0, 0.0, slack) for request in event.requests])
             return
         for request, slot in zip(event.requests, event.slots, strict=True):
-            life = self._live[request] = Life(query, request, slot, deadline=event.deadline, now=now, slack=slack)
+            life = self._live[request] = Life(
+                query, request, slot, deadline=event.deadline, now=now, slack=slack, priority=event.priority
+            )
             self._accepted += 1
             if not query.planner.replan:
                 life.planned = {node: self._pick(life, node, now) for node in range(life.outputs)}
@@ -133,7 +135,8 @@ class QueryScheduler:
             self._steps[step] = life
             due = life.deadline - least_seconds_after(life.query, node, self._scheduler.outlook)
             row = self._rows.row(life.query.name, node, option, life.slot)
-            self._below(Arrived(life.query.nodes[node].models[option], due, (step,), (row,)), now, actions)
+            model = life.query.nodes[node].models[option]
+            self._below(Arrived(model, due, (step,), (row,), priority=life.priority), now, actions)
         self._go_on(life, now, actions)
 
     def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:

@@ -161,7 +161,9 @@ class Claim(Protocol):
         ...
 
     async def send(self, *, deadline: float, priority: int = 0) -> Answer:
-        """Answer the rows, which are complete and checked, all by `deadline`; `priority` 1 is the first, 0 the default.
+        """Answer the rows, which are complete and checked, all by `deadline`.
+
+        Of those that wait for a model, `priority` 1 goes first, up to 255, and 0, the default, last.
 
         Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
         """

@@ -97,7 +97,8 @@ class Simulator:
         self._arrivals |= dict.fromkeys(rows, arrival)
         due, n = arrival.time + arrival.allowed, len(rows)
         # A slot is never short here: the request's number serves as one.
-        event = Arrived(arrival.model, due, rows, rows, (arrival.inputs,) * n, (arrival.outputs,) * n)
+        lengths = (arrival.inputs,) * n, (arrival.outputs,) * n
+        event = Arrived(arrival.model, due, rows, rows, *lengths, arrival.priority)
         self._hardware.bring(arrival.model, n, arrival.time, self._telling(event))
 
     def _send_next(self, wanted: Iterator[Arrival], now: float) -> None:

@@ -66,6 +66,12 @@ class SubBatch:
         self.stage += 1
         self.step = 0
 
+    def know(self, answered: Sequence[int], stage: int) -> None:
+        """Note whose answer is known, where they wait for the others; the first time counts."""
+        for i in answered:
+            if i in self.members:
+                self.complete.setdefault(i, stage)
+
     def meets(self, other: "SubBatch") -> bool:
         """Tell whether both are about to run the same: a decoder shares its weights between all steps."""
         return (

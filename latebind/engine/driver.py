@@ -21,6 +21,7 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
+from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
 from latebind.engine.staging import Staging
@@ -29,6 +30,8 @@ from latebind.engine.worker import Worker
 from latebind.queries.scheduler import make_scheduler
 
 logger = logging.getLogger(__name__)
+
+MOST_TRACES = 1024
 
 
 class Driver:
@@ -53,6 +56,8 @@ class Driver:
     ) -> None:
         self._scheduler = make_scheduler(config)
         self._metrics = Metrics(config)
+        self._tracer = Tracer(config)
+        self._traces: deque[Trace] = deque(maxlen=MOST_TRACES)  # that nobody has taken yet
         self._workers = workers
         self._listen = listen
         self._wake = wake
@@ -89,6 +94,13 @@ class Driver:
         with self._deciding:
             counts = {"scheduler": self._scheduler.stats(), "batching": self._scheduler.tallies()}
             return {**self._metrics.snapshot(), **counts, "now": time.monotonic()}
+
+    def traces(self) -> list[Trace]:
+        """Return the traces of requests that have ended since this was asked last."""
+        with self._deciding:
+            found = list(self._traces)
+            self._traces.clear()
+        return found
 
     def _take_part(self) -> None:
         """Root of every thread: listen until there is something to do, do it and what follows, listen again."""
@@ -163,6 +175,7 @@ class Driver:
                 now = time.monotonic()
                 actions = self._scheduler.handle(event, now)
                 self._metrics.observe(event, actions, now=now)
+                self._traces.extend(self._tracer.observe(event, actions, now=now))
                 if self._log:
                     self._log.write(now, event, actions)
                 for action in actions:

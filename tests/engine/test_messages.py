@@ -17,9 +17,9 @@ from latebind.engine.messages import (
 )
 
 
-def call(model: str, deadline: float, rows: list[tuple[int, int, int]], priority: int) -> Arrived:
+def call(model: str, deadline: float, rows: list[tuple[int, int, int]], priority: int, trace: int) -> Arrived:
     requests, slots, inputs = zip(*rows, strict=True)
-    return Arrived(model, deadline, requests, slots, inputs, priority=priority)
+    return Arrived(model, deadline, requests, slots, inputs, priority=priority, trace=trace)
 
 
 CALLS = st.lists(
@@ -33,6 +33,7 @@ CALLS = st.lists(
                 st.tuples(st.integers(0, 2**63), st.integers(0, 2**31), st.integers(1, 2**31)), min_size=1, max_size=5
             ),
             st.integers(0, 255),
+            st.integers(0, 2**32 - 1),
         ),
     ),
     max_size=8,
@@ -45,7 +46,13 @@ def test_events_survive_being_cut_anywhere(events: list[Arrived | Cancelled], pi
         pack_cancelled(event.request)
         if isinstance(event, Cancelled)
         else pack_arrived(
-            "ab".index(event.model), event.deadline, event.requests, event.slots, event.inputs, event.priority
+            "ab".index(event.model),
+            event.deadline,
+            event.requests,
+            event.slots,
+            event.inputs,
+            event.priority,
+            event.trace,
         )
         for event in events
     )

@@ -185,8 +185,10 @@ class Metrics:
         """Take in one event, which happened at `now` (seconds), and the actions that answered it."""
         match event:
             case StageDone() | StageFailed():
-                model, size, begun = self._running.pop(event.worker)
-                model.took(size, now - begun)
+                ran = self._running.pop(event.worker, None)
+                if ran is not None:  # None: it began before anybody counted
+                    model, size, begun = ran
+                    model.took(size, now - begun)
             case Arrived():
                 self._models[event.model].pending += len(event.requests)
             case Loaded():

@@ -61,6 +61,7 @@ class Claim:
     async def send(self, *, deadline: float, priority: int = 0) -> Answer:
         """Have the engine run the rows, which are filled, by `deadline` and return their outputs.
 
+        Of those that wait for the model, `priority` 1 goes first and 0 last.
         Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.
         """
         lane, client = self._lane, self._client
@@ -69,7 +70,7 @@ class Claim:
             lane.move(slot, request, Step.SEND)
             client.sent[request] = self
         lengths = steps(lane.spec, self.rows)
-        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths))
+        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority))
         try:
             return await self.answer
         except asyncio.CancelledError:

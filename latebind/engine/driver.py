@@ -22,6 +22,7 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
+from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
 from latebind.engine.staging import Staging
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 SHORT = 1e-4  # seconds of a run during which nobody else needs to listen
 NOBODY = 0
+MOST_TRACES = 1024
 
 
 class Driver:
@@ -57,6 +59,8 @@ class Driver:
     ) -> None:
         self._scheduler = make_scheduler(config)
         self._metrics = Metrics(config)
+        self._tracer = Tracer(config)
+        self._traces: deque[Trace] = deque(maxlen=MOST_TRACES)  # that nobody has taken yet
         self._workers = workers
         self._listen = listen
         self._wake = wake
@@ -93,7 +97,15 @@ class Driver:
     def snapshot(self) -> dict[str, object]:
         """Return the metrics and counts of this moment as plain types."""
         with self._deciding:
-            return {**self._metrics.snapshot(), "scheduler": self._scheduler.stats()}
+            counts = {"scheduler": self._scheduler.stats(), "batching": self._scheduler.tallies()}
+            return {**self._metrics.snapshot(), **counts, "now": time.monotonic()}
+
+    def traces(self) -> list[Trace]:
+        """Return the traces of requests that have ended since this was asked last."""
+        with self._deciding:
+            found = list(self._traces)
+            self._traces.clear()
+        return found
 
     def _take_part(self) -> None:
         """Root of every thread: listen until there is something to do, do it and what follows, listen again."""
@@ -190,7 +202,8 @@ class Driver:
             for event in events:
                 now = time.monotonic()
                 actions = self._scheduler.handle(event, now)
-                self._metrics.observe(event, actions)
+                self._metrics.observe(event, actions, now=now)
+                self._traces.extend(self._tracer.observe(event, actions, now=now))
                 if self._log:
                     self._log.write(now, event, actions)
                 for action in actions:

@@ -13,7 +13,7 @@ from latebind.server.calls import Call
 from latebind.server.description import told_of_steps
 from latebind.server.gateway import AdaptationFigures, Answer, Array, Claim, Gateway, Observer, Snapshot
 
-EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration")  # only what works
+EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration", "schedule_policy")  # only what works
 MICROSECOND = 1e-6
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`

@@ -28,7 +28,7 @@ def the_door_still_answers(site: Site) -> Iterator[None]:
 
 
 def test_the_server_says_what_it_is_and_only_what_it_can(site: Site) -> None:
-    extensions = ["binary_tensor_data", "parameters", "model_configuration"]
+    extensions = ["binary_tensor_data", "parameters", "model_configuration", "schedule_policy"]
     assert site.get("/v2").json() == {"name": "latebind", "version": __version__, "extensions": extensions}
 
 

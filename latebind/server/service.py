@@ -14,7 +14,13 @@ from latebind.server.description import told_of_steps
 from latebind.server.gateway import AdaptationFigures, Answer, Array, Claim, Gateway, Observer, Snapshot
 from latebind.server.statistics import statistics
 
-EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration", "statistics")  # only what works
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "parameters",
+    "model_configuration",
+    "statistics",
+)  # only what works
 MICROSECOND = 1e-6
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`

@@ -86,9 +86,9 @@ def test_it_is_told_clearly_what_is_wrong(client: Any) -> None:
         (
             "double",
             [tensor(X)],
-            {"outputs": [triton.InferRequestedOutput("y", class_count=2)]},
+            {"outputs": [triton.InferRequestedOutput("y", class_count=1025)]},
             "400",
-            "classification",
+            "ask for 1 to 1024 classes",
         ),
         ("large", [tensor(np.zeros((17, 1024, 1024), np.float32))], {}, "413", "more than"),
     ]

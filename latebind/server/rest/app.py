@@ -3,22 +3,19 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import orjson
 
 from latebind.domain.errors import Expired, NotFound, Refused, StepFailed, Unavailable, UserError
 from latebind.server.limits import Limits, MethodNotAllowed
-from latebind.server.rest.body import ClientGone, Message, Receive
+from latebind.server.rest.asgi import Receive, Scope, Send
+from latebind.server.rest.body import ClientGone
 from latebind.server.rest.bounded import CONNECTION
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.request import JSON, Reply, Request, error_reply
 from latebind.server.rest.routes import ROUTES
 from latebind.server.service import Service
-
-Scope = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 

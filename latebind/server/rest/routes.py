@@ -20,6 +20,8 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Verb], ...] = tuple(
         ("/v2/health/ready", "GET", about.ready),
         ("/v2", "GET", about.server_metadata),
         ("/v2/models", "GET", about.models),
+        ("/v2/models/stats", "GET", about.statistics),  # before the model of this name
+        (MODEL + "/stats", "GET", about.statistics),
         (MODEL + "/ready", "GET", about.model_ready),
         (MODEL + "/config", "GET", about.configuration),
         (MODEL, "GET", about.model_metadata),

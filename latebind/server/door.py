@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -13,11 +14,15 @@ import uvicorn
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
+from latebind.server.access import Guard
+from latebind.server.exposure import check_exposure
 from latebind.server.gateway import Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.bounded import BoundedProtocol
+from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.service import Service
+from latebind.server.tls import server_context
 
 
 class Door:
@@ -29,7 +34,7 @@ class Door:
             await door.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
-    `observer` hears of every answer.
+    `observer` hears of every answer. Raises `ConfigError` for tokens and certificates that cannot be used.
     """
 
     def __init__(
@@ -51,7 +56,10 @@ class Door:
             show_exit=self._config.show_exit,
             observer=observer,
         )
-        self._server = _Server(_uvicorn_config(RestApp(self._service, self._limits), self._limits))
+        check_exposure(self._config)
+        doorkeeper = Doorkeeper(self._config, Guard.from_files(self._config))
+        app = RestApp(self._service, self._limits, doorkeeper)
+        self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -119,9 +127,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _uvicorn_config(app: RestApp, limits: Limits) -> uvicorn.Config:
+def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
     protocol: Any = partial(BoundedProtocol, limits=limits)
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         http=protocol,
         ws="none",
@@ -134,6 +142,9 @@ def _uvicorn_config(app: RestApp, limits: Limits) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=limits.drain_seconds,
     )
+    config.load()
+    config.ssl = tls
+    return config
 
 
 def _listen(config: DoorConfig) -> socket.socket:

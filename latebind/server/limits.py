@@ -24,6 +24,13 @@ class Limits:
     drain_seconds: int = 30
 
 
+class Foreign(UserError):
+    """A call for another host, or from a page of another site."""
+
+    http_status = 403
+    grpc_status = "PERMISSION_DENIED"
+
+
 class MethodNotAllowed(UserError):
     """A route that exists, but not for this method."""
 

@@ -13,6 +13,7 @@ from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import ClientGone, Message, Receive
 from latebind.server.rest.bounded import CONNECTION
 from latebind.server.rest.desk import Desk
+from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.request import JSON, Reply, Request, error_reply
 from latebind.server.rest.routes import ROUTES
 from latebind.server.service import Service
@@ -29,8 +30,9 @@ FOR_CLIENTS = (UserError, Refused, Expired, StepFailed, Unavailable)
 class RestApp:
     """The ASGI application."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
+    def __init__(self, service: Service, limits: Limits, doorkeeper: Doorkeeper) -> None:
         self._desk = Desk(service, limits)
+        self._doorkeeper = doorkeeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, whatever happens; nothing is sent to a client that has gone."""
@@ -52,12 +54,13 @@ class RestApp:
     async def _reply(self, scope: Scope, receive: Receive) -> Reply:
         """Find the verb for path and method and let it answer."""
         path: str = scope["path"]
-        for pattern, method, verb in ROUTES:
+        for pattern, method, access, verb in ROUTES:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
             if scope["method"] != method:
                 raise MethodNotAllowed(f"this path takes {method}")
+            self._doorkeeper.admit(access, scope["headers"])
             return await verb(self._desk, _request(scope, receive, found.groupdict()))
         raise NotFound("there is no such path")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import uvicorn
 
@@ -21,6 +21,7 @@ from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.bounded import BoundedProtocol
 from latebind.server.rest.doorkeeper import Doorkeeper
+from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.service import Service
 from latebind.server.tls import server_context
 
@@ -62,6 +63,7 @@ class Door:
         self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -74,6 +76,8 @@ class Door:
         """Listen; when this returns, requests are answered. Raises `ConfigError` where the address cannot be had."""
         self._socket = _listen(self._config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        connections = cast(set[Connected], self._server.server_state.connections)
+        self._sweeping = asyncio.create_task(Sweeper(self._limits.idle_seconds).run(connections))
         opened = asyncio.create_task(self._server.opened.wait())
         await asyncio.wait((opened, self._serving), return_when=asyncio.FIRST_COMPLETED)
         if not opened.done():
@@ -95,6 +99,8 @@ class Door:
         """Return when the door is closed and everything under way has ended."""
         assert self._serving is not None, "the door is not open"
         await self._serving
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
         if cancelled:
             await asyncio.wait(cancelled, timeout=1.0)

@@ -30,21 +30,15 @@ class Doorkeeper:
         """Let a call of this kind pass, or raise `Foreign`, `InvalidRequest` or `Denied`."""
         if access is Access.OPEN:
             return
-        host = origin = authorization = None
-        for name, value in headers:
-            if name == b"host":
-                if host is not None:
-                    raise InvalidRequest("the request has several Host headers")
-                host = value
-            elif name == b"origin":
-                origin = value
-            elif name == b"authorization":
-                authorization = value
+        found = dict(headers)
+        if len(found) < len(headers):
+            _refuse_two_hosts(headers)
+        host, origin = found.get(b"host"), found.get(b"origin")
         if host is not None and not self._any_host:
             self._check_host(host)
         if origin is not None:
             self._check_origin(origin, host or b"")
-        self._guard.check(access, authorization)
+        self._guard.check(access, found.get(b"authorization"))
 
     def _check_host(self, host: bytes) -> None:
         if host in self._names:
@@ -59,6 +53,11 @@ class Doorkeeper:
         authority = origin.lower().partition(b"://")[2]
         if not authority or (authority != host.lower() and authority not in self._origins):
             raise Foreign("the request comes from a page of another site, which may not call this server")
+
+
+def _refuse_two_hosts(headers: Sequence[tuple[bytes, bytes]]) -> None:
+    if sum(name == b"host" for name, _ in headers) > 1:
+        raise InvalidRequest("the request has several Host headers")
 
 
 def _lower(names: Iterable[str]) -> frozenset[bytes]:

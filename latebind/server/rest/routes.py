@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from latebind.repository.manifest import NAME
 from latebind.server.access import Access
 from latebind.server.rest import about
 from latebind.server.rest.desk import Desk
@@ -12,7 +13,7 @@ from latebind.server.rest.request import Reply, Request
 
 Verb = Callable[[Desk, Request], Coroutine[Any, Any, Reply]]
 
-MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+MODEL = rf"/v2/models/(?P<model>{NAME.pattern})(?:/versions/(?P<version>[0-9]+))?"
 ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
     (re.compile(path), method, access, verb)
     for path, method, access, verb in (

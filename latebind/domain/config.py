@@ -187,16 +187,21 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the door listens and what it tells. `deadline` (seconds) is for requests that name none."""
+    """Where the door listens and what it tells. `deadline` (seconds) is for requests that name none.
+
+    `grpc_port` is where it speaks gRPC too, None for nowhere.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
+    grpc_port: int | None = None
     deadline: float = 1.0
     show_exit: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"server.port is {self.port}: give 1 to 65535, or 0 for any free port")
+        for name, port in (("port", self.port), ("grpc_port", self.grpc_port or 0)):
+            if not 0 <= port <= 65535:
+                raise ConfigError(f"server.{name} is {port}: give 1 to 65535, or 0 for any free port")
         if self.deadline <= 0:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
 

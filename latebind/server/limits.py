@@ -11,6 +11,9 @@ class Limits:
 
     `json_bytes` bounds the JSON part of a body alone: parsing it holds up every other client (some 10 ms for 150,000
     numbers), while binary tensors cost next to nothing. `deadline` is the longest that a call may ask for.
+
+    The last three are of gRPC, which reads a request whole before anybody sees it: calls at once, those of one stream
+    at once, and the bytes of all requests that have been read and not answered.
     """
 
     body_bytes: int = 64 << 20
@@ -22,6 +25,9 @@ class Limits:
     body_seconds: float = 30.0
     deadline: float = 3600.0
     drain_seconds: int = 30
+    calls: int = 1024
+    stream_calls: int = 32
+    held_bytes: int = 1 << 30
 
 
 class MethodNotAllowed(UserError):

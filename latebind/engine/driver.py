@@ -23,6 +23,7 @@ from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
+from latebind.engine.running import NOBODY, Running
 from latebind.engine.staging import Staging
 from latebind.engine.steps import Look, NoTensors, Steps, Tensors
 from latebind.engine.worker import Worker
@@ -36,6 +37,7 @@ class Driver:
 
     `listen(seconds)` waits at most so long (None: for ever) and returns events, or None when there will be no more;
     `wake()` makes it return early. `send` takes packed replies. `tensors` are those of queries, if any are served.
+    Workers note in `running` which model they run (`engine.running`).
     """
 
     def __init__(
@@ -50,10 +52,14 @@ class Driver:
         tensors: Tensors | None = None,
         loader: Loader | None = None,
         log: EventLog | None = None,
+        running: Running | None = None,
     ) -> None:
+        self._config = config
         self._scheduler = make_scheduler(config)
         self._metrics = Metrics(config)
         self._workers = workers
+        self._running: Running = [NOBODY] * len(workers) if running is None else running
+        self._numbers = {served.spec.name: number for number, served in enumerate(config.models, 1)}
         self._listen = listen
         self._wake = wake
         self._send = send
@@ -88,6 +94,11 @@ class Driver:
         """Return the metrics and counts of this moment as plain types."""
         with self._deciding:
             return {**self._metrics.snapshot(), "scheduler": self._scheduler.stats()}
+
+    def forget(self) -> None:
+        """Count from the beginning: what ran until now was not asked for by clients."""
+        with self._deciding:
+            self._metrics = Metrics(self._config)
 
     def _take_part(self) -> None:
         """Root of every thread: listen until there is something to do, do it and what follows, listen again."""
@@ -138,7 +149,7 @@ class Driver:
                 event = self._steps.perform(looks.popleft())
             else:
                 assert run is not None
-                event, run = _report(self._workers[run.worker], run), None
+                event, run = self._run(run), None
             found, runs, sooner = self._handle((event,))
             looks.extend(found)
             if run is None and runs:
@@ -146,6 +157,13 @@ class Driver:
             if runs or sooner:
                 self._ready.extend(runs)
                 self._wake()
+
+    def _run(self, run: Run) -> StageDone | StageFailed:
+        """Run a stage, with a note of whose it is for the case that this process does not survive it."""
+        self._running[run.worker] = self._numbers[run.model]
+        event = _report(self._workers[run.worker], run)
+        self._running[run.worker] = NOBODY
+        return event
 
     def _patience(self) -> float | None:
         """Seconds until the timer, None if none runs."""

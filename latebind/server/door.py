@@ -13,7 +13,7 @@ import uvicorn
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
-from latebind.server.gateway import Gateway, Observer
+from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.bounded import BoundedProtocol
@@ -29,7 +29,8 @@ class Door:
             await door.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
-    `observer` hears of every answer.
+    `observer` hears of every answer; `catalogue` knows what there is beside what is served. `hurried` is whether it was
+    told to close more than once, so that nothing is waited for.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Door:
         limits: Limits | None = None,
         deadlines: Mapping[str, float] | None = None,
         observer: Observer | None = None,
+        catalogue: Catalogue | None = None,
     ) -> None:
         self._config = config or DoorConfig()
         self._limits = limits or Limits()
@@ -50,10 +52,13 @@ class Door:
             longest=self._limits.deadline,
             show_exit=self._config.show_exit,
             observer=observer,
+            catalogue=catalogue,
+            manage=self._config.manage,
         )
         self._server = _Server(_uvicorn_config(RestApp(self._service, self._limits), self._limits))
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
+        self.hurried = False
 
     @property
     def port(self) -> int:
@@ -78,17 +83,22 @@ class Door:
         self._server.should_exit = True
 
     def close_on_signals(self) -> None:
-        """Close on SIGINT and SIGTERM, from now on. Only in the main thread."""
+        """Close on SIGINT and SIGTERM, from now on, and at once on the second of them. Only in the main thread."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.close)
+            loop.add_signal_handler(number, self._hear_signal)
+
+    def _hear_signal(self) -> None:
+        self.hurried = self._server.should_exit
+        self._server.force_exit = self.hurried
+        self.close()
 
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""
         assert self._serving is not None, "the door is not open"
         await self._serving
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
-        if cancelled:
+        if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
 
     async def __aenter__(self) -> Self:

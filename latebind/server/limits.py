@@ -21,7 +21,7 @@ class Limits:
     max_rows: int = 64
     body_seconds: float = 30.0
     deadline: float = 3600.0
-    drain_seconds: int = 30
+    drain_seconds: int = 25
 
 
 class MethodNotAllowed(UserError):

@@ -62,6 +62,7 @@ class Engines:
         self._crashes = Crashes(config.crashes, config.within)
         self._engine: EngineClient | None = None
         self._number = 0
+        self._restarts = 0
         self._settled = asyncio.Event()  # cleared while the next engine is expected
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,7 +108,9 @@ class Engines:
 
     async def metrics(self) -> Snapshot:
         """Return the figures of the engine that serves, since it began to."""
-        return {"models": {}} if self._engine is None else await self._engine.metrics()
+        if self._engine is None or not self._engine.live():
+            return {"models": {}, "restarts": self._restarts}
+        return {**await self._engine.metrics(), "restarts": self._restarts}
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of learned caches; one that follows takes it up by itself."""
@@ -228,6 +231,7 @@ class Engines:
         names = _models(engine)
         running = [names[number] for number in engine.ran()]
         logger.error("the engine died while it ran %s: another takes over", ", ".join(running) or "nothing")
+        self._restarts += 1
         self._settled.clear()
         self._blame(running)
         self._begin(self._recover())

@@ -22,8 +22,16 @@ from latebind.server.gateway import (
     Observer,
     Snapshot,
 )
+from latebind.server.statistics import statistics
 
-EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration")  # only what works
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "parameters",
+    "model_configuration",
+    "schedule_policy",
+    "statistics",
+)  # only what works
 MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # where it is turned on
 UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
 MICROSECOND = 1e-6
@@ -169,6 +177,11 @@ class Service:
     async def metrics(self) -> Snapshot:
         """Return the engine's figures."""
         return cast(Snapshot, await self._gateway.metrics())
+
+    async def statistics(self, name: str | None = None, version: str | None = None) -> dict[str, object]:
+        """Return the protocol's statistics of one model, or of all. Raises `NotFound`."""
+        specs = self.models() if name is None else [self.model(name, version)]
+        return statistics(specs, await self.metrics())
 
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return what is known of learned caches that follow the traffic, by model."""

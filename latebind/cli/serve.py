@@ -34,6 +34,7 @@ from latebind.server.door import Door
 logger = logging.getLogger(__name__)
 
 READY = "latebind serves at "  # printed with the URL once requests are answered; scripts wait for it
+GRPC_READY = "latebind serves gRPC at "  # the line before, where it does
 
 
 app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
@@ -66,6 +67,9 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM, no password).")] = None,
     tls_client_ca: Annotated[
         Path | None, typer.Option(help="Answer only clients with a certificate that this one signed.")
+    ] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")
     ] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
@@ -114,7 +118,7 @@ def serve(
     manage: Annotated[bool | None, typer.Option(help="Whether clients may have models loaded and unloaded.")] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,
 ) -> None:
-    """Serve models and queries over the Open Inference Protocol v2 (HTTP) until interrupted.
+    """Serve models and queries over the Open Inference Protocol v2 (HTTP, gRPC) until interrupted.
 
     A query is a graph of models under one deadline, written down beside them as `NAME.query.toml`; to clients it is one
     more model. Where it is named by `--model`, its models are served with it.
@@ -129,13 +133,14 @@ def serve(
 
     * `latebind serve models`
     * `latebind serve models --model resnet56 --port 0 --cores 1 --policy graph --max-batch 8`
+    * `latebind serve models --grpc-port 8001`
     * `latebind serve models --granularities 1,1,2,4,8,16`
     * `latebind serve models --config latebind.toml --no-exits`
     * `latebind serve models --memory 2GiB`
     * `latebind serve models --memory 500MB --evict lru --tier disk --deadline-ms 10000`
     * `latebind serve models --adapt --sample 0.1`
-    * `latebind serve models --watch 10 --manage`
     * `latebind serve models --host 0.0.0.0 --token-file token --tls-cert server.pem --tls-key server.key`
+    * `latebind serve models --watch 10 --manage`
     * `latebind serve models --model traffic` (with `models/traffic.query.toml`)
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s door %(levelname)s %(message)s")
@@ -145,15 +150,16 @@ def serve(
             server={
                 "host": host,
                 "port": port,
+                "grpc_port": grpc_port,
                 "deadline": None if deadline_ms is None else deadline_ms / 1e3,
                 "show_exit": show_exit,
-                "manage": manage,
                 "token_file": _named(token_file),
                 "admin_token_file": _named(admin_token_file),
                 "allow_hosts": None if allow_host is None else tuple(allow_host),
                 "tls_cert": _named(tls_cert),
                 "tls_key": _named(tls_key),
                 "tls_client_ca": _named(tls_client_ca),
+                "manage": manage,
             },
             engine={
                 "exits": exits,
@@ -218,6 +224,8 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
             door.close_on_signals()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
             _log(engines.models.values())
+            if door.grpc_port is not None:
+                print(f"{GRPC_READY}{_printable(settings.server.host)}:{door.grpc_port}", flush=True)
             scheme = "https" if settings.server.tls_cert else "http"
             print(f"{READY}{scheme}://{_printable(settings.server.host)}:{door.port}", flush=True)
             await asyncio.wait({asyncio.create_task(door.closed())})

@@ -34,7 +34,7 @@ from latebind.queries.scheduler import make_scheduler
 logger = logging.getLogger(__name__)
 
 SHORT = 1e-4  # seconds of a run during which nobody else needs to listen
-NOBODY = 0
+NO_THREAD = 0
 MOST_TRACES = 1024
 
 
@@ -79,7 +79,7 @@ class Driver:
         self._wake_time = inf
         self._short = _short_runs(config)
         self._listening = Lock()  # held by the one thread that listens, the `_listener`
-        self._listener = NOBODY
+        self._listener = NO_THREAD
         self._ready: deque[Run | Look] = deque()
         self._closed = False
         for worker in workers:
@@ -143,7 +143,7 @@ class Driver:
                     else:
                         self._attend()
             finally:
-                self._listener = NOBODY
+                self._listener = NO_THREAD
 
     def _attend(self) -> None:
         """Wait for what comes and have the scheduler decide on it."""

@@ -208,6 +208,7 @@ class Engines:
         self.deadlines.clear()
         if engine is not None:
             self.deadlines.update(engine.deadlines)
+            logger.info("engine process %d serves", engine.process_id)
             engine.on_lost = partial(self._lost, engine)
         self._settled.set()
         if before is not None:

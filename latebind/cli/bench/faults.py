@@ -33,7 +33,7 @@ def faults(
     versions: Annotated[int, typer.Option(min=1, help="New versions of the model.")] = 50,
     in_flight: Annotated[int, typer.Option(min=1, help="Requests in flight when the server is told to end.")] = 32,
     hang_ups: Annotated[int, typer.Option(min=1, help="How often six clients leave.")] = 5,
-    pause: Annotated[float, typer.Option(help="Seconds of calm before each kill; a spare needs two.")] = 4.0,
+    pause: Annotated[float, typer.Option(help="Seconds of calm before each kill, once a spare is ready.")] = 1.0,
     spare: Annotated[bool, typer.Option(help="Whether a process stands ready to take over.")] = True,
     layers: Annotated[int, typer.Option(min=2, help="Layers of the slow model.")] = 12,
     repeats: Annotated[int, typer.Option(min=1, help="Rows that each of them multiplies by 1024 x 1024.")] = 4096,

@@ -81,7 +81,8 @@ class Catalogue:
             except (LatebindError, OSError) as error:
                 logger.error("the repository cannot be looked at: %s", error)
                 return []
-            gone = {name for name in self._engines.serving.names if name not in names and self._has_gone(name)}
+            there = _prints(self._engines.serving)
+            gone = {name for name, seen in there.items() if seen is None and name not in names}
             found = await self._changed([name for name in names if name not in self._unloaded])
             while gone or found.names:
                 try:
@@ -158,14 +159,6 @@ class Catalogue:
         self._reasons[name] = reason
         return reason
 
-    def _has_gone(self, name: str) -> bool:
-        """Tell whether nothing is there any more where a model or query lay."""
-        try:
-            self._engines.serving.print_of(name)
-        except OSError:
-            return True
-        return False
-
     def _entry(self, name: str) -> IndexEntry:
         served = self._engines.models.get(name)
         reason = self._engines.unavailable.get(name) or self._reasons.get(name, "")
@@ -178,12 +171,6 @@ class Catalogue:
         return IndexEntry(name=name, version="" if served is None else served.version, state=state, reason=reason)
 
 
-def _prints(serving: Serving) -> dict[str, Print]:
-    """Return what tells whether a model or query is another, of each that is there."""
-    found = {}
-    for name in serving.names:
-        try:
-            found[name] = serving.print_of(name)
-        except OSError:
-            continue
-    return found
+def _prints(serving: Serving) -> dict[str, Print | None]:
+    """Return what tells whether a model or query is another."""
+    return {name: serving.print_of(name) for name in serving.names}

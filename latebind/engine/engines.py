@@ -7,7 +7,7 @@ decision 20.
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -48,7 +48,7 @@ class Engines:
 
     Calls that come while there is no engine wait for the next one until their deadline, so many at most. `unavailable`
     says of models that are wanted and not served why that is; `deadlines` are the seconds of requests for queries that
-    name no time-out, of those that have such.
+    name no time-out, of those that have such. `on_change` is called when another engine has taken over.
     """
 
     def __init__(self, order: EngineOrder, config: GenerationsConfig) -> None:
@@ -56,6 +56,7 @@ class Engines:
         self.unavailable: dict[str, str] = {}
         self.models: Mapping[str, ModelSpec] = {}
         self.deadlines: dict[str, float] = {}
+        self.on_change: Callable[[], None] | None = None
         self._order = order
         self._config = config
         self._spare = Spare(config.spare)
@@ -211,6 +212,8 @@ class Engines:
             logger.info("engine process %d serves", engine.process_id)
             engine.on_lost = partial(self._lost, engine)
         self._settled.set()
+        if self.on_change is not None:
+            self.on_change()
         if before is not None:
             self._begin(self._end(before))
         self._begin(self._spare.renew())

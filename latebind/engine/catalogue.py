@@ -30,6 +30,7 @@ class Catalogue:
         self._unloaded: set[str] = set()  # by somebody's wish, so that looking again does not bring them back
         self._pinned: dict[str, str] = {}  # versions that somebody wished for
         self._prints = _prints(engines.serving)
+        self._refused: dict[str, Print | None] = {}  # what no engine could serve, as it is
 
     def index(self) -> list[IndexEntry]:
         """Return every model and query, by name."""
@@ -108,7 +109,11 @@ class Catalogue:
                     await self._asked.wait()
             asked = self._asked.is_set()
             self._asked.clear()
-            changed = await self.reload()
+            try:
+                changed = await self.reload()
+            except Exception:  # the root of this task: the next time may be better
+                logger.exception("the repository could not be looked at")
+                continue
             if changed or asked:
                 logger.info("the repository was looked at: %s", ", ".join(changed) or "nothing has changed")
 
@@ -122,9 +127,12 @@ class Catalogue:
                 self._note(name, error)
                 continue
             wanted = newest.without([model for model in newest.models if model != name and model in self._pinned])
-            new = [each for each, seen in _prints(wanted).items() if self._prints.get(each) != seen]
+            new = [each for each, seen in _prints(wanted).items() if seen not in self._known(each)]
             found = found.with_(newest.only(new))
         return found
+
+    def _known(self, name: str) -> tuple[Print | None, Print | None]:
+        return self._prints.get(name), self._refused.get(name)
 
     async def _find(self, name: str, version: str | None) -> Serving:
         try:
@@ -144,6 +152,7 @@ class Catalogue:
             told = ""
             for name in wanted.intersection(error.models) or wanted:
                 told = self._note(name, error)
+                self._refused[name] = serving.print_of(name)
             raise RepositoryError(told or self._selection.told(error)) from error
         finally:
             self._loading -= wanted

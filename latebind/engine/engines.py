@@ -15,7 +15,8 @@ from typing import Any, Self
 from latebind.domain.config import GenerationsConfig
 from latebind.domain.errors import LatebindError, NotFound, Unavailable
 from latebind.domain.model import ModelSpec
-from latebind.engine.client import Claim, EngineClient
+from latebind.engine.claim import Claim
+from latebind.engine.client import EngineClient
 from latebind.engine.crashes import Crashes
 from latebind.engine.order import EngineOrder
 from latebind.engine.probe import Unfit, probe
@@ -174,7 +175,10 @@ class Engines:
         """Return an engine that serves this and has answered trials, and by the names of models what it serves."""
         if not serving.names:
             return None, serving
-        engine = await self._spare.take()
+        try:
+            engine = await self._spare.take()
+        except OSError as error:
+            raise NotUp(Unavailable(f"no process can be started: {error}"), (), crashed=False) from error
         try:
             await engine.begin(self._order_for(serving))
             found = serving.renamed(_models(engine))

@@ -5,6 +5,7 @@ import logging
 import signal
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 import uvloop
 from msgspec.structs import replace
 
-from latebind.adaptation.client import AdaptationClient
+from latebind.adaptation.following import Followed, Following
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
@@ -242,13 +243,22 @@ def _log(models: Iterable[ModelSpec]) -> None:
             logger.info("serving %s version %s", spec.name, spec.version)
 
 
-async def _adaptation(settings: ServeConfig, engines: Engines) -> AdaptationClient | None:
-    """Start the service for the models that have learned caches in use, if it is wanted."""
-    adapted = [spec for spec in engines.models.values() if spec.lookups]
+async def _adaptation(settings: ServeConfig, engines: Engines) -> Following | None:
+    """Start the service for models that have learned caches in use, if it is wanted."""
     if not settings.adaptation.on:
         return None
-    if not settings.engine.exits or not adapted:
+    following = Following(partial(_followed, settings, engines), engines.adopt)
+    if _followed(settings, engines) is None:
         logger.warning("nothing to adapt: no model that is served has learned caches in use")
+    await following.renew()
+    engines.on_change = following.look
+    return following
+
+
+def _followed(settings: ServeConfig, engines: Engines) -> Followed | None:
+    """Return what there is to adapt."""
+    adapted = tuple(spec for spec in engines.models.values() if spec.lookups)
+    if not settings.engine.exits or not adapted:
         return None
     order = AdaptationOrder(
         directories=tuple(str(engines.serving.models[spec.name]) for spec in adapted),
@@ -257,7 +267,7 @@ async def _adaptation(settings: ServeConfig, engines: Engines) -> AdaptationClie
         backend=settings.engine.backend,
         cores=settings.engine.cores,
     )
-    return await AdaptationClient.start(order, adapted, engines.adopt)
+    return Followed(order, adapted, tuple(engines.serving.print_of(spec.name) for spec in adapted))
 
 
 def _settings(file: Path | None, **options: dict[str, Any]) -> ServeConfig:

@@ -52,6 +52,7 @@ def main(arguments: list[str]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
     with socket.socket(fileno=messages) as message_socket, socket.socket(fileno=control) as control_socket:
         with control_socket.makefile("rb") as lines:
+            logging.getLogger(__name__).info("process %d is ready for an order", os.getpid())
             line = lines.readline()
         if not line:
             return

@@ -131,7 +131,7 @@ class Door:
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
         if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
-        if self._rpc is not None:
+        if self._rpc is not None and not self.hurried:
             await self._rpc.closed()
 
     async def _open_rpc(self, rpc: "RpcDoor") -> None:

@@ -40,6 +40,7 @@ COMMANDS = [
     "bench locality",
     "bench drift",
     "bench exits",
+    "bench faults",
     "bench load",
     "bench calibration",
     "bench caches",

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,8 @@ class Places:
         self.rows = {name: [array[i, ...] for i in range(rows)] for name, array in self._arrays.items()}
 
     async def send(self, *, deadline: float, priority: int = 0) -> Answer:
-        return await self._gateway.answer(self.spec.name, self._arrays, deadline=deadline)
+        answer = await self._gateway.answer(self.spec.name, self._arrays, deadline=deadline)
+        return replace(answer, spec=self.spec)
 
     def release(self) -> None:
         self._gateway.taken -= 1

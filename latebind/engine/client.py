@@ -137,6 +137,7 @@ class EngineClient:
         self._control, self._control_writer = control
         self._control_lock = asyncio.Lock()
         self._messages: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
         self._lanes: dict[str, Lane] = {}
         self.sent: dict[int, Claim] = {}  # what the engine has, by request
         self._numbers = count(1)
@@ -203,9 +204,15 @@ class EngineClient:
             raise Unavailable("the engine has ended: restart the server")
 
     def write(self, messages: bytes) -> None:
-        """Send messages of a claim; nobody hears them where the engine has ended."""
+        """Send messages of a claim, with others of this turn of the loop; nobody hears them if the engine has ended."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(messages)
+
+    def _flush(self) -> None:
         assert self._messages is not None
-        self._messages.write(messages)
+        self._messages.write(b"".join(self._unsent))
+        self._unsent.clear()
 
     async def metrics(self) -> Snapshot:
         """Return the engine's figures of this moment."""

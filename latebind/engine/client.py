@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from types import TracebackType
 from typing import Self
@@ -16,9 +16,10 @@ import msgspec
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import ConfigError, Expired, Failed, LatebindError, Refused, StepFailed, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.domain.tracing import Trace
 from latebind.engine.lane import Lane
 from latebind.engine.messages import Ended, EndedReader, Stepped, pack_arrived, pack_cancelled
-from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.pool import Step
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.sequence.padding import room, steps, trimmed
@@ -58,10 +59,11 @@ class Claim:
     ) -> None:
         self.release()
 
-    async def send(self, *, deadline: float, priority: int = 0) -> Answer:
+    async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
         """Have the engine run the rows, which are filled, by `deadline` and return their outputs.
 
-        Of those that wait for the model, `priority` 1 goes first and 0 last.
+        Of those that wait for the model, `priority` 1 goes first and 0 last. Under the number `trace`, if it is not 0,
+        the engine tells what became of them (`EngineClient.traces`).
         Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.
         """
         lane, client = self._lane, self._client
@@ -70,7 +72,7 @@ class Claim:
             lane.move(slot, request, Step.SEND)
             client.sent[request] = self
         lengths = steps(lane.spec, self.rows)
-        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority))
+        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority, trace))
         try:
             return await self.answer
         except asyncio.CancelledError:
@@ -221,6 +223,13 @@ class EngineClient:
             self._control_writer.write(b"\n")
             snapshot: Snapshot = msgspec.json.decode(await self._line())
             return snapshot
+
+    async def traces(self) -> Sequence[Trace]:
+        """Return what became of rows to be traced that have ended since this was asked last."""
+        self.require_engine()
+        async with self._control_lock:
+            self._control_writer.write(TRACES + b"\n")
+            return msgspec.json.decode(await self._line(), type=list[Trace])
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of a model's learned caches from its next batch on; raises `ConfigError`."""

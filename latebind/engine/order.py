@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.model import ModelSpec
 
+TRACES = b"traces"  # a line that asks for the traces of requests that have ended
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOrder:

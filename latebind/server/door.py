@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -18,6 +18,7 @@ from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.bounded import BoundedProtocol
 from latebind.server.service import Service
+from latebind.server.tracing import Explained
 
 
 class Door:
@@ -29,7 +30,7 @@ class Door:
             await door.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
-    `observer` hears of every answer.
+    `observer` hears of every answer. A share `trace_rate` of all calls is traced; `export` hears of those that are.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class Door:
         limits: Limits | None = None,
         deadlines: Mapping[str, float] | None = None,
         observer: Observer | None = None,
+        trace_rate: float = 0.0,
+        export: Callable[[Explained], None] | None = None,
     ) -> None:
         self._config = config or DoorConfig()
         self._limits = limits or Limits()
@@ -50,6 +53,8 @@ class Door:
             longest=self._limits.deadline,
             show_exit=self._config.show_exit,
             observer=observer,
+            trace_rate=trace_rate,
+            export=export,
         )
         self._server = _Server(_uvicorn_config(RestApp(self._service, self._limits), self._limits))
         self._socket: socket.socket | None = None
@@ -90,6 +95,7 @@ class Door:
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
         if cancelled:
             await asyncio.wait(cancelled, timeout=1.0)
+        await self._service.close()
 
     async def __aenter__(self) -> Self:
         await self.open()

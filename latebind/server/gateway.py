@@ -7,6 +7,7 @@ from typing import Any, NotRequired, Protocol, TypedDict
 from numpy.typing import NDArray
 
 from latebind.domain.model import ModelSpec
+from latebind.domain.tracing import Trace
 
 Array = NDArray[Any]
 
@@ -160,10 +161,11 @@ class Claim(Protocol):
         """
         ...
 
-    async def send(self, *, deadline: float, priority: int = 0) -> Answer:
+    async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
         """Answer the rows, which are complete and checked, all by `deadline`.
 
-        Of those that wait for a model, `priority` 1 goes first, up to 255, and 0, the default, last.
+        Of those that wait for a model, `priority` 1 goes first, up to 255, and 0, the default, last. Where `trace` is
+        not 0, what becomes of each row is told under this number (`Gateway.traces`).
 
         Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
         """
@@ -200,6 +202,10 @@ class Gateway(Protocol):
 
     async def metrics(self) -> Mapping[str, Any]:
         """Return the figures since the start, of the form of `Snapshot`."""
+        ...
+
+    async def traces(self) -> Sequence[Trace]:
+        """Return what became of rows to be traced that have ended since this was asked last."""
         ...
 
 

@@ -12,6 +12,7 @@ from latebind.domain.model import ModelSpec
 from latebind.server.calls import Call
 from latebind.server.description import told_of_steps
 from latebind.server.gateway import AdaptationFigures, Answer, Array, Claim, Gateway, Observer, Snapshot
+from latebind.server.tracing import Explained, Tracing
 
 EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration", "schedule_policy")  # only what works
 MICROSECOND = 1e-6
@@ -23,7 +24,8 @@ class Service:
     """Answers for the engine behind `gateway`.
 
     `deadlines` are the seconds of each model's requests that name no time-out, `deadline` those of models not in it,
-    `longest` the most that a client may ask for.
+    `longest` the most that a client may ask for. A share `trace_rate` of all calls is followed; `export` hears of each
+    of those, and of those that are followed because their caller is.
     """
 
     def __init__(
@@ -35,8 +37,11 @@ class Service:
         longest: float = 3600.0,
         show_exit: bool = True,
         observer: Observer | None = None,
+        trace_rate: float = 0.0,
+        export: Callable[[Explained], None] | None = None,
     ) -> None:
         self._gateway = gateway
+        self._tracing = Tracing(gateway.traces, rate=trace_rate, export=export)
         self._deadline = deadline
         self._deadlines = dict(deadlines or {})
         self._longest = longest
@@ -81,21 +86,34 @@ class Service:
             raise NotFound(f"model {name!r} has no version {version!r:.40}: it has {spec.version}")
         return spec
 
-    async def infer(self, spec: ModelSpec, call: Call, fill: Fill, *, client: str = "") -> Answer:
-        """Answer a call, whose rows `fill` writes, within its time-out; `client` is the address that it came from.
+    async def infer(self, spec: ModelSpec, call: Call, fill: Fill, *, client: str = "", parent: str = "") -> Answer:
+        """Answer a call, whose rows `fill` writes, within its time-out.
 
-        The time that `fill` takes does not count, for it is the client's: it sends them. Raises what `Gateway.claim`,
+        `client` is the address that it came from, `parent` the caller's span (W3C `traceparent`) if it named one. The
+        time that `fill` takes does not count, for it is the client's: it sends them. Raises what `Gateway.claim`,
         `fill` and `Claim.send` raise.
         """
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
+        if not self._tracing.wanted(parent):
+            return await self._infer(spec, call, fill, client)
+        with self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent) as followed:
+            return await self._infer(spec, call, fill, client, followed)
+
+    async def _infer(
+        self, spec: ModelSpec, call: Call, fill: Fill, client: str, followed: Explained | None = None
+    ) -> Answer:
         deadline = time.monotonic() + self._seconds(spec, call.timeout)
         claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline)
         with ExitStack() as held:
             held.callback(claim.release)
             begun = time.monotonic()
             await fill(claim.rows)
-            answer = await claim.send(deadline=deadline + time.monotonic() - begun, priority=call.priority)
+            deadline += time.monotonic() - begun
+            trace = 0
+            if followed is not None:
+                trace, followed.sent = followed.number, True
+            answer = await claim.send(deadline=deadline, priority=call.priority, trace=trace)
             if self._observer is not None:  # it sees the rows after the reply is on its way, and then lets go of them
                 held.pop_all()
                 asyncio.get_running_loop().call_soon(self._show, self._observer, spec, claim, answer, client)
@@ -119,6 +137,14 @@ class Service:
     async def metrics(self) -> Snapshot:
         """Return the engine's figures."""
         return cast(Snapshot, await self._gateway.metrics())
+
+    def traces(self) -> list[dict[str, object]]:
+        """Return what became of the last calls that were traced, the newest first."""
+        return self._tracing.last()
+
+    async def close(self) -> None:
+        """Let what is known of traced calls come in; call it when nothing is under way any more."""
+        await self._tracing.close()
 
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return what is known of learned caches that follow the traffic, by model."""

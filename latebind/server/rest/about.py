@@ -61,6 +61,12 @@ async def index(desk: Desk, request: Request) -> Reply:
     return json_reply(desk.service.index())
 
 
+async def traces(desk: Desk, request: Request) -> Reply:
+    """`GET /v2/traces`: what became of the last calls that were traced."""
+    del request
+    return json_reply({"traces": desk.service.traces()})
+
+
 async def metrics(desk: Desk, request: Request) -> Reply:
     """`GET /metrics`, for Prometheus."""
     del request

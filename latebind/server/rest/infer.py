@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 BINARY: Headers = ((b"content-type", b"application/octet-stream"),)
 JSON_LENGTH = b"inference-header-content-length"
+TRACEPARENT = b"traceparent"  # W3C Trace Context: the caller's span
 TIMING = b"server-timing"  # W3C Server Timing: how long the request waited and ran in the engine
 NUMBER = re.compile(rb"[0-9]{1,18}")
 
@@ -28,7 +29,8 @@ async def infer(desk: Desk, request: Request) -> Reply:
     json_bytes = _json_bytes(request)
     body = Body(request.headers, request.receive, desk.limits)
     call = await read_call(codec, body, json_bytes)
-    work = desk.service.infer(spec, call, partial(fill, call, body), client=request.client)
+    parent = (request.header(TRACEPARENT) or b"").decode("latin-1")
+    work = desk.service.infer(spec, call, partial(fill, call, body), client=request.client, parent=parent)
     answer = await while_connected(work, request.connection)
     encoded = codec.encode(answer, call, desk.service.told(spec, answer))
     timing = (TIMING, b"queue;dur=%.3f, compute;dur=%.3f" % desk.service.milliseconds(answer))

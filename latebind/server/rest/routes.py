@@ -24,6 +24,7 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Verb], ...] = tuple(
         (MODEL + "/config", "GET", about.configuration),
         (MODEL, "GET", about.model_metadata),
         ("/v2/repository/index", "POST", about.index),
+        ("/v2/traces", "GET", about.traces),
         ("/metrics", "GET", about.metrics),
     )
 )

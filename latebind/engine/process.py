@@ -40,7 +40,7 @@ from latebind.engine.staging import HostStaging, Staging
 from latebind.engine.worker import LoadedModel, Worker
 from latebind.learned.head import Head
 from latebind.logs import write_logs
-from latebind.program.device import HOST, find_device
+from latebind.program.device import HOST, find_device, identity
 
 READ_BYTES = 1 << 16
 
@@ -73,6 +73,7 @@ class Engine:
         self, order: EngineOrder, slots: int, running: Running, messages: socket.socket, control: socket.socket
     ) -> None:
         _settle(order.engine)
+        self._gpu = {} if (gpu := identity(order.engine.device)) is None else {"gpu": gpu}
         self._messages = messages
         self._control = control
         self._exit = ExitStack()
@@ -162,7 +163,7 @@ class Engine:
     def _answer(self, line: bytes) -> object:
         """Do what a control line asks for and return what to say."""
         if not line:
-            return self._driver.snapshot()
+            return {**self._driver.snapshot(), **self._gpu}
         if line == TRACES:
             return self._driver.traces()
         if line == FORGET:

@@ -140,13 +140,14 @@ class Snapshot(TypedDict):
     """All metrics at one moment, by model and query; `memory` where that is limited.
 
     `steps` are those of each query, by name. `now` is the moment, in seconds of `time.monotonic()`. `restarts` is how
-    often the engine had to be replaced.
+    often the engine had to be replaced, `gpu` the identity of the GPU that it computes on.
     """
 
     models: dict[str, ModelMetrics]
     now: NotRequired[float]
     batching: NotRequired[dict[str, Tally]]
     restarts: NotRequired[int]
+    gpu: NotRequired[str]
     memory: NotRequired[Memory]
     steps: NotRequired[dict[str, dict[str, StepMetrics]]]
 

@@ -144,6 +144,15 @@ def test_tritons_names_tell_the_same() -> None:
     assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 500
 
 
+def test_the_machine_is_told_under_tritons_names() -> None:
+    snapshot: Snapshot = {**SNAPSHOT, "gpu": "GPU-1"}
+    machine = {"cpu": {"utilization": 0.5}, "gpu": {"power_usage": 70.5, "energy_consumption": 9.0}}
+    text = prometheus_text(snapshot, versions={"m": "7"}, replies={}, machine=machine)
+    assert value(text, "nv_cpu_utilization") == 0.5
+    assert value(text, "nv_gpu_power_usage", gpu_uuid="GPU-1") == 70.5
+    assert value(text, "nv_energy_consumption", gpu_uuid="GPU-1") == 9.0
+
+
 def test_a_model_that_is_not_served_gets_no_label() -> None:
     assert b'"m"' not in prometheus_text(SNAPSHOT, versions={}, replies={})
 
@@ -157,3 +166,4 @@ def test_the_door_tells_its_metrics() -> None:
         assert reply.headers["content-type"].startswith("text/plain")
         assert value(reply.body, "latebind_requests_total", model="scalar", version="1", outcome="answered") == 3
         assert value(reply.body, "latebind_http_replies_total", status="404") == 1
+        assert 0.0 <= value(reply.body, "nv_cpu_utilization") <= 1.0

@@ -1,5 +1,7 @@
 """What the server and its models are and how they fare: metadata, health, configuration, metrics."""
 
+import asyncio
+
 import msgspec
 
 from latebind.server.description import model_config
@@ -77,4 +79,6 @@ async def metrics(desk: Desk, request: Request) -> Reply:
     del request
     service = desk.service
     snapshot, versions, adaptation = await service.metrics(), service.versions(), service.adaptation()
-    return Reply(prometheus_text(snapshot, versions=versions, replies=desk.replies, adaptation=adaptation), TEXT)
+    machine = await asyncio.to_thread(desk.machine.figures, snapshot.get("gpu"))
+    text = prometheus_text(snapshot, versions=versions, replies=desk.replies, adaptation=adaptation, machine=machine)
+    return Reply(text, TEXT)

@@ -225,13 +225,13 @@ class EngineClient:
         """Whether the engine serves, and `model` is among what it serves."""
         return self._alive and (model is None or model in self.models)
 
-    async def claim(self, model: str, rows: int, *, deadline: float) -> Claim:
+    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Return so many slots to fill, once it is this call's turn. Raises `Refused` or `Unavailable`."""
         self.require_engine()
         lane = self._lanes.get(model)
         if lane is None:
             raise NotFound(f"there is no model {model!r:.140}")
-        return Claim(self, lane, *await lane.claim(rows, deadline=deadline))
+        return Claim(self, lane, *await lane.claim(rows, deadline=deadline, priority=priority))
 
     async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
         """Run rows `(N, *shape)` of every input as N requests due at `deadline` and return their outputs.

@@ -99,12 +99,12 @@ class Engines:
             return False
         return self._engine.live() if self._engine is not None else not (self.serving.names or self.unavailable)
 
-    def claim(self, model: str, rows: int, *, deadline: float) -> Coroutine[Any, Any, Claim]:
+    def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
         """Return so many slots to fill, once it is this call's turn. Raises `Refused`, `Unavailable` or `NotFound`."""
         engine = self._engine
         if engine is not None and engine.live() and model in self.models:
-            return engine.claim(model, rows, deadline=deadline)
-        return self._claim_later(model, rows, deadline)
+            return engine.claim(model, rows, deadline=deadline, priority=priority)
+        return self._claim_later(model, rows, deadline, priority)
 
     async def metrics(self) -> Snapshot:
         """Return the figures of the engine that serves, since it began to."""
@@ -146,7 +146,7 @@ class Engines:
         ends = [engine.close(grace, patience=END_SECONDS) if grace else engine.kill() for engine in engines]
         await asyncio.gather(self._spare.close(), *ends)
 
-    async def _claim_later(self, model: str, rows: int, deadline: float) -> Claim:
+    async def _claim_later(self, model: str, rows: int, deadline: float, priority: int) -> Claim:
         """Wait for an engine where one is to be expected, and claim of that."""
         if model in self.models:
             await self._wait(deadline)
@@ -156,7 +156,7 @@ class Engines:
             raise NotFound(f"there is no model {model!r:.140}")
         if self._engine is None or not self._engine.live():
             raise Unavailable("the engine is starting again: try again later")
-        return await self._engine.claim(model, rows, deadline=deadline)
+        return await self._engine.claim(model, rows, deadline=deadline, priority=priority)
 
     async def _wait(self, deadline: float) -> None:
         """Return when an engine serves, or it is known that none will for long; where too many wait, at once."""

@@ -199,11 +199,11 @@ class Gateway(Protocol):
         """Tell whether requests for `model`, or for every model, can be answered."""
         ...
 
-    async def claim(self, model: str, rows: int, *, deadline: float) -> Claim:
+    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Return places for N rows, each a request of its own, once it is this call's turn.
 
-        Calls wait for places behind those that came before, until the `deadline` (absolute, `time.monotonic()`
-        seconds). Raises `Refused` or `Unavailable`.
+        Calls wait for places behind those that came before and have no later priority, until the `deadline` (absolute,
+        `time.monotonic()` seconds). Raises `Refused` or `Unavailable`.
         """
         ...
 

@@ -174,7 +174,7 @@ class Service:
         followed: Explained | None = None,
     ) -> Answer:
         deadline = time.monotonic() + self._seconds(spec, call.timeout)
-        claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline)
+        claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline, priority=call.priority)
         with ExitStack() as held:
             held.callback(claim.release)
             if claim.spec is not spec:

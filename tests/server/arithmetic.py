@@ -104,7 +104,7 @@ class Arithmetic:
     def ready(self, model: str | None = None) -> bool:
         return model not in self.unready if model else not self.unready
 
-    async def claim(self, model: str, rows: int, *, deadline: float) -> "Places":
+    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> "Places":
         self.taken += 1
         return Places(self, self.models[model], rows)
 

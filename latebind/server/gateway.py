@@ -67,11 +67,11 @@ class Distribution(TypedDict):
 class ModelMetrics(TypedDict):
     """The figures of one model since the start. `left_at` counts answered requests by stage.
 
-    `batches` counts them by their size as they start the network; `runs` and `run_seconds` are the stages run, by how
-    many requests were in it then, and the time that they took. `latency_seconds` and `queue_seconds` are of requests
-    that were answered: the difference of their sums is what those spent with a worker. `failed_seconds` are all that
-    others spent from arrival to end. `slack_seconds` are of all, what they were taken to have to spare when they came.
-    `last` is when the last was answered, on the clock of `Snapshot.now`; None: none was.
+    `batches` counts them by their size as they start the network; `runs` and `run_seconds` are the stages that have
+    ended, by how many requests were in them, and the time that they took. `latency_seconds` and `queue_seconds` are of
+    requests that were answered: the difference of their sums is what those spent with a worker. `failed_seconds` are
+    all that others spent from arrival to end. `slack_seconds` are of all, what they were taken to have to spare when
+    they came. `last` is when the last was answered, on the clock of `Snapshot.now`; None: none was.
     """
 
     requests: Outcomes

@@ -19,10 +19,11 @@ from latebind.domain.errors import (
     Unavailable,
 )
 from latebind.domain.model import ModelSpec
+from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
 from latebind.engine.lane import Lane
 from latebind.engine.messages import Ended, EndedReader, Stepped
-from latebind.engine.order import FORGET, Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import FORGET, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.running import read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.sequence.padding import room
@@ -127,13 +128,13 @@ class EngineClient:
         """Whether the engine serves, and `model` is among what it serves."""
         return self._alive and (model is None or model in self.models)
 
-    async def claim(self, model: str, rows: int, *, deadline: float) -> Claim:
+    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Return so many slots to fill, once it is this call's turn. Raises `Refused` or `Unavailable`."""
         self.require_engine()
         lane = self._lanes.get(model)
         if lane is None:
             raise NotFound(f"there is no model {model!r:.140}")
-        return Claim(self, lane, *await lane.claim(rows, deadline=deadline))
+        return Claim(self, lane, *await lane.claim(rows, deadline=deadline, priority=priority))
 
     async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
         """Run rows `(N, *shape)` of every input as N requests due at `deadline` and return their outputs.
@@ -169,6 +170,13 @@ class EngineClient:
             self._control_writer.write(b"\n")
             snapshot: Snapshot = msgspec.json.decode(await self._line())
             return snapshot
+
+    async def traces(self) -> Sequence[Trace]:
+        """Return what became of rows to be traced that have ended since this was asked last."""
+        self.require_engine()
+        async with self._control_lock:
+            self._control_writer.write(TRACES + b"\n")
+            return msgspec.json.decode(await self._line(), type=list[Trace])
 
     async def forget(self) -> None:
         """Have the engine count from now; what was asked until now was a trial."""

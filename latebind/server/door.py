@@ -7,7 +7,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -27,6 +27,7 @@ from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.service import Service
 from latebind.server.tls import server_context
+from latebind.server.tracing import Explained
 
 if TYPE_CHECKING:
     from latebind.server.rpc.door import RpcDoor
@@ -41,9 +42,9 @@ class Door:
             await door.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
-    `observer` hears of every answer; `catalogue` knows what there is beside what is served. `hurried` is whether it was
-    told to close more than once, so that nothing is waited for. Raises `ConfigError` for tokens and certificates that
-    cannot be used.
+    `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
+    calls is traced, and `export` hears of those that are. `hurried` is whether it was told to close more than once, so
+    that nothing is waited for. Raises `ConfigError` for tokens and certificates that cannot be used.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class Door:
         limits: Limits | None = None,
         deadlines: Mapping[str, float] | None = None,
         observer: Observer | None = None,
+        trace_rate: float = 0.0,
+        export: Callable[[Explained], None] | None = None,
         catalogue: Catalogue | None = None,
     ) -> None:
         self._config = config or DoorConfig()
@@ -65,6 +68,8 @@ class Door:
             longest=self._limits.deadline,
             show_exit=self._config.show_exit,
             observer=observer,
+            trace_rate=trace_rate,
+            export=export,
             catalogue=catalogue,
             manage=self._config.manage,
         )
@@ -133,6 +138,7 @@ class Door:
             await asyncio.wait(cancelled, timeout=1.0)
         if self._rpc is not None and not self.hurried:
             await self._rpc.closed()
+        await self._service.close()
 
     async def _open_rpc(self, rpc: "RpcDoor") -> None:
         """Open the other door, or none."""

@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 BINARY: Headers = ((b"content-type", b"application/octet-stream"),)
 JSON_LENGTH = b"inference-header-content-length"
+TRACEPARENT = b"traceparent"  # W3C Trace Context: the caller's span
 VARY = (b"vary", b"accept-encoding")
 TIMING = b"server-timing"  # W3C Server Timing: how long the request waited and ran in the engine
 NUMBER = re.compile(rb"[0-9]{1,18}")
@@ -31,7 +32,8 @@ async def infer(desk: Desk, request: Request) -> Reply:
     body = Body(request.headers, request.receive, desk.limits)
     call = await read_call(codec, body, json_bytes)
     filled = partial(fill, call, body)
-    work = desk.service.infer(spec, call, filled, client=request.client, version=request.version)
+    parent = (request.header(TRACEPARENT) or b"").decode("latin-1")
+    work = desk.service.infer(spec, call, filled, client=request.client, version=request.version, parent=parent)
     answer = await while_connected(work, request.exchange)
     encoded = codec.encode(answer, call, desk.service.told(spec, answer))
     timing = (TIMING, b"queue;dur=%.3f, compute;dur=%.3f" % desk.service.milliseconds(answer))

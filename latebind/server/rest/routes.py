@@ -32,6 +32,7 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
         (REPOSITORY + "/index", "POST", Access.ORDINARY, repository.index),
         (REPOSITORY + f"/models/{NAMED}/load", "POST", Access.MUTATING, repository.load),
         (REPOSITORY + f"/models/{NAMED}/unload", "POST", Access.MUTATING, repository.unload),
+        ("/v2/traces", "GET", Access.ORDINARY, about.traces),
         ("/metrics", "GET", Access.ORDINARY, about.metrics),
     )
 )

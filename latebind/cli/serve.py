@@ -46,6 +46,10 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
+    shared_memory: Annotated[
+        list[str] | None,
+        typer.Option(help="Let clients name system shared memory whose key begins so; may be repeated. Default: none."),
+    ] = None,
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None,
     policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(POLICIES)}. late.")] = None,
     max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0 is what a model was built for.")] = None,
@@ -111,6 +115,7 @@ def serve(
                 "port": port,
                 "deadline": None if deadline_ms is None else deadline_ms / 1e3,
                 "show_exit": show_exit,
+                "shared_memory": tuple(shared_memory) if shared_memory else None,
             },
             engine={
                 "exits": exits,

@@ -13,6 +13,7 @@ from latebind.domain.query import Query
 
 LOAD_ORDERS = ("waits", "oldest", "fifo")
 TIERS = ("page-cache", "disk")
+KEY_PREFIX = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9._-]*")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
@@ -187,18 +188,25 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the door listens and what it tells. `deadline` (seconds) is for requests that name none."""
+    """Where the door listens and what it tells. `deadline` (seconds) is for requests that name none.
+
+    Clients may register system shared memory whose key begins with one of `shared_memory`; without any, none.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     deadline: float = 1.0
     show_exit: bool = True
+    shared_memory: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"server.port is {self.port}: give 1 to 65535, or 0 for any free port")
         if self.deadline <= 0:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
+        for prefix in self.shared_memory:
+            if not KEY_PREFIX.fullmatch(prefix):
+                raise ConfigError(f"server.shared_memory is {prefix!r}: give how keys begin, such as /latebind-")
 
 
 class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.bounded import BoundedProtocol
 from latebind.server.service import Service
+from latebind.server.shared_memory import Regions
 
 
 class Door:
@@ -50,6 +51,7 @@ class Door:
             longest=self._limits.deadline,
             show_exit=self._config.show_exit,
             observer=observer,
+            regions=Regions(self._config.shared_memory, self._limits),
         )
         self._server = _Server(_uvicorn_config(RestApp(self._service, self._limits), self._limits))
         self._socket: socket.socket | None = None

@@ -13,7 +13,7 @@ class Limits:
 
     `json_bytes` bounds the JSON part of a body alone: parsing it holds up every other client (some 10 ms for 150,000
     numbers), while binary tensors cost next to nothing. `deadline` is the longest that a call may ask for, `classes`
-    how many best values of a row it may want as text.
+    how many best values of a row it may want as text. All clients together may register `regions` of shared memory.
     """
 
     body_bytes: int = 64 << 20
@@ -27,6 +27,8 @@ class Limits:
     body_seconds: float = 30.0
     deadline: float = 3600.0
     drain_seconds: int = 30
+    regions: int = 256
+    region_bytes: int = 1 << 30
 
 
 class MethodNotAllowed(UserError):

@@ -12,6 +12,7 @@ from latebind.domain.model import ModelSpec
 from latebind.server.calls import Call
 from latebind.server.description import told_of_steps
 from latebind.server.gateway import AdaptationFigures, Answer, Array, Claim, Gateway, Observer, Snapshot
+from latebind.server.shared_memory import Regions
 from latebind.server.statistics import statistics
 
 EXTENSIONS = (
@@ -30,7 +31,7 @@ class Service:
     """Answers for the engine behind `gateway`.
 
     `deadlines` are the seconds of each model's requests that name no time-out, `deadline` those of models not in it,
-    `longest` the most that a client may ask for.
+    `longest` the most that a client may ask for. `regions` are the shared memory of clients; without, it is turned off.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class Service:
         longest: float = 3600.0,
         show_exit: bool = True,
         observer: Observer | None = None,
+        regions: Regions | None = None,
     ) -> None:
+        self.regions = regions or Regions()
         self._gateway = gateway
         self._deadline = deadline
         self._deadlines = dict(deadlines or {})
@@ -69,7 +72,8 @@ class Service:
 
     def server_metadata(self) -> dict[str, object]:
         """Return the server's name, version and the extensions of the protocol that it has."""
-        return {"name": "latebind", "version": __version__, "extensions": list(EXTENSIONS)}
+        extensions = [*EXTENSIONS, *(("system_shared_memory",) if self.regions.on else ())]
+        return {"name": "latebind", "version": __version__, "extensions": extensions}
 
     def models(self) -> list[ModelSpec]:
         """Return all models, by name."""

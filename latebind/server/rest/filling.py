@@ -36,7 +36,9 @@ async def fill(call: Call, body: Body, rows: Mapping[str, Sequence[Array]]) -> N
         (given, [given.tensor.room(row, given.shape) for row in rows[given.tensor.name]]) for given in call.inputs
     ]
     for given, places in inputs:
-        if given.rows is None:
+        if given.place is not None:
+            await given.place.read_into(places)
+        elif given.rows is None:
             await _take(call, body, places)
         else:
             for place, row in zip(places, given.rows, strict=True):

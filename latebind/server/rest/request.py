@@ -44,6 +44,12 @@ class Request(msgspec.Struct, frozen=True):
         version: str | None = self.names.get("version")
         return version
 
+    @property
+    def region(self) -> str | None:
+        """The shared memory region of the path, if it names one."""
+        region: str | None = self.names.get("region")
+        return region
+
     def header(self, name: bytes) -> bytes | None:
         """Return the value of a header, the first where there are several; None without it."""
         return next((value for found, value in self.headers if found == name), None)

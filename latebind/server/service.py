@@ -185,7 +185,7 @@ class Service:
     async def statistics(self, name: str | None = None, version: str | None = None) -> dict[str, object]:
         """Return the protocol's statistics of one model, or of all. Raises `NotFound`."""
         specs = self.models() if name is None else [self.model(name, version)]
-        return statistics(specs, await self.metrics())
+        return statistics(specs, await self.metrics(), epoch=time.time() - time.monotonic())
 
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return what is known of learned caches that follow the traffic, by model."""

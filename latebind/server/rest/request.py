@@ -79,9 +79,9 @@ def json_reply(value: object) -> Reply:
     return Reply(orjson.dumps(value), JSON)
 
 
-def health_reply(well: bool) -> Reply:
-    """Return what health checks are told: 200 or 400, both empty."""
-    return Reply(status=200 if well else 400)
+def health_reply(word: str, well: bool, **about: str) -> Reply:
+    """Return what health checks are told: 200 or 400, as Triton does, with what KServe has in the body."""
+    return Reply(orjson.dumps({**about, word: well}), JSON, 200 if well else 400)
 
 
 def error_reply(error: LatebindError) -> Reply:

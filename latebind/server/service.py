@@ -22,6 +22,7 @@ from latebind.server.gateway import (
     Observer,
     Snapshot,
 )
+from latebind.server.settings import Log, Traces
 from latebind.server.shared_memory import Regions
 from latebind.server.statistics import statistics
 
@@ -32,6 +33,8 @@ EXTENSIONS = (
     "model_configuration",
     "schedule_policy",
     "statistics",
+    "trace",
+    "logging",
 )  # only what works
 MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # where it is turned on
 UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
@@ -62,6 +65,8 @@ class Service:
         manage: bool = False,
     ) -> None:
         self.regions = regions or Regions()
+        self.traces = Traces()
+        self._log = Log()
         self._gateway = gateway
         self._deadline = deadline
         self._deadlines = {} if deadlines is None else deadlines
@@ -186,6 +191,24 @@ class Service:
         """Return the protocol's statistics of one model, or of all. Raises `NotFound`."""
         specs = self.models() if name is None else [self.model(name, version)]
         return statistics(specs, await self.metrics(), epoch=time.time() - time.monotonic())
+
+    def trace_settings(self, name: str | None = None) -> dict[str, object]:
+        """Return which calls are traced, of one model or of those without settings of their own. Raises `NotFound`."""
+        return self.traces.told(None if name is None else self.model(name).name)
+
+    def update_trace_settings(self, given: Mapping[str, object], name: str | None = None) -> dict[str, object]:
+        """Change which calls are traced and return what holds then. Raises `NotFound` and `InvalidRequest`."""
+        self.traces.update(given, None if name is None else self.model(name).name)
+        return self.trace_settings(name)
+
+    def log_settings(self) -> dict[str, object]:
+        """Return what the log has."""
+        return self._log.told()
+
+    def update_log_settings(self, given: Mapping[str, object]) -> dict[str, object]:
+        """Change what the log has and return what holds then. Raises `InvalidRequest`."""
+        self._log.update(given)
+        return self._log.told()
 
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return what is known of learned caches that follow the traffic, by model."""

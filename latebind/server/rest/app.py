@@ -48,14 +48,18 @@ class RestApp:
         raw_path: bytes = scope.get("raw_path") or b""
         if b"%2" in raw_path and b"%2f" in raw_path.lower():  # else a proxy that guards paths would see another one
             raise NotFound("there is no such path: a slash in it is written as a slash")
+        others: list[str] = []
         for pattern, method, access, verb in ROUTES:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
             if scope["method"] != method:
-                raise MethodNotAllowed(f"this path takes {method}")
+                others.append(method)
+                continue
             self._doorkeeper.admit(access, scope["headers"])
             return await verb(self._desk, _request(scope, receive, found.groupdict()))
+        if others:
+            raise MethodNotAllowed(f"this path takes {' or '.join(dict.fromkeys(others))}")
         raise NotFound("there is no such path")
 
 

@@ -6,14 +6,15 @@ from typing import Any
 
 from latebind.repository.manifest import NAME
 from latebind.server.access import Access
-from latebind.server.rest import about, regions
+from latebind.server.rest import about, regions, settings
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request
 
 Verb = Callable[[Desk, Request], Coroutine[Any, Any, Reply]]
 
-MODEL = rf"/v2/models/(?P<model>{NAME.pattern})(?:/versions/(?P<version>[0-9]+))?"
+MODEL_ALONE = rf"/v2/models/(?P<model>{NAME.pattern})"
+MODEL = MODEL_ALONE + r"(?:/versions/(?P<version>[0-9]+))?"
 REGION = r"/region/(?P<region>[^/]+)"
 ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
     (re.compile(path), method, access, verb)
@@ -28,6 +29,12 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
         (MODEL + "/ready", "GET", Access.ORDINARY, about.model_ready),
         (MODEL + "/config", "GET", Access.ORDINARY, about.configuration),
         (MODEL, "GET", Access.ORDINARY, about.model_metadata),
+        ("/v2/trace/setting", "GET", Access.ORDINARY, settings.traces),
+        ("/v2/trace/setting", "POST", Access.MUTATING, settings.update_traces),
+        (MODEL_ALONE + "/trace/setting", "GET", Access.ORDINARY, settings.traces),
+        (MODEL_ALONE + "/trace/setting", "POST", Access.MUTATING, settings.update_traces),
+        ("/v2/logging", "GET", Access.ORDINARY, settings.log),
+        ("/v2/logging", "POST", Access.MUTATING, settings.update_log),
         ("/v2/repository/index", "POST", Access.ORDINARY, about.index),
         (f"/v2/systemsharedmemory(?:{REGION})?/status", "GET", Access.ORDINARY, regions.status),
         (f"/v2/systemsharedmemory{REGION}/register", "POST", Access.MUTATING, regions.register),

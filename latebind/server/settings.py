@@ -14,7 +14,8 @@ from latebind.domain.errors import InvalidRequest
 
 LEVELS = ("OFF", "TIMESTAMPS")
 NUMBER = re.compile(r"-?[0-9]{1,18}")
-TRACE_SETTINGS = ("trace_level", "trace_rate", "trace_count")
+TRACE_SETTINGS = ("trace_level", "trace_rate", "trace_count", "log_frequency")
+NO_FILE = "0"  # how often a file of traces is begun; there is none, but perf_analyzer says so
 LOG_SETTINGS = ("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format")
 SWITCHES = {"log_info": logging.INFO, "log_warning": logging.WARNING, "log_error": logging.ERROR}
 LOGGER = "latebind"
@@ -36,7 +37,12 @@ class TraceSettings:
 
     def told(self) -> dict[str, object]:
         """Return the settings as the protocol has them."""
-        return {"trace_level": [self.level], "trace_rate": str(self.rate), "trace_count": str(self.count)}
+        return {
+            "trace_level": [self.level],
+            "trace_rate": str(self.rate),
+            "trace_count": str(self.count),
+            "log_frequency": NO_FILE,
+        }
 
 
 class Traces:
@@ -63,7 +69,8 @@ class Traces:
         Raises `InvalidRequest`, and then changes nothing.
         """
         _check_known(given, TRACE_SETTINGS)
-        fields = {key.removeprefix("trace_"): _trace_value(key, value) for key, value in given.items()}
+        values = {key: _trace_value(key, value) for key, value in given.items()}
+        fields = {key.removeprefix("trace_"): value for key, value in values.items() if key != "log_frequency"}
         own = {**self._changed.get(model, {}), **fields}
         self._changed[model] = {key: value for key, value in own.items() if value is not None}
         self._take_effect()
@@ -140,6 +147,10 @@ def _trace_value(key: str, value: object) -> str | int | None:
         if single not in LEVELS:
             raise InvalidRequest(f"trace_level is {value!r:.100}: give one of {', '.join(LEVELS)}")
         return str(single)
+    if key == "log_frequency":
+        if single != NO_FILE:
+            raise InvalidRequest(f"log_frequency is {value!r:.100}: traces are not written to files, leave it out")
+        return None
     least = 1 if key == "trace_rate" else -1
     if not isinstance(single, str) or not NUMBER.fullmatch(single) or int(single) < least:
         raise InvalidRequest(f"{key} is {value!r:.100}: give a number of {least} or more, as a text")

@@ -17,8 +17,8 @@ def statistics(specs: Iterable[ModelSpec], snapshot: Snapshot, *, epoch: float) 
     """Return the statistics of these models and queries since the start.
 
     Every row is a request of its own here, so `inference_count` is the number of successes. `execution_count` counts
-    batches as they begin: one that rows leave early still counts as one. The time of inputs and outputs is part of
-    `compute_infer`. `epoch` is when the clock of the snapshot was 0, in seconds of Unix time.
+    batches as they begin: one that rows leave early still counts as one, and a query runs by itself. The time of inputs
+    and outputs is part of `compute_infer`. `epoch` is when the clock of the snapshot was 0, in seconds of Unix time.
     """
     return {"model_stats": [_of_model(spec, snapshot, epoch) for spec in specs]}
 
@@ -27,12 +27,13 @@ def _of_model(spec: ModelSpec, snapshot: Snapshot, epoch: float) -> dict[str, ob
     figures = snapshot["models"].get(spec.name)
     batches = figures["batches"] if figures else {}
     last = figures["last"] if figures else None
+    answered = figures["requests"]["answered"] if figures else 0
     return {
         "name": spec.name,
         "version": spec.version,
         "last_inference": 0 if last is None else round((epoch + last) * MILLISECONDS),
-        "inference_count": figures["requests"]["answered"] if figures else 0,
-        "execution_count": sum(batches.values()),
+        "inference_count": answered,
+        "execution_count": answered if spec.steps else sum(batches.values()),
         "inference_stats": {**dict.fromkeys(KINDS, _duration(0, 0.0)), **(_durations(figures) if figures else {})},
         "response_stats": {},
         "batch_stats": _of_batches(figures) if figures else [],
@@ -43,11 +44,14 @@ def _of_model(spec: ModelSpec, snapshot: Snapshot, epoch: float) -> dict[str, ob
 def _durations(figures: ModelMetrics) -> dict[str, Duration]:
     outcomes: Mapping[str, Any] = figures["requests"]
     answered, latency, queue = outcomes["answered"], figures["latency_seconds"], figures["queue_seconds"]
+    aside = _duration(latency["count"], 0.0)  # perf_analyzer gives up unless the three counts are equal
     return {
         "success": _duration(answered, latency["sum"]),
         "fail": _duration(sum(outcomes.values()) - answered, figures["failed_seconds"]),
         "queue": _duration(queue["count"], queue["sum"]),
+        "compute_input": aside,
         "compute_infer": _duration(latency["count"], latency["sum"] - queue["sum"]),
+        "compute_output": aside,
     }
 
 

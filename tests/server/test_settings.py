@@ -14,7 +14,7 @@ from latebind.domain.errors import InvalidRequest
 from latebind.server.settings import Log, Traces, TraceSettings
 from tests.server.conftest import Site, opened
 
-OFF = {"trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1"}
+OFF = {"trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0"}
 log = logging.getLogger("latebind.tests.settings")
 
 
@@ -35,7 +35,7 @@ def test_one_of_so_many_calls_is_traced_until_enough_were() -> None:
     assert traced(traces, 20) == [3, 6]
     traces.update({"trace_rate": "5", "trace_count": None})
     assert traced(traces, 20) == [5, 10]
-    traces.update({"trace_count": "-1"})
+    traces.update({"trace_count": "-1", "log_frequency": "0"})
     assert traced(traces, 20) == [5, 10, 15, 20]
 
 
@@ -56,6 +56,7 @@ WRONG: list[dict[str, Any]] = [
     {"trace_level": ["OFF", "TIMESTAMPS"]},
     {"trace_level": 1},
     {"trace_level": {}},
+    {"log_frequency": "5"},
     {"trace_rate": "0"},
     {"trace_rate": "-1"},
     {"trace_rate": "x"},
@@ -80,7 +81,7 @@ def test_tritonclient_reads_and_changes_trace_settings() -> None:
         assert client.get_trace_settings() == OFF
         changed = client.update_trace_settings("double", {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"})
         assert changed == client.get_trace_settings("double")
-        assert changed == {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "trace_count": "-1"}
+        assert changed == {**OFF, "trace_level": ["TIMESTAMPS"], "trace_rate": "1"}
         assert client.get_trace_settings() == client.get_trace_settings("half") == OFF
         assert client.update_trace_settings(settings={"trace_count": "5"})["trace_count"] == "5"
         assert client.update_trace_settings("double", {"trace_level": None, "trace_rate": None})["trace_count"] == "5"

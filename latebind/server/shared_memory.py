@@ -93,15 +93,14 @@ class Place(msgspec.Struct, frozen=True):
             if len(bytes_) >= LONG:
                 await asyncio.sleep(0)
 
-    def write(self, data: bytes | memoryview) -> int:
-        """Copy a tensor to the place and return its size. Raises `InvalidRequest` where there is no room for it."""
+    def write(self, data: bytes | memoryview) -> None:
+        """Copy a tensor to the place. Raises `InvalidRequest` where there is no room for it."""
         size = memoryview(data).nbytes
         if size > self.size:
             raise InvalidRequest(
                 f"region {self.name!r} is to take {size} bytes: shared_memory_byte_size is {self.size}"
             )
         self.region.write(self.offset, data)
-        return size
 
 
 class Regions:

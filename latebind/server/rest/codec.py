@@ -15,8 +15,8 @@ from latebind.domain.model import ModelSpec
 from latebind.server.calls import Asked, Call, Calls, Given, check_priority, check_timeout
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
-from latebind.server.results import Result, result
-from latebind.server.shared_memory import Place, Reference, Regions
+from latebind.server.results import result
+from latebind.server.shared_memory import Reference, Regions
 from latebind.server.tensors import Tensor
 
 NO_DATA = msgspec.Raw()
@@ -156,7 +156,7 @@ class Codec:
                 "shape": found.shape,
             }
             if wanted.place is not None:
-                entry["parameters"] = _written(wanted.place, found)
+                wanted.place.write(found.raw())  # said nowhere: the C++ client takes all parameters for binary data
             elif wanted.binary:
                 raw = found.raw()
                 entry["parameters"] = {"binary_data_size": memoryview(raw).nbytes}
@@ -196,16 +196,6 @@ def _asked(output: RequestedOutput) -> Asked:
     if parameters is None:
         return Asked(output.name)
     return Asked(output.name, parameters.binary_data, parameters.classification, parameters.reference())
-
-
-def _written(place: Place, found: Result) -> dict[str, object]:
-    """Write an output to its place in shared memory and return the parameters that say so."""
-    size = place.write(found.raw())
-    return {
-        "shared_memory_region": place.name,
-        "shared_memory_offset": place.offset,
-        "shared_memory_byte_size": size,
-    }
 
 
 def _is_binary(given: InputTensor, needed: int) -> bool:

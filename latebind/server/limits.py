@@ -1,5 +1,6 @@
 """What the door takes in at most, and the errors that only HTTP knows. The numbers are checked elsewhere."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from latebind.domain.errors import Unavailable, UserError
@@ -53,9 +54,13 @@ class TooManyConnections(Unavailable):
 
 
 class MethodNotAllowed(UserError):
-    """A route that exists, but not for this method."""
+    """A route that exists, but not for this method: for those `allowed`."""
 
     http_status = 405
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        self.allowed = tuple(dict.fromkeys(allowed))
+        super().__init__(f"this path takes {' or '.join(self.allowed)}")
 
 
 class BodyTimeout(UserError):

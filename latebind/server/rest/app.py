@@ -59,7 +59,7 @@ class RestApp:
             self._doorkeeper.admit(access, scope["headers"])
             return await verb(self._desk, _request(scope, receive, found.groupdict()))
         if others:
-            raise MethodNotAllowed(f"this path takes {' or '.join(dict.fromkeys(others))}")
+            raise MethodNotAllowed(others)
         raise NotFound("there is no such path")
 
 

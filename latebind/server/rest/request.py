@@ -7,7 +7,7 @@ import msgspec
 import orjson
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
-from latebind.server.limits import Limits
+from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.asgi import Receive
 from latebind.server.rest.body import Body
 from latebind.server.rest.bounded import Connection
@@ -87,5 +87,7 @@ def health_reply(word: str, well: bool, **about: str) -> Reply:
 def error_reply(error: LatebindError) -> Reply:
     """Return the one envelope of errors."""
     headers = (*JSON, *MORE.get(error.http_status, ()))
+    if isinstance(error, MethodNotAllowed):
+        headers = (*headers, (b"allow", ", ".join(error.allowed).encode()))
     text = str(error).encode("utf-8", "replace").decode()  # orjson takes no lone surrogates
     return Reply(orjson.dumps({"error": text}), headers, error.http_status)

@@ -6,7 +6,7 @@ from typing import Any
 
 from latebind.repository.manifest import NAME
 from latebind.server.access import Access
-from latebind.server.rest import about, regions, settings
+from latebind.server.rest import about, openapi, regions, settings
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request
@@ -23,6 +23,7 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
         ("/v2/health/live", "GET", Access.OPEN, about.live),
         ("/v2/health/ready", "GET", Access.OPEN, about.ready),
         ("/v2", "GET", Access.ORDINARY, about.server_metadata),
+        (r"/v2/openapi\.json", "GET", Access.ORDINARY, openapi.description),
         ("/v2/models", "GET", Access.ORDINARY, about.models),
         ("/v2/models/stats", "GET", Access.ORDINARY, about.statistics),  # before the model of this name
         (MODEL + "/stats", "GET", Access.ORDINARY, about.statistics),

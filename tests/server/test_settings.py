@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from latebind.domain.errors import InvalidRequest
 from latebind.server.settings import Log, Traces, TraceSettings
-from tests.server.conftest import Site, opened
+from tests.server.conftest import Site, logging_as_before, opened
 
 OFF = {"trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0"}
 log = logging.getLogger("latebind.tests.settings")
@@ -95,15 +95,10 @@ def test_tritonclient_reads_and_changes_trace_settings() -> None:
 
 
 @pytest.fixture
-def logging_as_before(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    root, own = logging.getLogger(), logging.getLogger("latebind")
-    level, root_level, filters = own.level, root.level, [(handler, handler.filters[:]) for handler in root.handlers]
-    root.setLevel(logging.INFO)
-    yield caplog
-    own.setLevel(level)
-    root.setLevel(root_level)
-    for handler, before in filters:
-        handler.filters[:] = before
+def log_at_info(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with logging_as_before():
+        logging.getLogger().setLevel(logging.INFO)
+        yield caplog
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -127,20 +122,20 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("given", "expected"), CASES)
 def test_settings_switch_what_is_logged(
-    logging_as_before: pytest.LogCaptureFixture, given: dict[str, Any], expected: list[str]
+    log_at_info: pytest.LogCaptureFixture, given: dict[str, Any], expected: list[str]
 ) -> None:
     log = Log()
     log.update(given)
-    assert logged(logging_as_before) == expected
+    assert logged(log_at_info) == expected
     log.update({"log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0})
-    assert logged(logging_as_before) == ["INFO", "WARNING", "ERROR"]
+    assert logged(log_at_info) == ["INFO", "WARNING", "ERROR"]
 
 
-def test_what_others_log_stays(logging_as_before: pytest.LogCaptureFixture) -> None:
+def test_what_others_log_stays(log_at_info: pytest.LogCaptureFixture) -> None:
     Log().update(dict.fromkeys(("log_info", "log_warning", "log_error"), False))
     logging.getLogger("latebinding").warning("others")
     logging.getLogger("uvicorn").info("others")
-    assert logging_as_before.messages == ["others", "others"]
+    assert log_at_info.messages == ["others", "others"]
 
 
 @pytest.mark.parametrize(
@@ -158,17 +153,17 @@ def test_what_others_log_stays(logging_as_before: pytest.LogCaptureFixture) -> N
     ],
 )
 def test_a_log_setting_that_is_none_is_refused_and_changes_nothing(
-    logging_as_before: pytest.LogCaptureFixture, given: dict[str, Any]
+    log_at_info: pytest.LogCaptureFixture, given: dict[str, Any]
 ) -> None:
     log = Log()
     before = log.told()
     with pytest.raises(InvalidRequest):
         log.update({"log_error": False, **given})
     assert log.told() == before
-    assert logged(logging_as_before) == ["INFO", "WARNING", "ERROR"]
+    assert logged(log_at_info) == ["INFO", "WARNING", "ERROR"]
 
 
-@pytest.mark.usefixtures("logging_as_before")
+@pytest.mark.usefixtures("log_at_info")
 def test_tritonclient_reads_and_changes_the_log() -> None:
     with opened() as site, triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
         told = {"log_file": "", "log_info": True, "log_warning": True, "log_error": True}
@@ -180,7 +175,7 @@ def test_tritonclient_reads_and_changes_the_log() -> None:
         assert caught.value.status() == "400"
 
 
-@pytest.mark.usefixtures("logging_as_before")
+@pytest.mark.usefixtures("log_at_info")
 def test_the_asynchronous_client_changes_settings_too(site: Site) -> None:
     async def ask() -> tuple[Any, Any]:
         async with triton_aio.InferenceServerClient(f"127.0.0.1:{site.port}") as client:

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 from latebind.domain.config import DoorConfig
 from latebind.server.rest.openapi import document
 from latebind.server.rest.routes import ROUTES
-from tests.server.conftest import Site, opened
+from tests.server.conftest import Site, logging_as_before, opened
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 CASES = settings(max_examples=2000 if THOROUGH else 40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -33,7 +33,7 @@ TENSOR = {
 
 @pytest.fixture(scope="module")
 def sharing() -> Iterator[Site]:
-    with opened(DoorConfig(port=0, shared_memory=("latebind-test-",))) as found:
+    with logging_as_before(), opened(DoorConfig(port=0, shared_memory=("latebind-test-",))) as found:
         yield found
 
 

@@ -42,14 +42,18 @@ class RestApp:
     async def _reply(self, exchange: Exchange) -> Reply:
         """Find the verb for path and method and let it answer."""
         path = _path(exchange.target)
+        others: list[str] = []
         for pattern, method, access, verb in ROUTES:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
             if exchange.method != method:
-                raise MethodNotAllowed(f"this path takes {method}")
+                others.append(method)
+                continue
             self._doorkeeper.admit(access, exchange.headers)
             return await verb(self._desk, Request(exchange, found.groupdict()))
+        if others:
+            raise MethodNotAllowed(others)
         raise NotFound("there is no such path")
 
 

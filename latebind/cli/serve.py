@@ -28,6 +28,7 @@ from latebind.residency import make_policy as make_residency_policy
 from latebind.server.door import Door
 
 READY = "latebind serves at "  # printed with the URL once requests are answered; scripts wait for it
+GRPC_READY = "latebind serves gRPC at "  # the line before, where it does
 
 
 app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
@@ -59,6 +60,9 @@ def serve(
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM, no password).")] = None,
     tls_client_ca: Annotated[
         Path | None, typer.Option(help="Answer only clients with a certificate that this one signed.")
+    ] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")
     ] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
@@ -99,7 +103,7 @@ def serve(
     adapted: Annotated[Path | None, typer.Option(help="Folder for their versions. Default: beside each model.")] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,
 ) -> None:
-    """Serve models and queries over the Open Inference Protocol v2 (HTTP) until interrupted.
+    """Serve models and queries over the Open Inference Protocol v2 (HTTP, gRPC) until interrupted.
 
     A query is a graph of models under one deadline, written down beside them as `NAME.query.toml`; to clients it is one
     more model. Where it is named by `--model`, its models are served with it.
@@ -111,6 +115,7 @@ def serve(
 
     * `latebind serve models`
     * `latebind serve models --model resnet56 --port 0 --cores 1 --policy graph --max-batch 8`
+    * `latebind serve models --grpc-port 8001`
     * `latebind serve models --granularities 1,1,2,4,8,16`
     * `latebind serve models --config latebind.toml --no-exits`
     * `latebind serve models --memory 2GiB`
@@ -126,6 +131,7 @@ def serve(
             server={
                 "host": host,
                 "port": port,
+                "grpc_port": grpc_port,
                 "deadline": None if deadline_ms is None else deadline_ms / 1e3,
                 "show_exit": show_exit,
                 "token_file": _named(token_file),
@@ -195,6 +201,8 @@ async def _serve(settings: ServeConfig, models: list[Path], queries: list[Path],
                     logging.getLogger(__name__).info("serving query %s: %s", spec.name, in_order(spec.steps))
                 else:
                     logging.getLogger(__name__).info("serving %s version %s", spec.name, spec.version)
+            if door.grpc_port is not None:
+                print(f"{GRPC_READY}{_printable(settings.server.host)}:{door.grpc_port}", flush=True)
             scheme = "https" if settings.server.tls_cert else "http"
             print(f"{READY}{scheme}://{_printable(settings.server.host)}:{door.port}", flush=True)
             await asyncio.wait({asyncio.create_task(door.closed())})

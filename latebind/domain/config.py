@@ -191,13 +191,15 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the door listens, what it tells and whom it answers. `deadline` (seconds) is for requests that name none.
 
-    `token_file` has the token that every call but health needs, `admin_token_file` the one for calls that change what
-    is served or how. `allow_hosts` are names that clients may call the server by, beside those of loopback. With
-    `tls_cert` and `tls_key` it speaks TLS alone; with `tls_client_ca` clients need a certificate that this signed.
+    `grpc_port` is where it speaks gRPC too, None for nowhere. `token_file` has the token that every call but health
+    needs, `admin_token_file` the one for calls that change what is served or how. `allow_hosts` are names that clients
+    may call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks TLS alone; with
+    `tls_client_ca` clients need a certificate that this signed.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
+    grpc_port: int | None = None
     deadline: float = 1.0
     show_exit: bool = True
     token_file: str = ""
@@ -208,8 +210,9 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_client_ca: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"server.port is {self.port}: give 1 to 65535, or 0 for any free port")
+        for name, port in (("port", self.port), ("grpc_port", self.grpc_port or 0)):
+            if not 0 <= port <= 65535:
+                raise ConfigError(f"server.{name} is {port}: give 1 to 65535, or 0 for any free port")
         if self.deadline <= 0:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
         if bool(self.tls_cert) != bool(self.tls_key):

@@ -8,7 +8,8 @@ import orjson
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
 from latebind.server.limits import Limits
-from latebind.server.rest.body import Body, Receive
+from latebind.server.rest.asgi import Receive
+from latebind.server.rest.body import Body
 from latebind.server.rest.bounded import Connection
 
 Headers = tuple[tuple[bytes, bytes], ...]

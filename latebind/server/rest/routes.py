@@ -22,6 +22,8 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
         ("/v2/health/ready", "GET", Access.OPEN, about.ready),
         ("/v2", "GET", Access.ORDINARY, about.server_metadata),
         ("/v2/models", "GET", Access.ORDINARY, about.models),
+        ("/v2/models/stats", "GET", Access.ORDINARY, about.statistics),  # before the model of this name
+        (MODEL + "/stats", "GET", Access.ORDINARY, about.statistics),
         (MODEL + "/ready", "GET", Access.ORDINARY, about.model_ready),
         (MODEL + "/config", "GET", Access.ORDINARY, about.configuration),
         (MODEL, "GET", Access.ORDINARY, about.model_metadata),

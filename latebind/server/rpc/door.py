@@ -1,6 +1,7 @@
 """The gRPC door opens and closes: the official server on a port of its own, drained before it ends."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -55,12 +56,11 @@ class RpcDoor:
         await self._closing
 
     async def _close(self) -> None:
-        seconds = self._limits.drain_seconds
-        stopped = asyncio.create_task(self._server.stop(seconds + LAST_WORDS))
+        """Answer until nobody is under way; the server, once stopping, would cancel whoever comes at that moment."""
         self._reception.drain()
-        await asyncio.wait({stopped}, timeout=seconds)
+        await self._reception.emptied(self._limits.drain_seconds)
         self._reception.give_up()
-        await stopped
+        await self._server.stop(LAST_WORDS)
 
 
 class Reception:
@@ -72,6 +72,7 @@ class Reception:
         self._under_way: set[asyncio.Task[Any]] = set()
         self._streams: set[Stream] = set()
         self._bytes = 0
+        self._draining = False
         self._over = False
 
     def handlers(self, service: Any) -> dict[str, Any]:
@@ -86,9 +87,16 @@ class Reception:
         return found
 
     def drain(self) -> None:
-        """Have streams take no more requests."""
+        """Have streams take no more requests; single calls still learn from the service that it drains."""
+        self._draining = True
         for stream in self._streams:
             stream.end()
+
+    async def emptied(self, seconds: float) -> None:
+        """Return when nobody is under way, or after so many seconds."""
+        end = time.monotonic() + seconds
+        while self._under_way and (left := end - time.monotonic()) > 0:
+            await asyncio.wait(self._under_way, timeout=left)
 
     def give_up(self) -> None:
         """Tell all that are still under way that there is no time left."""
@@ -117,6 +125,8 @@ class Reception:
             with self._call(0):
                 stream = make(self._desk, _Caller(context))
                 self._streams.add(stream)
+                if self._draining:
+                    stream.end()
                 try:
                     await stream.serve()
                 except asyncio.CancelledError:

@@ -19,7 +19,7 @@ from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.access import Guard
 from latebind.server.exposure import check_exposure
-from latebind.server.gateway import Gateway, Observer
+from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.bounded import BoundedProtocol
@@ -41,7 +41,9 @@ class Door:
             await door.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
-    `observer` hears of every answer. Raises `ConfigError` for tokens and certificates that cannot be used.
+    `observer` hears of every answer; `catalogue` knows what there is beside what is served. `hurried` is whether it was
+    told to close more than once, so that nothing is waited for. Raises `ConfigError` for tokens and certificates that
+    cannot be used.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Door:
         limits: Limits | None = None,
         deadlines: Mapping[str, float] | None = None,
         observer: Observer | None = None,
+        catalogue: Catalogue | None = None,
     ) -> None:
         self._config = config or DoorConfig()
         self._limits = limits or Limits()
@@ -62,6 +65,8 @@ class Door:
             longest=self._limits.deadline,
             show_exit=self._config.show_exit,
             observer=observer,
+            catalogue=catalogue,
+            manage=self._config.manage,
         )
         check_exposure(self._config)
         guard = Guard.from_files(self._config)
@@ -71,6 +76,7 @@ class Door:
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
+        self.hurried = False
 
     @property
     def port(self) -> int:
@@ -106,10 +112,15 @@ class Door:
             self._rpc.close()
 
     def close_on_signals(self) -> None:
-        """Close on SIGINT and SIGTERM, from now on. Only in the main thread."""
+        """Close on SIGINT and SIGTERM, from now on, and at once on the second of them. Only in the main thread."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.close)
+            loop.add_signal_handler(number, self._hear_signal)
+
+    def _hear_signal(self) -> None:
+        self.hurried = self._server.should_exit
+        self._server.force_exit = self.hurried
+        self.close()
 
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""
@@ -118,7 +129,7 @@ class Door:
         if self._sweeping is not None:
             self._sweeping.cancel()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
-        if cancelled:
+        if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
         if self._rpc is not None:
             await self._rpc.closed()

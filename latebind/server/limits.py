@@ -32,7 +32,7 @@ class Limits:
     connections: int = 4096
     idle_seconds: float = 10.0
     deadline: float = 3600.0
-    drain_seconds: int = 30
+    drain_seconds: int = 25
     calls: int = 1024
     stream_calls: int = 32
     held_bytes: int = 1 << 30

@@ -100,18 +100,16 @@ def read_model(directory: ModelDirectory) -> StoredModel:
 def _check(model: StoredModel, path: Path) -> None:
     """Raise `RepositoryError` for what no build writes: an odd name, or tensors that no memory holds."""
     if not NAME.fullmatch(model.name) or not VERSION.fullmatch(model.version):
-        raise RepositoryError(
-            f"{path} has the name {model.name!r:.100} and version {model.version!r:.40}: build it again"
-        )
+        named = f"{model.name!r:.100} and version {model.version!r:.40}"
+        raise RepositoryError(f"{path} has the name {named}: build the model again")
     if model.max_batch < 1:
         raise RepositoryError(f"{path} has max_batch {model.max_batch}: build the model again")
     for spec in (*model.inputs, *model.outputs):
         if spec.dtype not in ITEM_BYTES or any(size < 0 for size in spec.shape):
             raise RepositoryError(f"{path} has the tensor {spec.name!r:.100} of no dtype or shape: build it again")
         if spec.row_bytes * model.max_batch > MOST_BYTES:
-            raise RepositoryError(
-                f"{path} has batches of {spec.name!r:.100} of over {MOST_BYTES >> 30} GiB: build it again"
-            )
+            batches = f"batches of {spec.name!r:.100} of more than {MOST_BYTES >> 30} GiB"
+            raise RepositoryError(f"{path} has {batches}: build it with a smaller largest batch")
 
 
 def read_spec_and_costs(directory: ModelDirectory) -> tuple[ModelSpec, ModelCosts]:

@@ -17,7 +17,7 @@ import pytest
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import LatebindError, QueryError, RepositoryError
 from latebind.engine.worker import load_model
-from latebind.repository.directory import ModelDirectory
+from latebind.repository.directory import ModelDirectory, write_bytes
 from latebind.repository.listing import Repository, find_queries, find_served
 from tests.queries.file.test_language import tensor
 
@@ -319,8 +319,8 @@ ALTERED: dict[str, Callable[[Path], None]] = {
     "a manifest with a zero byte": remanifest(**{"a\0b": ENTRY}),
     "a manifest of sizes below zero": remanifest(**{"graph.json": {**ENTRY, "bytes": -1}}),
     "a manifest with something more": remanifest(**{"graph.json": {**ENTRY, "run": "x"}}),
-    "a manifest of 2 megabytes": lambda path: (path / "manifest.json").write_bytes(b" " * (2 << 20)) and None,
-    "a manifest 100,000 deep": lambda path: (path / "manifest.json").write_bytes(b"[" * 100_000) and None,
+    "a manifest of 2 megabytes": lambda path: write_bytes(path / "manifest.json", b" " * (2 << 20)),
+    "a manifest 100,000 deep": lambda path: write_bytes(path / "manifest.json", b"[" * 100_000),
     "a manifest that is not there": lambda path: (path / "manifest.json").unlink(),
 }
 
@@ -362,6 +362,13 @@ def test_a_model_behind_a_link_that_leads_out_is_not_served(repository: Path) ->
     assert [listed.path for listed in Repository(repository).models()] == [repository / "tiny" / "1"]
     with pytest.raises(RepositoryError, match="leads out of the repository"):
         Repository(repository).open("linked")
+
+
+def test_a_link_to_itself_is_no_model(repository: Path) -> None:
+    (repository / "round").symlink_to(repository / "round")
+    assert [listed.name for listed in Repository(repository).models()] == ["tiny"]
+    with pytest.raises(LatebindError):
+        Repository(repository).open("round")
 
 
 def test_a_link_within_the_repository_is_followed(repository: Path) -> None:

@@ -12,7 +12,7 @@ import orjson
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import Asked, Call, Calls, Given, check_priority, check_timeout
+from latebind.server.calls import LONGEST_ID, Asked, Call, Calls, Given, check_priority, check_timeout
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
 from latebind.server.results import result
@@ -65,7 +65,7 @@ class InferRequest(msgspec.Struct, gc=False):
     """The JSON of an infer call."""
 
     inputs: list[InputTensor]
-    id: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    id: Annotated[str, msgspec.Meta(max_length=LONGEST_ID)] = ""
     parameters: RequestParameters = msgspec.field(default_factory=RequestParameters)
     outputs: list[RequestedOutput] | None = None
 

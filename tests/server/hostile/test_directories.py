@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import struct
 import zipfile
 from collections.abc import Callable
 from copy import deepcopy
@@ -20,59 +19,7 @@ from latebind.engine.worker import load_model
 from latebind.repository.directory import ModelDirectory, write_bytes
 from latebind.repository.listing import Repository, find_queries, find_served
 from tests.queries.file.test_language import tensor
-
-Files = dict[str, bytes]
-
-TENSOR = {"name": "x", "dtype": "float32", "shape": [4], "padding": None, "limit": None}
-MODEL = {
-    "format": 1,
-    "name": "tiny",
-    "version": "1",
-    "inputs": [TENSOR],
-    "outputs": [{**TENSOR, "name": "y"}],
-    "cuts": [],
-    "backend": "eager",
-    "tolerance": None,
-    "max_batch": 2,
-}
-TYPE = {"dtype": "float32", "shape": [None, 4]}
-LINEAR = {
-    "name": "linear",
-    "op": "aten.linear.default",
-    "args": [{"value": "x"}, {"weight": "weight"}],
-    "type": TYPE,
-}
-GRAPH: dict[str, Any] = {
-    "format": 1,
-    "inputs": [{"name": "x", "dtype": "float32", "shape": [4]}],
-    "nodes": [LINEAR],
-    "outputs": [["y", "linear"]],
-}
-PROFILE = {
-    "hardware": {"cpu": "none", "cores": 1, "threads": 1, "torch": "0", "openvino": "0"},
-    "backend": "eager",
-    "stages": [{"batches": [1], "seconds": [0.001]}],
-    "weight_bytes": 64,
-    "load_seconds": 0.001,
-    "slopes": {},
-    "output_steps": [1],
-}
-WEIGHT = {"weight": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}}
-
-
-def tensors(header: object = WEIGHT, data: bytes = bytes(64), *, said: int | None = None) -> bytes:
-    """A safetensors file with this header, whose length may be said otherwise."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if said is None else said) + text + data
-
-
-def good() -> Files:
-    return {
-        "model.json": json.dumps(MODEL).encode(),
-        "graph.json": json.dumps(GRAPH).encode(),
-        "profile.json": json.dumps(PROFILE).encode(),
-        "weights.safetensors": tensors(),
-    }
+from tests.server.hostile.handmade import GRAPH, LINEAR, MODEL, PROFILE, TENSOR, WEIGHT, Files, good, tensors
 
 
 def load(path: Path) -> None:
@@ -336,24 +283,33 @@ def test_a_directory_that_was_altered_is_refused(tmp_path: Path, alter: Callable
 # The repository around it ---------------------------------------------------------------------------------------------
 
 
+def make_repository(folder: Path) -> Path:
+    """Make a repository with one model, and another model outside of it."""
+    ModelDirectory.create(folder / "repository" / "tiny" / "1", good())
+    ModelDirectory.create(folder / "elsewhere" / "secret" / "1", good())
+    return folder / "repository"
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with one model, and another model outside of it."""
-    ModelDirectory.create(tmp_path / "repository" / "tiny" / "1", good())
-    ModelDirectory.create(tmp_path / "elsewhere" / "secret" / "1", good())
-    return tmp_path / "repository"
+    return make_repository(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_repository(tmp_path_factory.mktemp("unchanged"))
 
 
 @pytest.mark.parametrize("name", [*NAMES, "../elsewhere/secret", "secret/../../elsewhere/secret", "~", "$HOME", "*"])
-def test_a_name_that_leads_out_of_the_repository_finds_nothing(repository: Path, name: str) -> None:
+def test_a_name_that_leads_out_of_the_repository_finds_nothing(unchanged: Path, name: str) -> None:
     with pytest.raises(LatebindError):
-        Repository(repository).open(name)
+        Repository(unchanged).open(name)
 
 
 @pytest.mark.parametrize("version", ["", "..", "../1", "1/../../../elsewhere/secret/1", "1\n", "-1", "*", "0x1"])
-def test_a_version_that_leads_out_of_the_repository_finds_nothing(repository: Path, version: str) -> None:
+def test_a_version_that_leads_out_of_the_repository_finds_nothing(unchanged: Path, version: str) -> None:
     with pytest.raises(LatebindError):
-        Repository(repository).open("tiny", version)
+        Repository(unchanged).open("tiny", version)
 
 
 def test_a_model_behind_a_link_that_leads_out_is_not_served(repository: Path) -> None:

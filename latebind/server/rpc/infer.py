@@ -56,6 +56,7 @@ class InferStream:
         self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
         self._places = asyncio.Semaphore(desk.limits.stream_calls)
         self._reader = asyncio.create_task(self._read())
+        self._reader.add_done_callback(lambda _: self._answers.put_nowait(END))
         self._ended = False
 
     async def serve(self) -> None:
@@ -76,15 +77,10 @@ class InferStream:
 
     async def _read(self) -> None:
         """Begin calls as they come."""
-        try:
-            while True:
-                await self._places.acquire()
-                data = await self._caller.read()
-                if data is None:
-                    return
-                self._answers.put_nowait(asyncio.create_task(self._answer(data)))
-        finally:
-            self._answers.put_nowait(END)
+        await self._places.acquire()
+        while (data := await self._caller.read()) is not None:
+            self._answers.put_nowait(asyncio.create_task(self._answer(data)))
+            await self._places.acquire()
 
     async def _answer(self, data: bytes) -> bytes:
         try:

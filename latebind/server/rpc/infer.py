@@ -25,10 +25,11 @@ Answer = asyncio.Task[bytes]
 async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
     """Answer one call."""
     request, raw = read_request(data, desk.limits)
-    spec = desk.service.model(request.model_name, request.model_version or None)
+    version = request.model_version or None
+    spec = desk.service.model(request.model_name, version)
     codec = desk.codec(spec)
     call = codec.decode(request, raw, caller.seconds())
-    answer = await desk.service.infer(spec, call, partial(fill, call), client=caller.address())
+    answer = await desk.service.infer(spec, call, partial(fill, call), client=caller.address(), version=version)
     parameters = desk.service.told(spec, answer)
     if request.parameters and _is_set(request, FINAL_WANTED):
         parameters = {**parameters, FINAL: True}

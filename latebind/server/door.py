@@ -69,10 +69,10 @@ class Door:
             manage=self._config.manage,
         )
         check_exposure(self._config)
-        doorkeeper = Doorkeeper(self._config, Guard.from_files(self._config))
-        app = RestApp(self._service, self._limits, doorkeeper)
+        guard = Guard.from_files(self._config)
+        app = RestApp(self._service, self._limits, Doorkeeper(self._config, guard))
         self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
-        self._rpc = _rpc_door(self._service, self._config, self._limits)
+        self._rpc = _rpc_door(self._service, self._config, self._limits, guard)
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -171,13 +171,13 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _rpc_door(service: Service, config: DoorConfig, limits: Limits) -> "RpcDoor | None":
+def _rpc_door(service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> "RpcDoor | None":
     """Return the door for gRPC where it is wanted. Raises `ConfigError` where its packages are not there."""
     if config.grpc_port is None:
         return None
     from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415  (optional dependencies)
 
-    return RpcDoor(service, config, limits)
+    return RpcDoor(service, config, limits, guard)
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:

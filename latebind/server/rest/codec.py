@@ -4,6 +4,7 @@ No input or output happens here, and nothing knows of HTTP beyond the number in 
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -64,7 +65,7 @@ class InferRequest(msgspec.Struct, gc=False):
     """The JSON of an infer call."""
 
     inputs: list[InputTensor]
-    id: str = ""
+    id: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     parameters: RequestParameters = msgspec.field(default_factory=RequestParameters)
     outputs: list[RequestedOutput] | None = None
 

@@ -13,7 +13,7 @@ from latebind.server.rest.request import Reply, Request
 
 Verb = Callable[[Desk, Request], Coroutine[Any, Any, Reply]]
 
-MODEL = rf"/v2/models/(?P<model>{NAME.pattern})(?:/versions/(?P<version>[0-9]+))?"
+MODEL = rf"/v2/models/(?P<model>{NAME.pattern})(?:/versions/(?P<version>[0-9]{{1,18}}))?"
 ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
     (re.compile(path), method, access, verb)
     for path, method, access, verb in (

@@ -4,15 +4,17 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError, Refused, Unavailable
+from latebind.server.access import Access, Guard
 from latebind.server.limits import Limits
 from latebind.server.rpc.desk import Caller, Desk
 from latebind.server.rpc.faults import told
 from latebind.server.rpc.messages import grpc
-from latebind.server.rpc.routes import SERVICES, STREAMS, Handler, Stream, handlers
+from latebind.server.rpc.routes import SERVICES, STREAMS, Handler, Stream, access, handlers
 from latebind.server.service import Service
 
 LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time for
@@ -24,10 +26,10 @@ class RpcDoor:
     Open it on the event loop that the service belongs to.
     """
 
-    def __init__(self, service: Service, config: DoorConfig, limits: Limits) -> None:
+    def __init__(self, service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> None:
         self._config = config
         self._limits = limits
-        self._reception = Reception(Desk(service, limits))
+        self._reception = Reception(Desk(service, limits), guard)
         self._server: Any = None
         self._closing: asyncio.Task[None] | None = None
         self.port = 0
@@ -39,7 +41,7 @@ class RpcDoor:
             self._server.add_registered_method_handlers(service.full_name, self._reception.handlers(service))
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
         try:
-            self.port = self._server.add_insecure_port(f"{host}:{self._config.grpc_port}")
+            self.port = self._add_port(f"{host}:{self._config.grpc_port}")
         except RuntimeError:
             where = f"{self._config.host} port {self._config.grpc_port}"
             raise ConfigError(f"server.grpc_port: cannot listen on {where}: is the port taken?") from None
@@ -55,6 +57,16 @@ class RpcDoor:
         assert self._closing is not None, "nobody has closed the door"
         await self._closing
 
+    def _add_port(self, address: str) -> int:
+        """Listen there, over TLS where the configuration names a certificate; gRPC takes none below 1.2."""
+        config = self._config
+        if not config.tls_cert:
+            return int(self._server.add_insecure_port(address))
+        pair = (Path(config.tls_key).read_bytes(), Path(config.tls_cert).read_bytes())
+        authority = Path(config.tls_client_ca).read_bytes() if config.tls_client_ca else None
+        credentials = grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+        return int(self._server.add_secure_port(address, credentials))
+
     async def _close(self) -> None:
         """Answer until nobody is under way; the server, once stopping, would cancel whoever comes at that moment."""
         self._reception.drain()
@@ -66,8 +78,9 @@ class RpcDoor:
 class Reception:
     """Takes calls in from the server and sees to it that each gets one answer, also when the door closes."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, guard: Guard) -> None:
         self._desk = desk
+        self._guard = guard
         self._limits = desk.limits
         self._under_way: set[asyncio.Task[Any]] = set()
         self._streams: set[Stream] = set()
@@ -78,12 +91,14 @@ class Reception:
     def handlers(self, service: Any) -> dict[str, Any]:
         """Return what the server calls for each method of a service."""
         found = {
-            name: grpc.unary_unary_rpc_method_handler(self._unary(handler))
+            name: grpc.unary_unary_rpc_method_handler(self._unary(handler, access(name)))
             for name, handler in handlers(service).items()
         }
         for method in service.methods:
             if method.name in STREAMS:
-                found[method.name] = grpc.stream_stream_rpc_method_handler(self._stream(STREAMS[method.name]))
+                found[method.name] = grpc.stream_stream_rpc_method_handler(
+                    self._stream(STREAMS[method.name], access(method.name))
+                )
         return found
 
     def drain(self) -> None:
@@ -104,10 +119,14 @@ class Reception:
         for task in self._under_way:
             task.cancel()
 
-    def _unary(self, handler: Handler) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    def _unary(self, handler: Handler, needed: Access) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        asks = self._guard.asks(needed)
+
         async def serve(data: bytes, context: Any) -> bytes:
             with self._call(len(data)):
                 try:
+                    if asks:
+                        self._guard.check(needed, _shown(context))
                     self._bound_bytes()
                     return await handler(self._desk, data, _Caller(context))
                 except asyncio.CancelledError:
@@ -119,25 +138,33 @@ class Reception:
 
         return serve
 
-    def _stream(self, make: Callable[[Desk, Caller], Stream]) -> Callable[[Any, Any], Awaitable[None]]:
+    def _stream(self, make: Callable[[Desk, Caller], Stream], needed: Access) -> Callable[[Any, Any], Awaitable[None]]:
+        asks = self._guard.asks(needed)
+
         async def serve(requests: Any, context: Any) -> None:
             del requests  # they are read by the context
             with self._call(0):
-                stream = make(self._desk, _Caller(context))
-                self._streams.add(stream)
-                if self._draining:
-                    stream.end()
                 try:
-                    await stream.serve()
+                    if asks:
+                        self._guard.check(needed, _shown(context))
+                    await self._follow(make(self._desk, _Caller(context)))
                 except asyncio.CancelledError:
                     await self._cancelled(context)
                     raise
                 except Exception as error:  # as above
                     await _abort(context, error)
-                finally:
-                    self._streams.discard(stream)
 
         return serve
+
+    async def _follow(self, stream: Stream) -> None:
+        """Serve a stream, which is told when the door closes."""
+        self._streams.add(stream)
+        if self._draining:
+            stream.end()
+        try:
+            await stream.serve()
+        finally:
+            self._streams.discard(stream)
 
     @contextmanager
     def _call(self, size: int) -> Iterator[None]:
@@ -162,6 +189,13 @@ class Reception:
         """Tell a client that is still there why its call ends."""
         if self._over:
             await _abort(context, Unavailable("the server shut down before it had the answer"))
+
+
+def _shown(context: Any) -> bytes | None:
+    """Return what a caller shows for itself."""
+    metadata: dict[str, str] = dict(context.invocation_metadata())
+    shown = metadata.get("authorization")
+    return None if shown is None else shown.encode()
 
 
 class _Caller:

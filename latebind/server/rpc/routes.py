@@ -1,8 +1,9 @@
-"""Which method leads to which verb."""
+"""Which method leads to which verb, and what a caller has to show for it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from latebind.server.access import Access
 from latebind.server.rpc import about
 from latebind.server.rpc.desk import Caller, Desk
 from latebind.server.rpc.infer import InferStream, infer
@@ -27,6 +28,23 @@ VERBS: dict[str, Verb] = {
 }
 
 
+HEALTHS = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})
+READS = frozenset(
+    {
+        "ModelInfer",
+        "ModelStreamInfer",
+        "ModelReady",
+        "ServerMetadata",
+        "ModelMetadata",
+        "ModelConfig",
+        "ModelStatistics",
+        "RepositoryIndex",
+        "SystemSharedMemoryStatus",
+        "CudaSharedMemoryStatus",
+    }
+)
+
+
 class Stream(Protocol):
     """A call of many messages."""
 
@@ -40,6 +58,13 @@ class Stream(Protocol):
 
 
 STREAMS: dict[str, Callable[[Desk, Caller], Stream]] = {"ModelStreamInfer": InferStream, "Watch": HealthWatch}
+
+
+def access(method: str) -> Access:
+    """Return what a caller has to show for a method; what is not listed above may change something."""
+    if method in HEALTHS:
+        return Access.OPEN
+    return Access.ORDINARY if method in READS else Access.MUTATING
 
 
 def handlers(service: Message) -> dict[str, Handler]:

@@ -63,13 +63,13 @@ class Raw:
     """Sends bytes that may be no message at all to a method, and returns the bytes of the response."""
 
     def __init__(self, channel: Any) -> None:
-        self._channel = channel
+        self.channel = channel
 
     def infer(self, message: Any, **options: Any) -> Any:
         return service_pb2.ModelInferResponse.FromString(self.call(message.SerializeToString(), **options))
 
     def call(self, data: bytes, method: str = SERVICE + "ModelInfer", **options: Any) -> bytes:
-        answer: bytes = self._channel.unary_unary(method)(data, **{"timeout": 10.0, **options})
+        answer: bytes = self.channel.unary_unary(method)(data, **{"timeout": 10.0, **options})
         return answer
 
     def refusal(self, data: bytes, method: str = SERVICE + "ModelInfer", **options: Any) -> tuple[str, str]:

@@ -121,6 +121,8 @@ class Door:
         self.hurried = self._server.should_exit
         self._server.force_exit = self.hurried
         self.close()
+        if self.hurried and self._rpc is not None:
+            self._rpc.hurry()
 
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""

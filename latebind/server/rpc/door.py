@@ -52,6 +52,10 @@ class RpcDoor:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
 
+    def hurry(self) -> None:
+        """Give those under way no more time."""
+        self._reception.give_up()
+
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""
         assert self._closing is not None, "nobody has closed the door"

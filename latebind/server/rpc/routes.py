@@ -21,13 +21,14 @@ VERBS: dict[str, Verb] = {
     "ServerMetadata": about.server_metadata,
     "ModelMetadata": about.model_metadata,
     "ModelConfig": about.configuration,
+    "ModelStatistics": about.statistics,
     "RepositoryIndex": about.index,
+    "RepositoryModelLoad": about.load,
+    "RepositoryModelUnload": about.unload,
     "CudaSharedMemoryStatus": about.no_cuda_regions,
     "CudaSharedMemoryUnregister": about.no_cuda_region_to_forget,
     "Check": about.check,
 }
-
-
 HEALTHS = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})
 READS = frozenset(
     {

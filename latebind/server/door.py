@@ -30,6 +30,7 @@ from latebind.server.tls import server_context
 
 if TYPE_CHECKING:
     from latebind.server.rpc.door import RpcDoor
+    from latebind.server.rpc.lean import LeanDoor
 
 
 class Door:
@@ -136,7 +137,7 @@ class Door:
         if self._rpc is not None:
             await self._rpc.closed()
 
-    async def _open_rpc(self, rpc: "RpcDoor") -> None:
+    async def _open_rpc(self, rpc: "RpcDoor | LeanDoor") -> None:
         """Open the other door, or none."""
         try:
             await rpc.open()
@@ -173,11 +174,15 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _rpc_door(service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> "RpcDoor | None":
+def _rpc_door(service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> "RpcDoor | LeanDoor | None":
     """Return the door for gRPC where it is wanted. Raises `ConfigError` where its packages are not there."""
     if config.grpc_port is None:
         return None
-    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415  (optional dependencies)
+    if config.grpc_stack == "nghttp2":
+        from latebind.server.rpc.lean import LeanDoor  # noqa: PLC0415  (optional dependencies)
+
+        return LeanDoor(service, config, limits, guard)
+    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415
 
     return RpcDoor(service, config, limits, guard)
 

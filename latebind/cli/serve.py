@@ -21,7 +21,7 @@ from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
 from latebind.cli.sizes import size
 from latebind.cli.steps import in_order
-from latebind.domain.config import TIERS, ServeConfig
+from latebind.domain.config import GRPC_STACKS, TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.engine.catalogue import Catalogue
@@ -78,6 +78,9 @@ def serve(
     ] = None,
     grpc_port: Annotated[
         int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")
+    ] = None,
+    grpc_stack: Annotated[
+        str | None, typer.Option(help=f"What speaks gRPC: {' or '.join(GRPC_STACKS)}, which is lean. {GRPC_STACKS[0]}.")
     ] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
@@ -170,6 +173,7 @@ def serve(
                 "host": host,
                 "port": port,
                 "grpc_port": grpc_port,
+                "grpc_stack": grpc_stack,
                 "deadline": None if deadline_ms is None else deadline_ms / 1e3,
                 "show_exit": show_exit,
                 "shared_memory": tuple(shared_memory) if shared_memory else None,

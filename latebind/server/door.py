@@ -32,6 +32,7 @@ from latebind.server.tracing import Explained
 
 if TYPE_CHECKING:
     from latebind.server.rpc.door import RpcDoor
+    from latebind.server.rpc.lean import LeanDoor
 
 
 class Door:
@@ -128,6 +129,8 @@ class Door:
         self.hurried = self._server.should_exit
         self._server.force_exit = self.hurried
         self.close()
+        if self.hurried and self._rpc is not None:
+            self._rpc.hurry()
 
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""
@@ -142,7 +145,7 @@ class Door:
             await self._rpc.closed()
         await self._service.close()
 
-    async def _open_rpc(self, rpc: "RpcDoor") -> None:
+    async def _open_rpc(self, rpc: "RpcDoor | LeanDoor") -> None:
         """Open the other door, or none."""
         try:
             await rpc.open()
@@ -179,11 +182,15 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _rpc_door(service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> "RpcDoor | None":
+def _rpc_door(service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> "RpcDoor | LeanDoor | None":
     """Return the door for gRPC where it is wanted. Raises `ConfigError` where its packages are not there."""
     if config.grpc_port is None:
         return None
-    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415  (optional dependencies)
+    if config.grpc_stack == "nghttp2":
+        from latebind.server.rpc.lean import LeanDoor  # noqa: PLC0415  (optional dependencies)
+
+        return LeanDoor(service, config, limits, guard)
+    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415
 
     return RpcDoor(service, config, limits, guard)
 

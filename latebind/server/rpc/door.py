@@ -1,20 +1,18 @@
 """The gRPC door opens and closes: the official server on a port of its own, drained before it ends."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from latebind.domain.config import DoorConfig
-from latebind.domain.errors import ConfigError, Refused, Unavailable
-from latebind.server.access import Access, Guard
+from latebind.domain.errors import ConfigError
+from latebind.server.access import Guard
 from latebind.server.limits import Limits
-from latebind.server.rpc.desk import Caller, Desk
-from latebind.server.rpc.faults import told
+from latebind.server.rpc.desk import Desk
 from latebind.server.rpc.messages import grpc
-from latebind.server.rpc.routes import SERVICES, STREAMS, Handler, Stream, access, handlers
+from latebind.server.rpc.reception import CallFailed, Reception
+from latebind.server.rpc.routes import Answer, Method, methods
 from latebind.server.service import Service
 
 LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time for
@@ -37,8 +35,9 @@ class RpcDoor:
     async def open(self) -> None:
         """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
         self._server = grpc.aio.server(options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls)
-        for service in SERVICES:
-            self._server.add_registered_method_handlers(service.full_name, self._reception.handlers(service))
+        for method in methods().values():
+            service, name = method.path[1:].split("/")
+            self._server.add_registered_method_handlers(service, {name: self._handler(method)})
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
         try:
             self.port = self._add_port(f"{host}:{self._config.grpc_port}")
@@ -51,6 +50,10 @@ class RpcDoor:
         """Begin to close: no new calls; those under way have `Limits.drain_seconds` to end. Await `closed()`."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
+
+    def hurry(self) -> None:
+        """Give those under way no more time."""
+        self._reception.give_up()
 
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""
@@ -67,6 +70,12 @@ class RpcDoor:
         credentials = grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
         return int(self._server.add_secure_port(address, credentials))
 
+    def _handler(self, method: Method) -> Any:
+        """Return what the server calls for a method."""
+        if method.answer is None:
+            return grpc.stream_stream_rpc_method_handler(_following(self._reception, method))
+        return grpc.unary_unary_rpc_method_handler(_answering(self._reception, method, method.answer))
+
     async def _close(self) -> None:
         """Answer until nobody is under way; the server, once stopping, would cancel whoever comes at that moment."""
         self._reception.drain()
@@ -75,127 +84,26 @@ class RpcDoor:
         await self._server.stop(LAST_WORDS)
 
 
-class Reception:
-    """Takes calls in from the server and sees to it that each gets one answer, also when the door closes."""
-
-    def __init__(self, desk: Desk, guard: Guard) -> None:
-        self._desk = desk
-        self._guard = guard
-        self._limits = desk.limits
-        self._under_way: set[asyncio.Task[Any]] = set()
-        self._streams: set[Stream] = set()
-        self._bytes = 0
-        self._draining = False
-        self._over = False
-
-    def handlers(self, service: Any) -> dict[str, Any]:
-        """Return what the server calls for each method of a service."""
-        found = {
-            name: grpc.unary_unary_rpc_method_handler(self._unary(handler, access(name)))
-            for name, handler in handlers(service).items()
-        }
-        for method in service.methods:
-            if method.name in STREAMS:
-                found[method.name] = grpc.stream_stream_rpc_method_handler(
-                    self._stream(STREAMS[method.name], access(method.name))
-                )
-        return found
-
-    def drain(self) -> None:
-        """Have streams take no more requests; single calls still learn from the service that it drains."""
-        self._draining = True
-        for stream in self._streams:
-            stream.end()
-
-    async def emptied(self, seconds: float) -> None:
-        """Return when nobody is under way, or after so many seconds."""
-        end = time.monotonic() + seconds
-        while self._under_way and (left := end - time.monotonic()) > 0:
-            await asyncio.wait(self._under_way, timeout=left)
-
-    def give_up(self) -> None:
-        """Tell all that are still under way that there is no time left."""
-        self._over = True
-        for task in self._under_way:
-            task.cancel()
-
-    def _unary(self, handler: Handler, needed: Access) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        asks = self._guard.asks(needed)
-
-        async def serve(data: bytes, context: Any) -> bytes:
-            with self._call(len(data)):
-                try:
-                    if asks:
-                        self._guard.check(needed, _shown(context))
-                    self._bound_bytes()
-                    return await handler(self._desk, data, _Caller(context))
-                except asyncio.CancelledError:
-                    await self._cancelled(context)
-                    raise
-                except Exception as error:  # the root of the call's task: report, answer, go on serving
-                    await _abort(context, error)
-                    raise
-
-        return serve
-
-    def _stream(self, make: Callable[[Desk, Caller], Stream], needed: Access) -> Callable[[Any, Any], Awaitable[None]]:
-        asks = self._guard.asks(needed)
-
-        async def serve(requests: Any, context: Any) -> None:
-            del requests  # they are read by the context
-            with self._call(0):
-                try:
-                    if asks:
-                        self._guard.check(needed, _shown(context))
-                    await self._follow(make(self._desk, _Caller(context)))
-                except asyncio.CancelledError:
-                    await self._cancelled(context)
-                    raise
-                except Exception as error:  # as above
-                    await _abort(context, error)
-
-        return serve
-
-    async def _follow(self, stream: Stream) -> None:
-        """Serve a stream, which is told when the door closes."""
-        self._streams.add(stream)
-        if self._draining:
-            stream.end()
+def _answering(reception: Reception, method: Method, answer: Answer) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    async def serve(data: bytes, context: Any) -> bytes:
         try:
-            await stream.serve()
-        finally:
-            self._streams.discard(stream)
+            return await reception.answer(method, answer, data, _Caller(context))
+        except CallFailed as failed:
+            await context.abort(grpc.StatusCode[failed.status], failed.text)
+            raise
 
-    @contextmanager
-    def _call(self, size: int) -> Iterator[None]:
-        """Have a call and the bytes of its request counted as long as it lasts."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._under_way.add(task)
-        self._bytes += size
+    return serve
+
+
+def _following(reception: Reception, method: Method) -> Callable[[Any, Any], Awaitable[None]]:
+    async def serve(requests: Any, context: Any) -> None:
+        del requests  # they are read by the context
         try:
-            yield
-        finally:
-            self._under_way.discard(task)
-            self._bytes -= size
+            await reception.follow(method, _Caller(context))
+        except CallFailed as failed:
+            await context.abort(grpc.StatusCode[failed.status], failed.text)
 
-    def _bound_bytes(self) -> None:
-        """Raise `Refused` where the calls that are here have too many bytes together."""
-        most = self._limits.held_bytes
-        if self._bytes > most:
-            raise Refused(f"the requests that are under way have more than {most} bytes: try again later")
-
-    async def _cancelled(self, context: Any) -> None:
-        """Tell a client that is still there why its call ends."""
-        if self._over:
-            await _abort(context, Unavailable("the server shut down before it had the answer"))
-
-
-def _shown(context: Any) -> bytes | None:
-    """Return what a caller shows for itself."""
-    metadata: dict[str, str] = dict(context.invocation_metadata())
-    shown = metadata.get("authorization")
-    return None if shown is None else shown.encode()
+    return serve
 
 
 class _Caller:
@@ -224,12 +132,6 @@ class _Caller:
 
     async def write(self, reply: bytes) -> None:
         await self._context.write(reply)
-
-
-async def _abort(context: Any, error: Exception) -> None:
-    """End the call with the status of an error. Raises what the server wants raised then."""
-    status, text = told(error)
-    await context.abort(grpc.StatusCode[status], text)
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:

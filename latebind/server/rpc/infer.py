@@ -26,11 +26,13 @@ Answer = asyncio.Task[bytes]
 async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
     """Answer one call."""
     request, raw = read_request(data, desk.limits)
-    spec = desk.service.model(request.model_name, request.model_version or None)
+    version = request.model_version or None
+    spec = desk.service.model(request.model_name, version)
     codec = desk.codec(spec)
     call = codec.decode(request, raw, caller.seconds())
     parent = str(caller.metadata().get(TRACEPARENT, ""))
-    answer = await desk.service.infer(spec, call, partial(fill, call), client=caller.address(), parent=parent)
+    work = desk.service.infer(spec, call, partial(fill, call), client=caller.address(), version=version, parent=parent)
+    answer = await work
     parameters = desk.service.told(spec, answer)
     if request.parameters and _is_set(request, FINAL_WANTED):
         parameters = {**parameters, FINAL: True}

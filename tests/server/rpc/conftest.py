@@ -1,5 +1,6 @@
 """An open door that speaks gRPC, with an arithmetic gateway behind it, and ways to call it."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from latebind.domain.config import DoorConfig
 from latebind.server.gateway import Array
 from tests.server.conftest import Site, opened
 
-GRPC = DoorConfig(port=0, grpc_port=0)
+GRPC = DoorConfig(port=0, grpc_port=0, grpc_stack=os.environ.get("STACK", "official"))
 SERVICE = "/inference.GRPCInferenceService/"
 ANY_SIZE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 X = np.arange(32, dtype=np.float32).reshape(2, 16)

@@ -10,6 +10,7 @@ from math import inf, nextafter
 from latebind.batching import make_policy
 from latebind.batching.admission import Admission
 from latebind.batching.lane import Lane
+from latebind.batching.picture import draw_lanes, draw_worker
 from latebind.batching.request import Request, State
 from latebind.batching.table import SubBatch
 from latebind.batching.view import GoOn, Launch, Shed
@@ -20,6 +21,7 @@ from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Cancelled, Event, Exited, Loaded, LoadFailed, StageDone, StageFailed, Woke
 from latebind.domain.model import StageKind
 from latebind.domain.outlook import Outlook
+from latebind.domain.picture import Picture
 from latebind.residency.residency import Residency
 
 NOT_RUN = -1  # the stage of a request that has run none
@@ -91,6 +93,11 @@ class Scheduler:
         """Return what a request of `model` is to expect that comes now, with a load where it has to be loaded."""
         loads = 0.0 if self._residency is None else self._residency.seconds_until(model)
         return self._lanes[model].outlook(max(loads, self._crew.wait(self._lanes, self._admission.backlog)))
+
+    def picture(self, now: float) -> Picture:
+        """Return what is under way at `now`, for somebody to look at."""
+        memory = {} if self._residency is None else self._residency.worths(now)
+        return Picture(tuple([draw_worker(one, now) for one in self._workers]), draw_lanes(self._lanes, memory, now))
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
@@ -173,7 +180,7 @@ class Scheduler:
             inputs = batch.inputs if batch.spec.kinds else 1
             self._lanes[batch.spec.name].estimate.observe(now - begun, size, stage, inputs)
         if not self._leave:
-            self._complete(batch, event.exited, stage)
+            batch.answer(event.exited, stage)
             if len(batch.complete) == len(batch.members):
                 self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
@@ -194,7 +201,7 @@ class Scheduler:
         worker = self._workers[event.worker]
         for entry in worker.begun:
             if not self._leave:
-                self._complete(entry, event.requests, event.stage)
+                entry.answer(event.requests, event.stage)
                 continue
             for i in event.requests:
                 request = entry.members.pop(i, None)
@@ -334,13 +341,6 @@ class Scheduler:
             batch.complete.pop(request.id, None)
             outcome = Outcome.CANCELLED if request.state is State.LEAVING else Outcome.EXPIRED
             self._end(request, outcome, now, actions, batch.stage)
-
-    @staticmethod
-    def _complete(batch: SubBatch, exited: Sequence[int], stage: int) -> None:
-        """Note whose answer is known, where they wait for the others; the first time counts."""
-        for i in exited:
-            if i in batch.members:
-                batch.complete.setdefault(i, stage)
 
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
         """Have the driver wake us when the policy wants to be asked again or the first queued request gets late."""

@@ -65,6 +65,12 @@ class SubBatch:
         self.stage += 1
         self.step = 0
 
+    def answer(self, exited: Sequence[int], stage: int) -> None:
+        """Note whose answer is known, where they wait for the others; the first time counts."""
+        for i in exited:
+            if i in self.members:
+                self.complete.setdefault(i, stage)
+
     def meets(self, other: "SubBatch") -> bool:
         """Tell whether both are about to run the same: a decoder shares its weights between all steps."""
         return (

@@ -16,9 +16,10 @@ import msgspec
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import ConfigError, Expired, Failed, LatebindError, Refused, StepFailed, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
 from latebind.engine.lane import Lane
 from latebind.engine.messages import Ended, EndedReader, Stepped, pack_arrived, pack_cancelled
-from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import PICTURE, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.pool import Step
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.sequence.padding import room, steps, trimmed
@@ -213,6 +214,13 @@ class EngineClient:
             self._control_writer.write(b"\n")
             snapshot: Snapshot = msgspec.json.decode(await self._line())
             return snapshot
+
+    async def picture(self) -> Picture:
+        """Return what is under way in the engine at this moment."""
+        self.require_engine()
+        async with self._control_lock:
+            self._control_writer.write(PICTURE + b"\n")
+            return msgspec.json.decode(await self._line(), type=Picture)
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of a model's learned caches from its next batch on; raises `ConfigError`."""

@@ -21,6 +21,7 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
+from latebind.domain.picture import Picture
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
 from latebind.engine.staging import Staging
@@ -88,6 +89,11 @@ class Driver:
         """Return the metrics and counts of this moment as plain types."""
         with self._deciding:
             return {**self._metrics.snapshot(), "scheduler": self._scheduler.stats()}
+
+    def picture(self) -> Picture:
+        """Return what is under way at this moment."""
+        with self._deciding:
+            return self._scheduler.picture(time.monotonic())
 
     def _take_part(self) -> None:
         """Root of every thread: listen until there is something to do, do it and what follows, listen again."""

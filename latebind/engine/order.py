@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.model import ModelSpec
 
+PICTURE = b"picture"  # a later line that asks for a `Picture`
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOrder:

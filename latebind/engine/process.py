@@ -31,7 +31,7 @@ from latebind.engine.driver import Driver
 from latebind.engine.loader import Loader
 from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
-from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import PICTURE, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.served import with_queries
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Staging
@@ -145,8 +145,14 @@ class Engine:
             elif sock is self._control:
                 *lines, self._lines = (self._lines + data).split(b"\n")
                 for line in lines:
-                    _tell(self._control, self._adopt(line) if line else self._driver.snapshot())
+                    _tell(self._control, self._obey(line))
         return events
+
+    def _obey(self, line: bytes) -> object:
+        """Return the answer to a control line."""
+        if not line:
+            return self._driver.snapshot()
+        return self._driver.picture() if line == PICTURE else self._adopt(line)
 
     def _warn_of_shared_cores(self, config: EngineConfig, models: Sequence[LoadedModel]) -> None:
         logger, cores = logging.getLogger(__name__), usable_cores(config)

@@ -7,6 +7,7 @@ from typing import Any, NotRequired, Protocol, TypedDict
 from numpy.typing import NDArray
 
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
 
 Array = NDArray[Any]
 
@@ -166,6 +167,10 @@ class Gateway(Protocol):
 
     async def metrics(self) -> Mapping[str, Any]:
         """Return the figures since the start, of the form of `Snapshot`."""
+        ...
+
+    async def picture(self) -> Picture:
+        """Return what is under way at this moment."""
         ...
 
 

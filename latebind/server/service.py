@@ -9,6 +9,7 @@ from typing import cast
 from latebind import __version__
 from latebind.domain.errors import NotFound, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
 from latebind.server.calls import Call
 from latebind.server.description import told_of_steps
 from latebind.server.gateway import AdaptationFigures, Answer, Array, Claim, Gateway, Observer, Snapshot
@@ -119,6 +120,10 @@ class Service:
     async def metrics(self) -> Snapshot:
         """Return the engine's figures."""
         return cast(Snapshot, await self._gateway.metrics())
+
+    async def picture(self) -> Picture:
+        """Return what is under way in the engine."""
+        return await self._gateway.picture()
 
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return what is known of learned caches that follow the traffic, by model."""

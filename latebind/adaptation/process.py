@@ -73,6 +73,7 @@ class Lane:
             fidelity,
             lower,
             upper,
+            self.adapter.controller.target,
         )
 
 

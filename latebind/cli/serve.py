@@ -46,6 +46,12 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
+    dashboard: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether there is a read-only page at /dashboard. Default: where only this machine reaches it."
+        ),
+    ] = None,
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None,
     policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(POLICIES)}. late.")] = None,
     max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0 is what a model was built for.")] = None,
@@ -111,6 +117,7 @@ def serve(
                 "port": port,
                 "deadline": None if deadline_ms is None else deadline_ms / 1e3,
                 "show_exit": show_exit,
+                "dashboard": dashboard,
             },
             engine={
                 "exits": exits,

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 import msgspec
 
@@ -187,18 +188,34 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the door listens and what it tells. `deadline` (seconds) is for requests that name none."""
+    """Where the door listens and what it tells. `deadline` (seconds) is for requests that name none.
+
+    There is a `dashboard` where it is turned on, and where nothing is said and only this machine can reach it.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     deadline: float = 1.0
     show_exit: bool = True
+    dashboard: bool | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"server.port is {self.port}: give 1 to 65535, or 0 for any free port")
         if self.deadline <= 0:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
+
+    @property
+    def shows_dashboard(self) -> bool:
+        """Whether there is a dashboard."""
+        return _is_loopback(self.host) if self.dashboard is None else self.dashboard
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost"
 
 
 class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ import uvicorn
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
+from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
@@ -51,7 +52,9 @@ class Door:
             show_exit=self._config.show_exit,
             observer=observer,
         )
-        self._server = _Server(_uvicorn_config(RestApp(self._service, self._limits), self._limits))
+        self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
+        app = RestApp(self._service, self._limits, self._dashboard)
+        self._server = _Server(_uvicorn_config(app, self._limits))
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -87,6 +90,8 @@ class Door:
         """Return when the door is closed and everything under way has ended."""
         assert self._serving is not None, "the door is not open"
         await self._serving
+        if self._dashboard is not None:
+            await self._dashboard.close()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
         if cancelled:
             await asyncio.wait(cancelled, timeout=1.0)

@@ -178,7 +178,7 @@ class AdaptationFigures(TypedDict):
     """What is known of a model's learned caches as they follow the traffic.
 
     `fidelity` is the share of the last samples that were answered as the base model does, None before there are any;
-    `lower` and `upper` bound it with 95 % confidence.
+    `lower` and `upper` bound it with 95 % confidence. The caches were chosen for `target` or more.
     """
 
     version: str
@@ -189,6 +189,7 @@ class AdaptationFigures(TypedDict):
     fidelity: float | None
     lower: float
     upper: float
+    target: NotRequired[float]
 
 
 class Observer(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from latebind.domain.errors import Expired, NotFound, Refused, StepFailed, Unavailable, UserError
+from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import ClientGone, Message, Receive
 from latebind.server.rest.bounded import CONNECTION
@@ -29,8 +30,8 @@ FOR_CLIENTS = (UserError, Refused, Expired, StepFailed, Unavailable)
 class RestApp:
     """The ASGI application."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
-        self._desk = Desk(service, limits)
+    def __init__(self, service: Service, limits: Limits, dashboard: Dashboard | None = None) -> None:
+        self._desk = Desk(service, limits, dashboard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, whatever happens; nothing is sent to a client that has gone."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from latebind.server.rest import about
+from latebind.server.rest import about, dashboard
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request
@@ -25,5 +25,10 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Verb], ...] = tuple(
         (MODEL, "GET", about.model_metadata),
         ("/v2/repository/index", "POST", about.index),
         ("/metrics", "GET", about.metrics),
+        ("/dashboard", "GET", dashboard.to_the_page),
+        ("/dashboard/", "GET", dashboard.page),
+        ("/dashboard/data(?:/(?P<since>[0-9]{1,15}))?", "GET", dashboard.figures),
+        ("/dashboard/picture", "GET", dashboard.picture),
+        ("/dashboard/(?P<file>[a-z]+[.][a-z]+)", "GET", dashboard.file),
     )
 )

@@ -1,0 +1,65 @@
+"""What the page asks for: its files, the figures of now with what has changed since, and pictures of the workers."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from latebind import __version__
+from latebind.domain.model import ModelSpec
+from latebind.server.dashboard.files import SAFE, Files
+from latebind.server.dashboard.watch import Watch
+from latebind.server.rest.request import JSON, Reply
+from latebind.server.service import Service
+
+PAGE = "index.html"
+FRESH = (*JSON, (b"cache-control", b"no-store"), *SAFE)
+
+
+class Dashboard:
+    """One for a door that has one."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._watch = Watch(service)
+        self._files = Files()
+
+    async def file(self, name: str = PAGE) -> Reply:
+        """Return a file of the page. Raises `NotFound`."""
+        return await self._files.reply(name)
+
+    async def figures(self, since: int, replies: Mapping[int, int]) -> Reply:
+        """Return all figures and the rows of the history behind number `since`; `replies` are counted by status."""
+        await self._watch.look()
+        service = self._service
+        states = {entry["name"]: entry for entry in service.index()}
+        told = {
+            "server": {"version": __version__, "live": service.live(), "ready": service.ready()},
+            "models": [_described(spec, states.get(spec.name, {})) for spec in service.models()],
+            "snapshot": self._watch.snapshot,
+            "adaptation": service.adaptation(),
+            "replies": {str(status): count for status, count in replies.items()},
+            "rows": self._watch.history.since(since),
+        }
+        return Reply(msgspec.json.encode(told), FRESH)
+
+    async def picture(self) -> Reply:
+        """Return what is under way. Raises `Unavailable`."""
+        return Reply(msgspec.json.encode(await self._watch.picture()), FRESH)
+
+    async def close(self) -> None:
+        """Look no more."""
+        await self._watch.close()
+
+
+def _described(spec: ModelSpec, entry: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "name": spec.name,
+        "version": spec.version,
+        "state": entry.get("state", "UNAVAILABLE"),
+        "reason": entry.get("reason", ""),
+        "stages": spec.stages,
+        "lookups": spec.lookups,
+        "kinds": spec.kinds,
+        "max_batch": spec.max_batch,
+        "steps": [{"name": step.name, "models": step.models, "after": step.after} for step in spec.steps],
+    }

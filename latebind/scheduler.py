@@ -10,7 +10,7 @@ from math import inf, nextafter
 from latebind.batching import make_policy
 from latebind.batching.admission import Admission
 from latebind.batching.lane import Lane
-from latebind.batching.picture import draw_lanes, draw_worker
+from latebind.batching.picture import draw
 from latebind.batching.request import Request, State
 from latebind.batching.table import SubBatch
 from latebind.batching.view import GoOn, Launch, Shed
@@ -51,8 +51,7 @@ class Scheduler:
             self._renew(lane)
         self._wake = inf
         self._undecided = False  # whether a worker rests at a boundary where it has a choice
-        self._accepted = 0
-        self._ended = 0
+        self._accepted = self._ended = 0
         self._handlers: dict[type[Event], Callable[..., None]] = {
             Arrived: self._arrived,
             Cancelled: self._cancelled,
@@ -82,12 +81,12 @@ class Scheduler:
 
     def stats(self) -> dict[str, int]:
         """Return how many requests were accepted, are queued and running, and have ended since the start."""
-        return {
-            "accepted": self._accepted,
-            "queued": self._admission.waiting,
-            "running": len(self._live) - self._admission.waiting,
-            "ended": self._ended,
-        }
+        queued = self._admission.waiting
+        return {"accepted": self._accepted, "queued": queued, "running": len(self._live) - queued, "ended": self._ended}
+
+    def tallies(self) -> dict[str, dict[str, int]]:
+        """Return, by model, how many merges, preemptions and refills there were since the start."""
+        return {name: self._crew.tally(name) for name in self._lanes}
 
     def outlook(self, model: str) -> Outlook:
         """Return what a request of `model` is to expect that comes now, with a load where it has to be loaded."""
@@ -96,8 +95,7 @@ class Scheduler:
 
     def picture(self, now: float) -> Picture:
         """Return what is under way at `now`, for somebody to look at."""
-        memory = {} if self._residency is None else self._residency.worths(now)
-        return Picture(tuple([draw_worker(one, now) for one in self._workers]), draw_lanes(self._lanes, memory, now))
+        return draw(self._workers, self._lanes, self._residency, now)
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
@@ -131,28 +129,30 @@ class Scheduler:
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
         if lane.estimate.pace.known:
             self._renew(lane)
-        refusal = self._refusal(lane, event, now)
+        refusal, slack = self._refusal(lane, event, now)
         if refusal is not None:
-            actions.extend([Reply(i, event.model, refusal, -1, 0.0, 0.0) for i in event.requests])
+            actions.extend([Reply(i, event.model, refusal, NOT_RUN, 0.0, 0.0, slack) for i in event.requests])
             return
-        count = len(event.requests)
+        count, due = len(event.requests), event.deadline
         inputs, outputs = event.inputs or (1,) * count, event.outputs or (0,) * count
         for i, slot, ins, outs in zip(event.requests, event.slots, inputs, outputs, strict=True):
-            request = self._live[i] = Request(i, event.model, slot, event.deadline, now, ins, outs)
+            request = self._live[i] = Request(i, event.model, slot, due, now, ins, outs, event.priority, slack)
             lane.add(request)
             if self._sheds:
-                heappush(self._last_starts, (event.deadline - lane.least(ins), i))
+                heappush(self._last_starts, (due - lane.least(ins), i))
         self._accepted += count
         self._admission.entered(lane, count)
         if self._residency is not None:
             self._residency.arrived(event.model, event.requests, now)
 
-    def _refusal(self, lane: Lane, event: Arrived, now: float) -> Outcome | None:
-        if self._residency is None:
-            return self._admission.refusal(lane, event, now)
-        if self._residency.refuses(event.model, now):
-            return Outcome.NOT_LOADED
-        return self._admission.refusal(lane, event, now, loads=self._residency.seconds_until(event.model))
+    def _refusal(self, lane: Lane, event: Arrived, now: float) -> tuple[Outcome | None, float | None]:
+        """Say why requests cannot be accepted, if so, and what they have to spare."""
+        residency = self._residency
+        if residency is not None and residency.refuses(event.model, now):
+            return Outcome.NOT_LOADED, None
+        loads = 0.0 if residency is None else residency.seconds_until(event.model)
+        slack = self._admission.slack(lane, event, now, loads=loads)
+        return self._admission.refusal(lane, len(event.requests), slack), slack
 
     def _renew(self, lane: Lane) -> None:
         self._admission.renew(lane, min(self._policy.batch_limit(lane.view), self._crew.largest))
@@ -174,13 +174,12 @@ class Scheduler:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
         stage, decoding = batch.stage, batch.kind is StageKind.DECODER
         size, begun = worker.launched
-        if (
-            size == len(batch.members) or batch.padded or not self._compact
-        ):  # who left aside may have had the longest input
+        # Who left aside may have had the longest input.
+        if size == len(batch.members) or batch.padded or not self._compact:
             inputs = batch.inputs if batch.spec.kinds else 1
             self._lanes[batch.spec.name].estimate.observe(now - begun, size, stage, inputs)
         if not self._leave:
-            batch.answer(event.exited, stage)
+            batch.know(event.exited, stage)
             if len(batch.complete) == len(batch.members):
                 self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
@@ -201,7 +200,7 @@ class Scheduler:
         worker = self._workers[event.worker]
         for entry in worker.begun:
             if not self._leave:
-                entry.answer(event.requests, event.stage)
+                entry.know(event.requests, event.stage)
                 continue
             for i in event.requests:
                 request = entry.members.pop(i, None)
@@ -328,6 +327,8 @@ class Scheduler:
             self._dequeue(request)
             request.move(State.RUNNING)
             request.started = now
+        if worker.table.entries:
+            worker.refills[launch.model] += len(members)
         worker.table.push(SubBatch(lane.spec, members, padded=launch.padded), now)
         if self._residency is not None:
             self._residency.touch(launch.model)
@@ -394,6 +395,6 @@ class Scheduler:
         self._ended += 1
         waited = min(request.started, now) - request.arrived
         ran = max(0.0, now - request.started)
-        actions.append(Reply(request.id, request.model, outcome, stage, waited, ran))
+        actions.append(Reply(request.id, request.model, outcome, stage, waited, ran, request.slack))
         if self._residency is not None:
             self._residency.touch(request.model)

@@ -1,6 +1,6 @@
 """Draws what workers have begun and who waits, for somebody to look at. Changes nothing. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from math import isfinite
 
@@ -8,29 +8,28 @@ from latebind.batching.lane import Lane
 from latebind.batching.table import SubBatch
 from latebind.batching.view import ANY_SIZE
 from latebind.batching.worker import Worker
-from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, WorkerPicture
+from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.residency.held import Held
+from latebind.residency.residency import Residency
 
 MOST_MEMBERS = 64  # of a sub-batch that are drawn one by one
 NEVER = 1e9  # seconds, or requests a second: JSON has no infinity
 
 
-def draw_worker(worker: Worker, now: float) -> WorkerPicture:
-    """Return the batch table of a worker at `now`."""
+def draw(workers: Iterable[Worker], lanes: Mapping[str, Lane], residency: Residency | None, now: float) -> Picture:
+    """Return the batch tables of workers and who waits for which model at `now`."""
+    memory = {} if residency is None else residency.worths(now)
+    models = {}
+    for name, lane in lanes.items():
+        held, importance = memory.get(name, (None, None))
+        models[name] = _lane(lane, held, importance, now)
+    return Picture(tuple([_worker(worker, now) for worker in workers]), models)
+
+
+def _worker(worker: Worker, now: float) -> WorkerPicture:
     largest = 0 if worker.view.granularity == ANY_SIZE else worker.view.granularity
     seconds = 0.0 if worker.running is None else max(0.0, now - worker.launched[1])
     return WorkerPicture(largest, seconds, tuple(_batches(worker, now)))
-
-
-def draw_lanes(
-    lanes: Mapping[str, Lane], memory: Mapping[str, tuple[Held, float | None]], now: float
-) -> dict[str, LanePicture]:
-    """Return who waits for each model at `now`; `memory` tells of models how they lie there and their importance."""
-    drawn = {}
-    for name, lane in lanes.items():
-        held, importance = memory.get(name, (None, None))
-        drawn[name] = _lane(lane, held, importance, now)
-    return drawn
 
 
 def _lane(lane: Lane, held: Held | None, importance: float | None, now: float) -> LanePicture:

@@ -6,6 +6,7 @@ from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.model import ModelSpec
 
 PICTURE = b"picture"  # a later line that asks for a `Picture`
+FORGET = b"forget"  # a later line: count from now, what was asked until now was a trial; answered by an empty object
 
 
 @dataclass(frozen=True, slots=True)

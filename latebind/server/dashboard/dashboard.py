@@ -8,6 +8,7 @@ from latebind import __version__
 from latebind.domain.model import ModelSpec
 from latebind.server.dashboard.files import SAFE, Files
 from latebind.server.dashboard.watch import Watch
+from latebind.server.gateway import IndexEntry
 from latebind.server.rest.request import JSON, Reply
 from latebind.server.service import Service
 
@@ -31,10 +32,10 @@ class Dashboard:
         """Return all figures and the rows of the history behind number `since`; `replies` are counted by status."""
         await self._watch.look()
         service = self._service
-        states = {entry["name"]: entry for entry in service.index()}
+        served = {spec.name: spec for spec in service.models()}
         told = {
             "server": {"version": __version__, "live": service.live(), "ready": service.ready()},
-            "models": [_described(spec, states.get(spec.name, {})) for spec in service.models()],
+            "models": [_described(entry, served.get(entry["name"])) for entry in service.index()],
             "snapshot": self._watch.snapshot,
             "adaptation": service.adaptation(),
             "replies": {str(status): count for status, count in replies.items()},
@@ -51,15 +52,9 @@ class Dashboard:
         await self._watch.close()
 
 
-def _described(spec: ModelSpec, entry: Mapping[str, str]) -> dict[str, object]:
-    return {
-        "name": spec.name,
-        "version": spec.version,
-        "state": entry.get("state", "UNAVAILABLE"),
-        "reason": entry.get("reason", ""),
-        "stages": spec.stages,
-        "lookups": spec.lookups,
-        "kinds": spec.kinds,
-        "max_batch": spec.max_batch,
-        "steps": [{"name": step.name, "models": step.models, "after": step.after} for step in spec.steps],
-    }
+def _described(entry: IndexEntry, spec: ModelSpec | None) -> dict[str, object]:
+    """Return what the page tells of a model of the repository; of one that is served, its stages and steps too."""
+    if spec is None:
+        return {**entry, "stages": 0, "lookups": (), "steps": ()}
+    steps = [{"name": step.name, "models": step.models, "after": step.after} for step in spec.steps]
+    return {**entry, "version": spec.version, "stages": spec.stages, "lookups": spec.lookups, "steps": steps}

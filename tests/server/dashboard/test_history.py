@@ -1,26 +1,27 @@
 """The history behind the page: rows of what has changed from one snapshot to the next."""
 
+from typing import cast
+
+from latebind.domain.actions import Outcome
+from latebind.domain.metrics import SECONDS_BUCKETS, ModelMetrics
 from latebind.server.dashboard.history import Change, History
-from latebind.server.gateway import Distribution, ModelMetrics, Outcomes, Snapshot
+from latebind.server.gateway import ModelMetrics as Told
+from latebind.server.gateway import Snapshot
+
+NONE = [0] * len(SECONDS_BUCKETS)
 
 
-def model(answered: int = 0, *, pending: int = 0, **others: int) -> ModelMetrics:
-    none = dict.fromkeys(("refused_full", "refused_late", "expired", "cancelled", "failed", "not_loaded"), 0)
-    outcomes: Outcomes = {"answered": answered, **none, **others}  # type: ignore[typeddict-item]
-    seconds: Distribution = {"le": [0.01], "counts": [answered, 0], "sum": 0.0, "count": answered}
-    return {
-        "requests": outcomes,
-        "left_at": [answered],
-        "batches": {},
-        "stage_runs": 0,
-        "row_stages": 0,
-        "latency_seconds": seconds,
-        "queue_seconds": seconds,
-        "pending": pending,
-    }
+def model(answered: int = 0, *, pending: int = 0, **others: int) -> Told:
+    metrics = ModelMetrics(1)
+    metrics.outcomes.update({Outcome[outcome.upper()]: count for outcome, count in others.items()})
+    metrics.outcomes[Outcome.ANSWERED] = answered
+    metrics.pending = pending
+    for _ in range(answered):
+        metrics.latency.add(0.0001)
+    return cast(Told, metrics.snapshot())
 
 
-def snapshot(**models: ModelMetrics) -> Snapshot:
+def snapshot(**models: Told) -> Snapshot:
     return {"models": models}
 
 
@@ -30,7 +31,7 @@ def test_a_row_tells_what_has_come_since_the_snapshot_before() -> None:
     history.add(snapshot(a=model(15, refused_late=2, not_loaded=1, expired=3, failed=1, cancelled=4, pending=7)), 101.5)
     (row,) = history.since(0)
     assert (row.number, row.at, row.seconds) == (1, 101.5, 1.5)
-    assert row.models == {"a": Change(answered=5, refused=2, lost=2, cancelled=4, pending=7, latency=[5, 0])}
+    assert row.models == {"a": Change(answered=5, refused=2, lost=2, cancelled=4, pending=7, latency=[5, *NONE])}
 
 
 def test_models_of_which_there_is_nothing_to_tell_are_left_out() -> None:
@@ -71,4 +72,4 @@ def test_counts_that_begin_anew_count_from_nothing() -> None:
     history.add(snapshot(a=model(100)), 1.0)
     history.add(snapshot(a=model(3)), 2.0)
     assert history.since(0)[0].models["a"].answered == 3
-    assert history.since(0)[0].models["a"].latency == [3, 0]
+    assert history.since(0)[0].models["a"].latency == [3, *NONE]

@@ -3,6 +3,7 @@
 const EVERY = 1000; // milliseconds
 const REMEMBERED = 300; // seconds of rows
 const PAST = 60; // snapshots
+const TOKEN = "latebind token";
 
 export class Feed {
   constructor(told) {
@@ -70,8 +71,15 @@ export class Feed {
 }
 
 async function fetched(path) {
-  const reply = await fetch(path, { cache: "no-store" });
+  const token = sessionStorage.getItem(TOKEN);
+  const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
+  const reply = await fetch(path, { cache: "no-store", headers });
   const answer = await reply.json();
-  if (!reply.ok) throw new Error(answer.error);
+  if (!reply.ok) throw Object.assign(new Error(answer.error), { denied: reply.status === 401 });
   return answer;
+}
+
+// The token lasts as long as the browser's tab.
+export function useToken(token) {
+  sessionStorage.setItem(TOKEN, token);
 }

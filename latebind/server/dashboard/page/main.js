@@ -1,7 +1,7 @@
 // Finds the view that the address names, feeds it, and says how the server fares.
 
 import { element, write } from "./dom.js";
-import { Feed } from "./feed.js";
+import { Feed, useToken } from "./feed.js";
 import { Model } from "./model.js";
 import { Models } from "./models.js";
 import { Query } from "./query.js";
@@ -45,6 +45,7 @@ function open() {
 
 function tell() {
   const { data, error } = feed;
+  if (error?.denied) askForToken();
   if (error) {
     health.className = "bad";
     write(health, `no figures: ${error.message}`);
@@ -54,6 +55,19 @@ function tell() {
     write(health, `${well ? "ready" : data.server.live ? "not ready" : "no engine"} · version ${data.server.version}`);
   }
   if (data) view.show(feed);
+}
+
+function askForToken() {
+  if (document.getElementById("token") !== null) return;
+  const input = element("input", { id: "token", type: "password", autocomplete: "off", required: "" });
+  const form = element("form", { class: "card" }, element("label", { for: "token" }, "This server wants a token: "), input,
+    element("button", {}, "Look"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    useToken(input.value.trim());
+    form.remove();
+  });
+  place.prepend(form);
 }
 
 window.addEventListener("hashchange", open);

@@ -64,8 +64,8 @@ function described(model, feed, rows, memory) {
   const held = memory?.models[model.name];
   const importance = feed.picture?.models[model.name]?.importance;
   return {
-    key: `${model.name} ${model.version} ${model.state}`,
-    link: named(model),
+    key: JSON.stringify([model.name, model.version, model.state, model.reason, figures !== undefined]),
+    link: named(model, figures),
     state: element("span", { class: `state ${model.state === "READY" ? "good" : "bad"}`, title: model.reason }, model.state.toLowerCase()),
     rate: rate(asked, sum.seconds),
     p50: of(0.5),
@@ -79,9 +79,11 @@ function described(model, feed, rows, memory) {
   };
 }
 
-function named(model) {
+// The name leads to the model's own view, where it has figures to show.
+function named(model, figures) {
   const kind = model.steps.length ? "query" : "model";
-  return element("span", {},
-    element("a", { href: `#/${kind}/${encodeURIComponent(model.name)}` }, model.name),
-    element("span", { class: "tag" }, model.steps.length ? "query" : `version ${model.version}`));
+  const name = figures ? element("a", { href: `#/${kind}/${encodeURIComponent(model.name)}` }, model.name) : model.name;
+  const tag = model.steps.length ? "query" : `version ${model.version}`;
+  const reason = model.reason ? element("div", { class: "note" }, model.reason) : null;
+  return element("span", {}, name, element("span", { class: "tag" }, tag), reason);
 }

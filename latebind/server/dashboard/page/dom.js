@@ -12,9 +12,7 @@ export function shape(tag, attributes = {}, ...children) {
 
 function dressed(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (name === "width%") node.style.width = `${value}%`; // styles in markup are not allowed here
-    else if (name === "left%") node.style.left = `${value}%`;
-    else if (value !== null && value !== undefined) node.setAttribute(name, value);
+    if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
   node.append(...children.filter((child) => child !== null && child !== undefined));
   return node;

@@ -12,14 +12,16 @@ export class Feed {
     this.rows = [];
     this.past = []; // the last minute's snapshots: [time, models]
     this.picture = null;
-    this.requests = null;
+    this.traces = null; // the last calls that were followed
     this.error = null;
     this.pictureEvery = 0; // milliseconds; 0: none is wanted
+    this.tracesEvery = 0;
   }
 
   start() {
     this.again(() => this.fetchFigures(), () => EVERY);
     this.again(() => this.fetchPicture(), () => this.pictureEvery || EVERY);
+    this.again(() => this.fetchTraces(), () => this.tracesEvery || EVERY);
   }
 
   // Does it over and over, but not while nobody sees the page.
@@ -54,6 +56,12 @@ export class Feed {
   async fetchPicture() {
     if (this.pictureEvery === 0) return;
     this.picture = await fetched("picture");
+    this.told();
+  }
+
+  async fetchTraces() {
+    if (this.tracesEvery === 0) return;
+    this.traces = (await fetched("../v2/traces")).traces;
     this.told();
   }
 

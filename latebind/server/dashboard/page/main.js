@@ -5,10 +5,11 @@ import { Feed, useToken } from "./feed.js";
 import { Model } from "./model.js";
 import { Models } from "./models.js";
 import { Query } from "./query.js";
+import { Requests } from "./requests.js";
 import { Time } from "./time.js";
 import { Workers } from "./workers.js";
 
-const VIEWS = [["Models", "#/"], ["Time", "#/time"], ["Workers", "#/workers"]];
+const VIEWS = [["Models", "#/"], ["Time", "#/time"], ["Workers", "#/workers"], ["Requests", "#/requests"]];
 
 const place = document.getElementById("view");
 const health = document.getElementById("health");
@@ -25,6 +26,7 @@ function opened(address) {
     case "query": return new Query(decodeURIComponent(name));
     case "time": return new Time();
     case "workers": return new Workers();
+    case "requests": return new Requests(name === undefined ? null : decodeURIComponent(name));
     default: return new Models();
   }
 }
@@ -33,9 +35,10 @@ function open() {
   view = opened(location.hash);
   feed.picture = null;
   feed.pictureEvery = view.pictureEvery;
+  feed.tracesEvery = view.tracesEvery ?? 0;
   place.replaceChildren(view.node);
   links.forEach((link) => {
-    const here = link.getAttribute("href") === (location.hash || "#/");
+    const here = link.getAttribute("href") === (location.hash || "#/").split("/", 2).join("/");
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   });

@@ -61,7 +61,11 @@ export class Table {
         this.rows.delete(key);
       }
     }
-    for (const row of rows) this.write(row);
+    rows.forEach((row, place) => {
+      const line = this.write(row);
+      const there = this.body.children[place];
+      if (there !== line) this.body.insertBefore(line, there ?? null);
+    });
   }
 
   write(row) {
@@ -73,11 +77,11 @@ export class Table {
         if (made instanceof Node) line.children[place].append(made);
       });
       this.rows.set(row.key, line);
-      this.body.append(line);
     }
     this.columns.forEach(([, cell], place) => {
       const made = cell(row);
       if (!(made instanceof Node)) write(line.children[place], made);
     });
+    return line;
   }
 }

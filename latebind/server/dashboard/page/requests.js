@@ -4,12 +4,14 @@ import { Table, element, write } from "./dom.js";
 import { count, milliseconds } from "./figures.js";
 
 const MOST_ROWS = 8; // of a call that are drawn
+const MOST_CALLS = 25; // that are listed
+const USUAL = { runs: 1, joined: 0 }; // what is not worth telling
 
 export class Requests {
   constructor(chosen) {
     this.pictureEvery = 0;
     this.tracesEvery = 2000;
-    this.chosen = chosen; // null: the newest
+    this.chosen = chosen; // null: the newest there is when it is first looked for
     this.drawn = "";
     this.title = element("h2", {}, "One request explained");
     this.place = element("div");
@@ -32,8 +34,9 @@ export class Requests {
       const advice = "No call was followed: serve with --trace-rate 0.01 for one of a hundred, or send one with a traceparent header that is sampled.";
       this.place.replaceChildren(element("p", { class: "note" }, advice));
     }
-    this.table.show(calls.map((call) => ({ ...call, key: keyOf(call), link: linked(call) })));
-    const call = calls.find((one) => keyOf(one) === this.chosen) ?? (this.chosen === null ? calls[0] : undefined);
+    this.table.show(calls.slice(0, MOST_CALLS).map((call) => ({ ...call, key: keyOf(call), link: linked(call) })));
+    if (calls.length) this.chosen ??= keyOf(calls[0]);
+    const call = calls.find((one) => keyOf(one) === this.chosen);
     if (call === undefined || keyOf(call) === this.drawn) return; // what is drawn stays, though it be forgotten
     this.drawn = keyOf(call);
     write(this.title, `Request ${call.id} to ${call.model}`);
@@ -53,9 +56,9 @@ function linked(call) {
 function explained(call, row) {
   const whole = Math.max(call.seconds, row.ended);
   const bars = [
-    fallen("receive", "", 0, row.arrived, whole, ""),
+    fallen("receive", "door", 0, row.arrived, whole, ""),
     ...row.spans.map((span) => fallen(named(span), span.what, span.start, span.end, whole, told(span))),
-    fallen("reply", "", row.ended, call.seconds, whole, ""),
+    fallen("reply", "door", row.ended, call.seconds, whole, ""),
   ];
   const spare = row.slack === null ? "" : ` It was taken to have ${milliseconds(row.slack)} to spare as it came.`;
   const left = row.left_at >= 0 ? `, left at stage ${row.left_at}` : "";
@@ -73,7 +76,8 @@ function named(span) {
 // What is told of a span beside its time.
 function told(span) {
   const { what, step, start, end, stage, ...facts } = span;
-  return Object.entries(facts).map(([name, value]) => `${name} ${name === "budget" ? milliseconds(value) : value}`).join(", ");
+  const worth = Object.entries(facts).filter(([name, value]) => USUAL[name] !== value);
+  return worth.map(([name, value]) => `${name} ${name === "budget" ? milliseconds(value) : value}`).join(", ");
 }
 
 function fallen(name, what, start, end, whole, facts) {

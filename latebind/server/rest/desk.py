@@ -7,6 +7,7 @@ from collections import Counter
 from latebind.domain.model import ModelSpec
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Limits
+from latebind.server.machine import Machine
 from latebind.server.rest.codec import Codec
 from latebind.server.service import Service
 
@@ -19,6 +20,7 @@ class Desk:
         self.limits = limits
         self.dashboard = dashboard
         self.replies: Counter[int] = Counter()
+        self.machine = Machine()
         self._codecs: dict[str, Codec] = {}
 
     def codec(self, spec: ModelSpec) -> Codec:

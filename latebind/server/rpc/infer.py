@@ -17,6 +17,7 @@ from latebind.server.rpc.wire import in_stream, read_request
 
 END = None  # in a stream's queue: no more requests
 STATUSES = "triton_grpc_error"  # metadata: errors end a stream with their status
+TRACEPARENT = "traceparent"  # metadata: the caller's span, as in W3C Trace Context
 FINAL_WANTED, FINAL = "triton_enable_empty_final_response", "triton_final_response"  # parameters
 
 Answer = asyncio.Task[bytes]
@@ -28,7 +29,8 @@ async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
     spec = desk.service.model(request.model_name, request.model_version or None)
     codec = desk.codec(spec)
     call = codec.decode(request, raw, caller.seconds())
-    answer = await desk.service.infer(spec, call, partial(fill, call), client=caller.address())
+    parent = str(caller.metadata().get(TRACEPARENT, ""))
+    answer = await desk.service.infer(spec, call, partial(fill, call), client=caller.address(), parent=parent)
     parameters = desk.service.told(spec, answer)
     if request.parameters and _is_set(request, FINAL_WANTED):
         parameters = {**parameters, FINAL: True}

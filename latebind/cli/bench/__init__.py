@@ -12,6 +12,7 @@ from latebind.cli.bench.joint import joint
 from latebind.cli.bench.load import door, flood, load
 from latebind.cli.bench.memory import memory
 from latebind.cli.bench.overhead import boundary, scheduler, stages
+from latebind.cli.bench.peers import peers
 from latebind.cli.bench.queries import queries
 from latebind.cli.bench.queries_live import queries_live
 from latebind.cli.bench.residency import residency
@@ -47,5 +48,6 @@ for command in (
     residency,
     residency_live,
     queries_live,
+    peers,
 ):
     app.command()(command)

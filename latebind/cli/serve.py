@@ -44,6 +44,22 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that every call but health needs. Default: none.")
+    ] = None,
+    admin_token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token for calls that change what is served or how.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that clients call this server by; may be repeated.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Speak TLS with this certificate (PEM, chain behind it).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM, no password).")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Answer only clients with a certificate that this one signed.")
+    ] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None,
@@ -100,6 +116,7 @@ def serve(
     * `latebind serve models --memory 2GiB`
     * `latebind serve models --memory 500MB --evict lru --tier disk --deadline-ms 10000`
     * `latebind serve models --adapt --sample 0.1`
+    * `latebind serve models --host 0.0.0.0 --token-file token --tls-cert server.pem --tls-key server.key`
     * `latebind serve models --model traffic` (with `models/traffic.query.toml`)
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s door %(levelname)s %(message)s")
@@ -111,6 +128,12 @@ def serve(
                 "port": port,
                 "deadline": None if deadline_ms is None else deadline_ms / 1e3,
                 "show_exit": show_exit,
+                "token_file": _named(token_file),
+                "admin_token_file": _named(admin_token_file),
+                "allow_hosts": None if allow_host is None else tuple(allow_host),
+                "tls_cert": _named(tls_cert),
+                "tls_key": _named(tls_key),
+                "tls_client_ca": _named(tls_client_ca),
             },
             engine={
                 "exits": exits,
@@ -127,7 +150,7 @@ def serve(
                 "on": adapt,
                 "sample": sample,
                 "interval": retrain_s,
-                "folder": None if adapted is None else str(adapted),
+                "folder": _named(adapted),
             },
             residency={
                 "budget": None if memory is None else size("--memory", memory),
@@ -172,7 +195,8 @@ async def _serve(settings: ServeConfig, models: list[Path], queries: list[Path],
                     logging.getLogger(__name__).info("serving query %s: %s", spec.name, in_order(spec.steps))
                 else:
                     logging.getLogger(__name__).info("serving %s version %s", spec.name, spec.version)
-            print(f"{READY}http://{_printable(settings.server.host)}:{door.port}", flush=True)
+            scheme = "https" if settings.server.tls_cert else "http"
+            print(f"{READY}{scheme}://{_printable(settings.server.host)}:{door.port}", flush=True)
             await asyncio.wait({asyncio.create_task(door.closed())})
 
 
@@ -210,6 +234,10 @@ def _settings(file: Path | None, **options: dict[str, Any]) -> ServeConfig:
         for part, given in options.items()
     }
     return replace(settings, **parts)
+
+
+def _named(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _printable(host: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 import msgspec
 
@@ -13,6 +14,7 @@ from latebind.domain.query import Query
 
 LOAD_ORDERS = ("waits", "oldest", "fifo")
 TIERS = ("page-cache", "disk")
+HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
@@ -187,18 +189,44 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the door listens and what it tells. `deadline` (seconds) is for requests that name none."""
+    """Where the door listens, what it tells and whom it answers. `deadline` (seconds) is for requests that name none.
+
+    `token_file` has the token that every call but health needs, `admin_token_file` the one for calls that change what
+    is served or how. `allow_hosts` are names that clients may call the server by, beside those of loopback. With
+    `tls_cert` and `tls_key` it speaks TLS alone; with `tls_client_ca` clients need a certificate that this signed.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     deadline: float = 1.0
     show_exit: bool = True
+    token_file: str = ""
+    admin_token_file: str = ""
+    allow_hosts: tuple[str, ...] = ()
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"server.port is {self.port}: give 1 to 65535, or 0 for any free port")
         if self.deadline <= 0:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigError("server.tls_cert and server.tls_key belong together: give both, or none for no TLS")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ConfigError("server.tls_client_ca asks for certificates over TLS: give tls_cert and tls_key too")
+        for name in self.allow_hosts:
+            if not HOST.fullmatch(name):
+                raise ConfigError(f"server.allow_hosts has {name!r}: give a name or address, with a port or without")
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach what listens on `host`, a name or address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -61,6 +61,7 @@ class Claim:
     async def send(self, *, deadline: float, priority: int = 0) -> Answer:
         """Have the engine run the rows, which are filled, by `deadline` and return their outputs.
 
+        Of those that wait for the model, `priority` 1 goes first and 0 last.
         Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.
         """
         lane, client = self._lane, self._client
@@ -69,7 +70,7 @@ class Claim:
             lane.move(slot, request, Step.SEND)
             client.sent[request] = self
         lengths = steps(lane.spec, self.rows)
-        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths))
+        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority))
         try:
             return await self.answer
         except asyncio.CancelledError:
@@ -136,6 +137,7 @@ class EngineClient:
         self._control, self._control_writer = control
         self._control_lock = asyncio.Lock()
         self._messages: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
         self._lanes: dict[str, Lane] = {}
         self.sent: dict[int, Claim] = {}  # what the engine has, by request
         self._numbers = count(1)
@@ -202,9 +204,15 @@ class EngineClient:
             raise Unavailable("the engine has ended: restart the server")
 
     def write(self, messages: bytes) -> None:
-        """Send messages of a claim; nobody hears them where the engine has ended."""
+        """Send messages of a claim, with others of this turn of the loop; nobody hears them if the engine has ended."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(messages)
+
+    def _flush(self) -> None:
         assert self._messages is not None
-        self._messages.write(messages)
+        self._messages.write(b"".join(self._unsent))
+        self._unsent.clear()
 
     async def metrics(self) -> Snapshot:
         """Return the engine's figures of this moment."""

@@ -3,21 +3,27 @@
 import asyncio
 import signal
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import uvicorn
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
+from latebind.server.access import Guard
+from latebind.server.exposure import check_exposure
 from latebind.server.gateway import Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.bounded import BoundedProtocol
+from latebind.server.rest.doorkeeper import Doorkeeper
+from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.service import Service
+from latebind.server.tls import server_context
 
 
 class Door:
@@ -29,7 +35,7 @@ class Door:
             await door.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
-    `observer` hears of every answer.
+    `observer` hears of every answer. Raises `ConfigError` for tokens and certificates that cannot be used.
     """
 
     def __init__(
@@ -51,9 +57,13 @@ class Door:
             show_exit=self._config.show_exit,
             observer=observer,
         )
-        self._server = _Server(_uvicorn_config(RestApp(self._service, self._limits), self._limits))
+        check_exposure(self._config)
+        doorkeeper = Doorkeeper(self._config, Guard.from_files(self._config))
+        app = RestApp(self._service, self._limits, doorkeeper)
+        self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -66,6 +76,8 @@ class Door:
         """Listen; when this returns, requests are answered. Raises `ConfigError` where the address cannot be had."""
         self._socket = _listen(self._config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        connections = cast(set[Connected], self._server.server_state.connections)
+        self._sweeping = asyncio.create_task(Sweeper(self._limits.idle_seconds).run(connections))
         opened = asyncio.create_task(self._server.opened.wait())
         await asyncio.wait((opened, self._serving), return_when=asyncio.FIRST_COMPLETED)
         if not opened.done():
@@ -87,6 +99,8 @@ class Door:
         """Return when the door is closed and everything under way has ended."""
         assert self._serving is not None, "the door is not open"
         await self._serving
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
         if cancelled:
             await asyncio.wait(cancelled, timeout=1.0)
@@ -119,9 +133,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _uvicorn_config(app: RestApp, limits: Limits) -> uvicorn.Config:
+def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
     protocol: Any = partial(BoundedProtocol, limits=limits)
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         http=protocol,
         ws="none",
@@ -134,6 +148,9 @@ def _uvicorn_config(app: RestApp, limits: Limits) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=limits.drain_seconds,
     )
+    config.load()
+    config.ssl = tls
+    return config
 
 
 def _listen(config: DoorConfig) -> socket.socket:

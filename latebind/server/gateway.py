@@ -63,15 +63,27 @@ class Distribution(TypedDict):
 
 
 class ModelMetrics(TypedDict):
-    """The figures of one model since the start. `batches` counts them by size, `left_at` requests by stage."""
+    """The figures of one model since the start. `left_at` counts answered requests by stage.
+
+    `batches` counts them by their size as they start the network; `runs` and `run_seconds` are the stages run, by how
+    many requests were in it then, and the time that they took. `latency_seconds` and `queue_seconds` are of requests
+    that were answered: the difference of their sums is what those spent with a worker. `failed_seconds` are all that
+    others spent from arrival to end. `slack_seconds` are of all, what they were taken to have to spare when they came.
+    `last` is when the last was answered, on the clock of `Snapshot.now`; None: none was.
+    """
 
     requests: Outcomes
     left_at: list[int]
     batches: dict[str, int]
     stage_runs: int
     row_stages: int
+    runs: dict[str, int]
+    run_seconds: dict[str, float]
     latency_seconds: Distribution
     queue_seconds: Distribution
+    slack_seconds: Distribution
+    failed_seconds: float
+    last: float | None
     pending: int
 
 
@@ -99,20 +111,40 @@ class Memory(TypedDict):
 
 
 class StepMetrics(TypedDict):
-    """The figures of one step of a query: how often each model answered it, what was planned for that and it took."""
+    """The figures of one step of a query: how often each model answered it, what was planned for that and it took.
+
+    `replanned` counts how often it was planned only when it began, another step having begun before.
+    """
 
     answered: dict[str, int]
+    replanned: int
     budget_seconds: float
     spent_seconds: Distribution
+
+
+class Tally(TypedDict):
+    """What became of the sub-batches of one model since the start.
+
+    `merges` are two that became one, `preemptions` one that was made to rest for newcomers, `refills` requests that
+    began on a worker that was not through with others.
+    """
+
+    merges: int
+    preemptions: int
+    refills: int
 
 
 class Snapshot(TypedDict):
     """All metrics at one moment, by model and query; `memory` where that is limited.
 
-    `steps` are those of each query, by name.
+    `steps` are those of each query, by name. `now` is the moment, in seconds of `time.monotonic()`. `restarts` is how
+    often the engine had to be replaced.
     """
 
     models: dict[str, ModelMetrics]
+    now: NotRequired[float]
+    batching: NotRequired[dict[str, Tally]]
+    restarts: NotRequired[int]
     memory: NotRequired[Memory]
     steps: NotRequired[dict[str, dict[str, StepMetrics]]]
 
@@ -129,7 +161,9 @@ class Claim(Protocol):
         ...
 
     async def send(self, *, deadline: float, priority: int = 0) -> Answer:
-        """Answer the rows, which are complete and checked, all by `deadline`; `priority` 1 is the first, 0 the default.
+        """Answer the rows, which are complete and checked, all by `deadline`.
+
+        Of those that wait for a model, `priority` 1 goes first, up to 255, and 0, the default, last.
 
         Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
         """

@@ -12,8 +12,16 @@ from latebind.domain.model import ModelSpec
 from latebind.server.calls import Call
 from latebind.server.description import told_of_steps
 from latebind.server.gateway import AdaptationFigures, Answer, Array, Claim, Gateway, Observer, Snapshot
+from latebind.server.statistics import statistics
 
-EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration")  # only what works
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "parameters",
+    "model_configuration",
+    "schedule_policy",
+    "statistics",
+)  # only what works
 MICROSECOND = 1e-6
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`
@@ -119,6 +127,11 @@ class Service:
     async def metrics(self) -> Snapshot:
         """Return the engine's figures."""
         return cast(Snapshot, await self._gateway.metrics())
+
+    async def statistics(self, name: str | None = None, version: str | None = None) -> dict[str, object]:
+        """Return the protocol's statistics of one model, or of all. Raises `NotFound`."""
+        specs = self.models() if name is None else [self.model(name, version)]
+        return statistics(specs, await self.metrics())
 
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return what is known of learned caches that follow the traffic, by model."""

@@ -159,7 +159,12 @@ def figures(answered: int) -> dict[str, Any]:
         "batches": {"1": answered},
         "stage_runs": STAGES * answered,
         "row_stages": STAGES * answered,
+        "runs": {"1": STAGES * answered},
+        "run_seconds": {"1": 0.001 * answered},
         "latency_seconds": seconds,
         "queue_seconds": seconds,
+        "slack_seconds": seconds,
+        "failed_seconds": 0.0,
+        "last": 1.5 if answered else None,
         "pending": 0,
     }

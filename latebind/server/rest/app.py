@@ -3,22 +3,20 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import orjson
 
 from latebind.domain.errors import Expired, NotFound, Refused, StepFailed, Unavailable, UserError
 from latebind.server.limits import Limits, MethodNotAllowed
-from latebind.server.rest.body import ClientGone, Message, Receive
+from latebind.server.rest.asgi import Receive, Scope, Send
+from latebind.server.rest.body import ClientGone
 from latebind.server.rest.bounded import CONNECTION
 from latebind.server.rest.desk import Desk
+from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.request import JSON, Reply, Request, error_reply
 from latebind.server.rest.routes import ROUTES
 from latebind.server.service import Service
-
-Scope = MutableMapping[str, Any]
-Send = Callable[[Message], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +27,9 @@ FOR_CLIENTS = (UserError, Refused, Expired, StepFailed, Unavailable)
 class RestApp:
     """The ASGI application."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
+    def __init__(self, service: Service, limits: Limits, doorkeeper: Doorkeeper) -> None:
         self._desk = Desk(service, limits)
+        self._doorkeeper = doorkeeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, whatever happens; nothing is sent to a client that has gone."""
@@ -52,12 +51,16 @@ class RestApp:
     async def _reply(self, scope: Scope, receive: Receive) -> Reply:
         """Find the verb for path and method and let it answer."""
         path: str = scope["path"]
-        for pattern, method, verb in ROUTES:
+        raw_path: bytes = scope.get("raw_path") or b""
+        if b"%2" in raw_path and b"%2f" in raw_path.lower():  # else a proxy that guards paths would see another one
+            raise NotFound("there is no such path: a slash in it is written as a slash")
+        for pattern, method, access, verb in ROUTES:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
             if scope["method"] != method:
                 raise MethodNotAllowed(f"this path takes {method}")
+            self._doorkeeper.admit(access, scope["headers"])
             return await verb(self._desk, _request(scope, receive, found.groupdict()))
         raise NotFound("there is no such path")
 

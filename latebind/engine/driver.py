@@ -25,6 +25,7 @@ from latebind.domain.metrics import Metrics
 from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
+from latebind.engine.running import NOBODY, Running
 from latebind.engine.staging import Staging
 from latebind.engine.steps import Look, NoTensors, Steps, Tensors
 from latebind.engine.worker import Worker
@@ -33,7 +34,7 @@ from latebind.queries.scheduler import make_scheduler
 logger = logging.getLogger(__name__)
 
 SHORT = 1e-4  # seconds of a run during which nobody else needs to listen
-NOBODY = 0
+NO_THREAD = 0
 MOST_TRACES = 1024
 
 
@@ -42,6 +43,7 @@ class Driver:
 
     `listen(seconds)` waits at most so long (None: for ever) and returns events, or None when there will be no more;
     `wake()` makes it return early. `send` takes packed replies. `tensors` are those of queries, if any are served.
+    Workers note in `running` which model they run (`engine.running`).
     """
 
     def __init__(
@@ -56,12 +58,16 @@ class Driver:
         tensors: Tensors | None = None,
         loader: Loader | None = None,
         log: EventLog | None = None,
+        running: Running | None = None,
     ) -> None:
+        self._config = config
         self._scheduler = make_scheduler(config)
         self._metrics = Metrics(config)
         self._tracer = Tracer(config)
         self._traces: deque[Trace] = deque(maxlen=MOST_TRACES)  # that nobody has taken yet
         self._workers = workers
+        self._running: Running = [NOBODY] * len(workers) if running is None else running
+        self._numbers = {served.spec.name: number for number, served in enumerate(config.models, 1)}
         self._listen = listen
         self._wake = wake
         self._send = send
@@ -73,7 +79,7 @@ class Driver:
         self._wake_time = inf
         self._short = _short_runs(config)
         self._listening = Lock()  # held by the one thread that listens, the `_listener`
-        self._listener = NOBODY
+        self._listener = NO_THREAD
         self._ready: deque[Run | Look] = deque()
         self._closed = False
         for worker in workers:
@@ -107,6 +113,11 @@ class Driver:
             self._traces.clear()
         return found
 
+    def forget(self) -> None:
+        """Count from the beginning: what ran until now was not asked for by clients."""
+        with self._deciding:
+            self._metrics = Metrics(self._config)
+
     def _take_part(self) -> None:
         """Root of every thread: listen until there is something to do, do it and what follows, listen again."""
         with torch.inference_mode():
@@ -132,7 +143,7 @@ class Driver:
                     else:
                         self._attend()
             finally:
-                self._listener = NOBODY
+                self._listener = NO_THREAD
 
     def _attend(self) -> None:
         """Wait for what comes and have the scheduler decide on it."""
@@ -179,7 +190,7 @@ class Driver:
                 event = self._steps.perform(looks.popleft())
             else:
                 assert run is not None
-                event, run = _report(self._workers[run.worker], run), None
+                event, run = self._run(run), None
             found, runs, sooner = self._handle((event,))
             looks.extend(found)
             if run is None and runs:
@@ -187,6 +198,13 @@ class Driver:
             if runs or sooner:
                 self._ready.extend(runs)
                 self._call_listener()
+
+    def _run(self, run: Run) -> StageDone | StageFailed:
+        """Run a stage, with a note of whose it is for the case that this process does not survive it."""
+        self._running[run.worker] = self._numbers[run.model]
+        event = _report(self._workers[run.worker], run)
+        self._running[run.worker] = NOBODY
+        return event
 
     def _patience(self) -> float | None:
         """Seconds until the timer, None if none runs."""

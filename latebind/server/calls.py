@@ -19,6 +19,16 @@ class Given(msgspec.Struct, frozen=True):
     shape: Sequence[int]
     rows: Array | None = None
 
+    def places(self, rows: Mapping[str, Sequence[Array]]) -> list[Array]:
+        """Return where its rows go in `rows`, those of a claim; padding fills up what is shorter."""
+        return [self.tensor.room(row, self.shape) for row in rows[self.tensor.name]]
+
+    def write(self, places: Sequence[Array]) -> None:
+        """Copy the rows, which are there, to their places."""
+        assert self.rows is not None, "the rows follow as bytes"
+        for place, row in zip(places, self.rows, strict=True):
+            place[...] = row
+
 
 class Asked(msgspec.Struct, frozen=True):
     """An output that the client asks for; `binary` is None where it says nothing of how.

@@ -1,4 +1,7 @@
-"""The door opens and closes: uvicorn around the application, on its own socket, drained before it ends."""
+"""The door opens and closes: uvicorn around the application, on its own socket, drained before it ends.
+
+Where gRPC is wanted, `server/rpc/door.py` opens and closes with it.
+"""
 
 import asyncio
 import signal
@@ -8,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import uvicorn
 
@@ -16,7 +19,7 @@ from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.access import Guard
 from latebind.server.exposure import check_exposure
-from latebind.server.gateway import Gateway, Observer
+from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.bounded import BoundedProtocol
@@ -24,6 +27,9 @@ from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.service import Service
 from latebind.server.tls import server_context
+
+if TYPE_CHECKING:
+    from latebind.server.rpc.door import RpcDoor
 
 
 class Door:
@@ -35,7 +41,9 @@ class Door:
             await door.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
-    `observer` hears of every answer. Raises `ConfigError` for tokens and certificates that cannot be used.
+    `observer` hears of every answer; `catalogue` knows what there is beside what is served. `hurried` is whether it was
+    told to close more than once, so that nothing is waited for. Raises `ConfigError` for tokens and certificates that
+    cannot be used.
     """
 
     def __init__(
@@ -46,6 +54,7 @@ class Door:
         limits: Limits | None = None,
         deadlines: Mapping[str, float] | None = None,
         observer: Observer | None = None,
+        catalogue: Catalogue | None = None,
     ) -> None:
         self._config = config or DoorConfig()
         self._limits = limits or Limits()
@@ -56,14 +65,18 @@ class Door:
             longest=self._limits.deadline,
             show_exit=self._config.show_exit,
             observer=observer,
+            catalogue=catalogue,
+            manage=self._config.manage,
         )
         check_exposure(self._config)
         doorkeeper = Doorkeeper(self._config, Guard.from_files(self._config))
         app = RestApp(self._service, self._limits, doorkeeper)
         self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
+        self._rpc = _rpc_door(self._service, self._config, self._limits)
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
+        self.hurried = False
 
     @property
     def port(self) -> int:
@@ -72,9 +85,16 @@ class Door:
         port: int = self._socket.getsockname()[1]
         return port
 
+    @property
+    def grpc_port(self) -> int | None:
+        """The port on which it speaks gRPC, once open; None where it does not."""
+        return None if self._rpc is None else self._rpc.port
+
     async def open(self) -> None:
         """Listen; when this returns, requests are answered. Raises `ConfigError` where the address cannot be had."""
         self._socket = _listen(self._config)
+        if self._rpc is not None:
+            await self._open_rpc(self._rpc)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         connections = cast(set[Connected], self._server.server_state.connections)
         self._sweeping = asyncio.create_task(Sweeper(self._limits.idle_seconds).run(connections))
@@ -88,12 +108,19 @@ class Door:
         """Begin to close: no new calls; those under way have `Limits.drain_seconds` to end. Await `closed()`."""
         self._service.drain()
         self._server.should_exit = True
+        if self._rpc is not None:
+            self._rpc.close()
 
     def close_on_signals(self) -> None:
-        """Close on SIGINT and SIGTERM, from now on. Only in the main thread."""
+        """Close on SIGINT and SIGTERM, from now on, and at once on the second of them. Only in the main thread."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.close)
+            loop.add_signal_handler(number, self._hear_signal)
+
+    def _hear_signal(self) -> None:
+        self.hurried = self._server.should_exit
+        self._server.force_exit = self.hurried
+        self.close()
 
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""
@@ -102,8 +129,19 @@ class Door:
         if self._sweeping is not None:
             self._sweeping.cancel()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
-        if cancelled:
+        if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
+        if self._rpc is not None:
+            await self._rpc.closed()
+
+    async def _open_rpc(self, rpc: "RpcDoor") -> None:
+        """Open the other door, or none."""
+        try:
+            await rpc.open()
+        except BaseException:
+            assert self._socket is not None, "the door is not open"
+            self._socket.close()
+            raise
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -131,6 +169,15 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Capture none; uvicorn's own would raise them again after the drain, so that the exit code is not 0."""
         yield
+
+
+def _rpc_door(service: Service, config: DoorConfig, limits: Limits) -> "RpcDoor | None":
+    """Return the door for gRPC where it is wanted. Raises `ConfigError` where its packages are not there."""
+    if config.grpc_port is None:
+        return None
+    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415  (optional dependencies)
+
+    return RpcDoor(service, config, limits)
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:

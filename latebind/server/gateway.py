@@ -31,7 +31,7 @@ class Answer:
 
     `outputs` are arrays `(N, *shape)` by name; of each row, `left_at` is the stage that it left at, `waited` and `ran`
     are the seconds that it spent in the queue and with a worker. `steps` are those that a query ran for each row, in
-    the order in which they ended; of a model there are none.
+    the order in which they ended; of a model there are none. `spec` is the model as it answered; None: as it was asked.
     """
 
     outputs: dict[str, Array]
@@ -39,6 +39,7 @@ class Answer:
     waited: tuple[float, ...] = ()
     ran: tuple[float, ...] = ()
     steps: tuple[tuple[StepAnswer, ...], ...] = ()
+    spec: ModelSpec | None = None
 
 
 class Outcomes(TypedDict):
@@ -153,6 +154,11 @@ class Claim(Protocol):
     """Places for the N rows of one call in the engine's memory. Whoever has one releases it, once."""
 
     @property
+    def spec(self) -> ModelSpec:
+        """The model that will answer: while calls are on their way, another version may have taken its place."""
+        ...
+
+    @property
     def rows(self) -> Mapping[str, Sequence[Array]]:
         """Of every input N arrays `shape`, to be written before `send` and read until `release`.
 
@@ -200,6 +206,41 @@ class Gateway(Protocol):
 
     async def metrics(self) -> Mapping[str, Any]:
         """Return the figures since the start, of the form of `Snapshot`."""
+        ...
+
+
+class IndexEntry(TypedDict):
+    """A model of the repository: `state` is READY, LOADING or UNAVAILABLE, `reason` why, or why it is no newer one."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class Catalogue(Protocol):
+    """What there is beside what is served, and changes of that; `latebind.engine` has the real one."""
+
+    def index(self) -> Sequence[IndexEntry]:
+        """Return every model and query, by name."""
+        ...
+
+    def unavailable(self, name: str) -> str | None:
+        """Return why a model is not served that should be; None for others."""
+        ...
+
+    async def load(self, name: str, version: str | None = None) -> None:
+        """Serve the newest version of a model, or this one; nobody who calls meanwhile notices.
+
+        Raises `NotFound`, and `RepositoryError` for one that is of no use; then what was served stays.
+        """
+        ...
+
+    async def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Serve a model no more, with the queries that need it where `dependents`.
+
+        Raises `NotFound`, and `InvalidRequest` where a query needs it.
+        """
         ...
 
 

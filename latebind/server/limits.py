@@ -15,6 +15,9 @@ class Limits:
     numbers), while binary tensors cost next to nothing. `deadline` is the longest that a call may ask for, `classes`
     how many best values of a row it may want as text. At most `connections` are open at once; one whose client lets
     `idle_seconds` pass without a whole head, or takes nothing of its reply for so long, is closed.
+
+    The last three are of gRPC, which reads a request whole before anybody sees it: calls at once, those of one stream
+    at once, and the bytes of all requests that have been read and not answered.
     """
 
     body_bytes: int = 64 << 20
@@ -29,7 +32,10 @@ class Limits:
     connections: int = 4096
     idle_seconds: float = 10.0
     deadline: float = 3600.0
-    drain_seconds: int = 30
+    drain_seconds: int = 25
+    calls: int = 1024
+    stream_calls: int = 32
+    held_bytes: int = 1 << 30
 
 
 class Foreign(UserError):

@@ -146,7 +146,8 @@ class Codec:
             else:
                 entry["data"] = found.flat()
             outputs.append(entry)
-        reply: dict[str, object] = {"model_name": self.spec.name, "model_version": self.spec.version}
+        spec = answer.spec or self.spec
+        reply: dict[str, object] = {"model_name": spec.name, "model_version": spec.version}
         if call.id:
             reply["id"] = call.id
         if parameters:

@@ -9,6 +9,7 @@ from latebind.cli.bench.elastic import elastic
 from latebind.cli.bench.elastic_live import elastic_live
 from latebind.cli.bench.exits import engine, exits
 from latebind.cli.bench.joint import joint
+from latebind.cli.bench.ledger import ledger
 from latebind.cli.bench.load import door, flood, load
 from latebind.cli.bench.memory import memory
 from latebind.cli.bench.overhead import boundary, scheduler, stages
@@ -49,5 +50,6 @@ for command in (
     residency_live,
     queries_live,
     peers,
+    ledger,
 ):
     app.command()(command)

@@ -113,6 +113,7 @@ class Connection(asyncio.Protocol):
         self._parser: Any = None
         self._body = bytearray()
         self._json_bytes: int | None = None
+        self._answered = False
         self._timer: asyncio.TimerHandle | None = None
         self._now: Callable[[], float] = asyncio.get_running_loop().time
 
@@ -155,6 +156,9 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._broken(f"something that is no HTTP ({error})")
+        if self._answered and not self._transport.is_closing():
+            self._answered = False
+            self._client.freed(self)  # not before all that came has been read: there may be a second answer in it
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
@@ -184,9 +188,8 @@ class Connection(asyncio.Protocol):
                 self._ledger.surplus(f"a reply {status} that nobody asked for: {body[:100]!r}")
             return
         self._take(question, status, json_bytes, body)
-        if self._parser.should_keep_alive() and not self._transport.is_closing():
-            self._client.freed(self)
-        else:
+        self._answered = bool(self._parser.should_keep_alive())
+        if not self._answered:
             self._transport.close()
 
     def _take(self, question: Question, status: int, json_bytes: int | None, body: bytes) -> None:

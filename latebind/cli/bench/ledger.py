@@ -79,9 +79,13 @@ def ledger(
     """
     with reporting(), tempfile.TemporaryDirectory() as scratch:
         slow = overload is not None
-        with _target(url, grpc, process, Path(scratch), serve or (), slow) as target:
+        models = tuple(model or (("slow",) if slow else MIXED))
+        unknown = set(models) - set(KINDS)
+        if unknown:
+            raise ConfigError(f"there is no model {sorted(unknown)[0]!r}: choose from {', '.join(KINDS)}")
+        with _target(url, grpc, process, Path(scratch), models, serve or ()) as target:
             mix = Mix(
-                models=tuple(model or (("slow",) if slow else MIXED)),
+                models=models,
                 protocols=_spoken(target, protocol),
                 largest=1 if slow else rows,
                 deadlines=tuple(ms / 1e3 for ms in deadline_ms or ((100,) if slow else (30, 200, 200, 2000))),
@@ -89,9 +93,6 @@ def ledger(
                 break_off=break_off,
                 seed=seed,
             )
-            unknown = set(mix.models) - set(KINDS)
-            if unknown:
-                raise ConfigError(f"there is no model {sorted(unknown)[0]!r}: choose from {', '.join(KINDS)}")
             console.print(f"{', '.join(mix.models)} over {', '.join(mix.protocols)}, seed {seed}")
             if overload is not None:
                 bad, played, tables = _overload(target, mix, overload, seconds)
@@ -147,10 +148,10 @@ def _run(work: Any) -> Any:
 
 
 def _target(
-    url: str | None, grpc: str | None, process: int, folder: Path, options: Sequence[str], slow: bool
+    url: str | None, grpc: str | None, process: int, folder: Path, models: Sequence[str], options: Sequence[str]
 ) -> AbstractContextManager[Target]:
     if url is None:
-        return own.serving_slow(folder, options) if slow else own.serving_all(folder, options)
+        return own.serving(folder, models, options)
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise ConfigError(f"--url {url!r}: give one as http://127.0.0.1:8000")

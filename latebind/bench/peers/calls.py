@@ -36,8 +36,8 @@ class Call:
     least: int
 
 
-def written(protocol: Protocol, model: str, rows: Array) -> Call:
-    """Return a call with rows `(N, *shape) float32` as input x; the answer is y."""
+def written(protocol: Protocol, model: str, rows: Array, *, timeout: float | None = None) -> Call:
+    """Return a call with rows `(N, *shape) float32` as input x; the answer is y. `timeout` (seconds) only in binary."""
     path = f"/v2/models/{model}/infer"
     match protocol:
         case Protocol.JSON:
@@ -45,7 +45,7 @@ def written(protocol: Protocol, model: str, rows: Array) -> Call:
             data = json.dumps({"inputs": [tensor]}).encode()
             return Call(protocol, path, {"Content-Type": "application/json"}, data, rows.size)
         case Protocol.BINARY:
-            body = encode({"x": rows})
+            body = encode({"x": rows}, timeout=timeout)
             return Call(protocol, path, body.headers, body.data, rows.nbytes)
         case Protocol.GRPC:
             headers = {"content-type": "application/grpc", "te": "trailers"}

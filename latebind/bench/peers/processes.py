@@ -14,7 +14,7 @@ import psutil
 
 from latebind.domain.errors import ConfigError
 
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 STOP_SECONDS = 20.0
 PAUSE = 0.05
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from latebind.bench.peers.goodput import Found, Played
 from latebind.bench.peers.identity import Run
 from latebind.bench.peers.loads import Loaded
-from latebind.bench.peers.sides import TRITON
+from latebind.bench.peers.sides import LATEBIND, TRITON
 from latebind.bench.statistics import ratio_of_means
 
 Rows = list[dict[str, object]]
@@ -36,6 +37,48 @@ def identity_rows(runs: Sequence[Run], seed: int) -> Rows:
             }
         )
     return rows
+
+
+def goodput_rows(found: Found, deadline: float, seed: int) -> Rows:
+    """Return what was answered in time at each load; ours is compared with the best of the others, round by round."""
+    rows: Rows = []
+    for load in dict.fromkeys(one.load for one in found.played):
+        here = [one for one in found.played if one.load == load]
+        in_time = {side: _in_time(here, side, deadline) for side in dict.fromkeys(one.side for one in here)}
+        others = {side: counts for side, counts in in_time.items() if side != LATEBIND}
+        best = max(others, key=lambda side: float(others[side].sum()), default="")
+        for side, counts in in_time.items():
+            seconds = np.concatenate([one.seconds for one in here if one.side == side])
+            answered = seconds[np.isfinite(seconds)]
+            ratio = ratio_of_means(counts, others[best], block=1, seed=seed) if best and side == LATEBIND else None
+            rows.append(
+                {
+                    "load": f"{load:.0%}",
+                    "side": side,
+                    "requests": len(seconds),
+                    "in time": f"{counts.sum() / len(seconds):.3f}",
+                    "over the best other": f"{ratio} ({best})" if ratio else "",
+                    "p50 ms": _percentile(answered, 50),
+                    "p99 ms": _percentile(answered, 99),
+                    "without an answer": f"{1 - len(answered) / len(seconds):.1%}",
+                }
+            )
+    return rows
+
+
+def capacity_rows(found: Found) -> Rows:
+    """Return what each side answers in a closed loop."""
+    return [{"side": side, "answers a second": round(rate, 1)} for side, rate in found.capacity.items()]
+
+
+def _in_time(played: Sequence[Played], side: str, deadline: float) -> NDArray[np.float64]:
+    """Return how many were answered in time in each round."""
+    ordered = sorted((one for one in played if one.side == side), key=lambda one: one.round)
+    return np.array([float((one.seconds <= deadline).sum()) for one in ordered])
+
+
+def _percentile(seconds: NDArray[np.float64], percent: float) -> float:
+    return round(float(np.percentile(seconds, percent)) * 1e3, 1) if len(seconds) else float("nan")
 
 
 def _rate(loaded: Loaded) -> float:

@@ -17,7 +17,10 @@ max_batch_size: {batch}
 input [ {{ name: "x", data_type: TYPE_FP32, dims: {shape} }} ]
 output [ {{ name: "y", data_type: TYPE_FP32, dims: {answer} }} ]
 instance_group [ {{ count: {instances}, kind: KIND_CPU }} ]
-dynamic_batching {{ max_queue_delay_microseconds: 0 }}
+dynamic_batching {{
+  max_queue_delay_microseconds: 0
+  default_queue_policy {{ timeout_action: REJECT, default_timeout_microseconds: {time_out} }}
+}}
 """
 HTTP_THREADS = 2
 
@@ -32,9 +35,13 @@ def serve(
     answer: tuple[int, ...],
     batch: int,
     instances: int,
+    time_out: int = 0,
     more: Mapping[str, str] = {},
 ) -> Iterator[Served]:
-    """Serve a model of `apps/networks.py` that maps x `(B, *shape)` to y `(B, *answer)`, both float32."""
+    """Serve a model of `apps/networks.py` that maps x `(B, *shape)` to y `(B, *answer)`, both float32.
+
+    Who waits in its queue for more than `time_out` microseconds is refused; 0: nobody is.
+    """
     packages = site_packages(environment)
     binaries = packages / "pytriton" / "tritonserver"
     backends = _backends(binaries, folder)
@@ -42,7 +49,8 @@ def serve(
     version.mkdir(parents=True, exist_ok=True)
     shutil.copy(APPS / "triton_model.py", version / "model.py")
     shutil.copy(APPS / "networks.py", version)
-    config = CONFIG.format(name=name, batch=batch, shape=list(shape), answer=list(answer), instances=instances)
+    shapes = {"shape": list(shape), "answer": list(answer)}
+    config = CONFIG.format(name=name, batch=batch, instances=instances, time_out=time_out, **shapes)
     (version.parent / "config.pbtxt").write_text(config)
     http, grpc = free_port(), free_port()
     options = {

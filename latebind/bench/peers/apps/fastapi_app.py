@@ -6,6 +6,8 @@ pool; what does not, on the event loop. Run as `fastapi_app.py MODEL PORT WORKER
 
 import json
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -42,19 +44,23 @@ class Answer(BaseModel):  # type: ignore[misc]
     outputs: list[Tensor]
 
 
-app = FastAPI()
-run = load(MODEL)
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Load the model as a worker starts."""
+    app.state.run = load(MODEL)
+    yield
 
 
-async def answer(rows: Rows) -> Rows:
+async def answer(app: FastAPI, rows: Rows) -> Rows:
     """Return the model's answer to rows."""
-    return run(rows) if MODEL == "identity" else await run_in_threadpool(run, rows)
+    found: Rows = app.state.run(rows) if MODEL == "identity" else await run_in_threadpool(app.state.run, rows)
+    return found
 
 
-async def infer(call: Call) -> Answer:
+async def infer(call: Call, request: Request) -> Answer:
     """Answer a JSON call."""
     (tensor,) = call.inputs
-    rows = await answer(np.array(tensor.data, np.float32).reshape(tensor.shape))
+    rows = await answer(request.app, np.array(tensor.data, np.float32).reshape(tensor.shape))
     output = Tensor(name="y", shape=list(rows.shape), datatype="FP32", data=rows.ravel().tolist())
     return Answer(model_name=MODEL, model_version="1", outputs=[output])
 
@@ -64,7 +70,7 @@ async def infer_binary(request: Request) -> Response:
     body = await request.body()
     length = int(request.headers[LENGTH])
     (tensor,) = json.loads(body[:length])["inputs"]
-    rows = await answer(np.frombuffer(body, np.float32, offset=length).reshape(tensor["shape"]))
+    rows = await answer(request.app, np.frombuffer(body, np.float32, offset=length).reshape(tensor["shape"]))
     data = rows.tobytes()
     output = {"name": "y", "shape": rows.shape, "datatype": "FP32", "parameters": {"binary_data_size": len(data)}}
     head = json.dumps({"model_name": MODEL, "model_version": "1", "outputs": [output]}).encode()
@@ -76,6 +82,7 @@ async def ready() -> dict[str, Any]:
     return {}
 
 
+app = FastAPI(lifespan=lifespan)
 app.add_api_route(f"/v2/models/{MODEL}/infer", infer, methods=["POST"])
 app.add_api_route(f"/v2/models/{MODEL}/infer-binary", infer_binary, methods=["POST"])
 app.add_api_route("/ready", ready)

@@ -87,6 +87,10 @@ class Scheduler:
             "ended": self._ended,
         }
 
+    def tallies(self) -> dict[str, dict[str, int]]:
+        """Return, by model, how many merges, preemptions and refills there were since the start."""
+        return {name: self._crew.tally(name) for name in self._lanes}
+
     def outlook(self, model: str) -> Outlook:
         """Return what a request of `model` is to expect that comes now, with a load where it has to be loaded."""
         loads = 0.0 if self._residency is None else self._residency.seconds_until(model)
@@ -124,28 +128,30 @@ class Scheduler:
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
         if lane.estimate.pace.known:
             self._renew(lane)
-        refusal = self._refusal(lane, event, now)
+        refusal, slack = self._refusal(lane, event, now)
         if refusal is not None:
-            actions.extend([Reply(i, event.model, refusal, -1, 0.0, 0.0) for i in event.requests])
+            actions.extend([Reply(i, event.model, refusal, NOT_RUN, 0.0, 0.0, slack) for i in event.requests])
             return
-        count = len(event.requests)
+        count, due = len(event.requests), event.deadline
         inputs, outputs = event.inputs or (1,) * count, event.outputs or (0,) * count
         for i, slot, ins, outs in zip(event.requests, event.slots, inputs, outputs, strict=True):
-            request = self._live[i] = Request(i, event.model, slot, event.deadline, now, ins, outs)
+            request = self._live[i] = Request(i, event.model, slot, due, now, ins, outs, event.priority, slack)
             lane.add(request)
             if self._sheds:
-                heappush(self._last_starts, (event.deadline - lane.least(ins), i))
+                heappush(self._last_starts, (due - lane.least(ins), i))
         self._accepted += count
         self._admission.entered(lane, count)
         if self._residency is not None:
             self._residency.arrived(event.model, event.requests, now)
 
-    def _refusal(self, lane: Lane, event: Arrived, now: float) -> Outcome | None:
-        if self._residency is None:
-            return self._admission.refusal(lane, event, now)
-        if self._residency.refuses(event.model, now):
-            return Outcome.NOT_LOADED
-        return self._admission.refusal(lane, event, now, loads=self._residency.seconds_until(event.model))
+    def _refusal(self, lane: Lane, event: Arrived, now: float) -> tuple[Outcome | None, float | None]:
+        """Say why requests cannot be accepted, if so, and what they have to spare."""
+        residency = self._residency
+        if residency is not None and residency.refuses(event.model, now):
+            return Outcome.NOT_LOADED, None
+        loads = 0.0 if residency is None else residency.seconds_until(event.model)
+        slack = self._admission.slack(lane, event, now, loads=loads)
+        return self._admission.refusal(lane, len(event.requests), slack), slack
 
     def _renew(self, lane: Lane) -> None:
         self._admission.renew(lane, min(self._policy.batch_limit(lane.view), self._crew.largest))
@@ -173,7 +179,7 @@ class Scheduler:
             inputs = batch.inputs if batch.spec.kinds else 1
             self._lanes[batch.spec.name].estimate.observe(now - begun, size, stage, inputs)
         if not self._leave:
-            self._complete(batch, event.exited, stage)
+            batch.know(event.exited, stage)
             if len(batch.complete) == len(batch.members):
                 self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
@@ -194,7 +200,7 @@ class Scheduler:
         worker = self._workers[event.worker]
         for entry in worker.begun:
             if not self._leave:
-                self._complete(entry, event.requests, event.stage)
+                entry.know(event.requests, event.stage)
                 continue
             for i in event.requests:
                 request = entry.members.pop(i, None)
@@ -321,6 +327,8 @@ class Scheduler:
             self._dequeue(request)
             request.move(State.RUNNING)
             request.started = now
+        if worker.table.entries:
+            worker.refills[launch.model] += len(members)
         worker.table.push(SubBatch(lane.spec, members, padded=launch.padded), now)
         if self._residency is not None:
             self._residency.touch(launch.model)
@@ -334,13 +342,6 @@ class Scheduler:
             batch.complete.pop(request.id, None)
             outcome = Outcome.CANCELLED if request.state is State.LEAVING else Outcome.EXPIRED
             self._end(request, outcome, now, actions, batch.stage)
-
-    @staticmethod
-    def _complete(batch: SubBatch, exited: Sequence[int], stage: int) -> None:
-        """Note whose answer is known, where they wait for the others; the first time counts."""
-        for i in exited:
-            if i in batch.members:
-                batch.complete.setdefault(i, stage)
 
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
         """Have the driver wake us when the policy wants to be asked again or the first queued request gets late."""
@@ -394,6 +395,6 @@ class Scheduler:
         self._ended += 1
         waited = min(request.started, now) - request.arrived
         ran = max(0.0, now - request.started)
-        actions.append(Reply(request.id, request.model, outcome, stage, waited, ran))
+        actions.append(Reply(request.id, request.model, outcome, stage, waited, ran, request.slack))
         if self._residency is not None:
             self._residency.touch(request.model)

@@ -139,6 +139,47 @@ def test_the_work_ahead_counts_as_launches_have_been_seen_to_take() -> None:
     assert outcomes(scheduler.handle(arrived(311, deadline=now + 0.21), now)) == {}
 
 
+def test_a_reply_tells_what_its_request_had_to_spare_behind_those_who_waited() -> None:
+    scheduler = Scheduler(config(served(stages=2), max_batch=1))
+    scheduler.handle(arrived(1), 0.0)
+    scheduler.handle(arrived(2, deadline=0.05), 0.0)
+    (late,) = scheduler.handle(arrived(3, deadline=0.025), 0.0)
+    assert isinstance(late, Reply)
+    assert late.slack == pytest.approx(-0.015)  # itself and the one before it
+    (gone,) = scheduler.handle(Cancelled(2), 0.01)
+    assert isinstance(gone, Reply)
+    assert gone.slack == pytest.approx(0.03)
+
+
+def test_who_is_let_past_and_catches_up_counts_as_refill_preemption_and_merge() -> None:
+    scheduler = Scheduler(config(served(per_row=0.0), policy="lazy"))
+    scheduler.handle(arrived(1), 0.0)
+    scheduler.handle(arrived(2), 0.005)
+    assert scheduler.tallies() == {"net": {"merges": 0, "preemptions": 0, "refills": 0}}
+    scheduler.handle(StageDone(0), 0.01)
+    assert scheduler.tallies() == {"net": {"merges": 0, "preemptions": 1, "refills": 1}}
+    assert scheduler.handle(StageDone(0), 0.02) == [run(1, 1, 2)]
+    assert scheduler.tallies() == {"net": {"merges": 1, "preemptions": 1, "refills": 1}}
+
+
+def test_only_those_who_go_first_stand_between_a_priority_and_its_deadline() -> None:
+    scheduler = Scheduler(config(served(stages=2), max_batch=1))
+    scheduler.handle(arrived(1), 0.0)
+    for number in range(2, 6):
+        scheduler.handle(arrived(number), 0.0)
+    assert outcomes(scheduler.handle(arrived(6, deadline=0.05), 0.0)) == {6: Outcome.REFUSED_LATE}
+    assert outcomes(scheduler.handle(Arrived("net", 0.05, (7,), (7,), priority=1), 0.0)) == {}
+    scheduler.handle(StageDone(0), 0.01)
+    assert run(0, 7) in scheduler.handle(StageDone(0), 0.02)
+
+
+def test_what_runs_is_not_stopped_for_a_priority() -> None:
+    scheduler = Scheduler(config(served(stages=2), max_batch=1))
+    scheduler.handle(arrived(1), 0.0)
+    assert scheduler.handle(Arrived("net", 10.0, (2,), (2,), priority=1), 0.0) == []
+    assert scheduler.handle(StageDone(0), 0.01) == [run(1, 1)]
+
+
 def test_all_rows_of_a_call_are_refused_together() -> None:
     scheduler = Scheduler(config(served(max_queued=2)))
     actions = scheduler.handle(arrived(1, 2, 3), 0.0)

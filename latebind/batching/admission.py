@@ -20,13 +20,17 @@ class Admission:
         self.waiting = 0  # requests
         self.backlog = 0.0  # seconds
 
-    def refusal(self, lane: Lane, event: Arrived, now: float, *, loads: float = 0.0) -> Outcome | None:
-        """Say why these requests cannot be accepted, if so; `loads` are the seconds that their model takes to come."""
-        count = len(event.requests)
+    def slack(self, lane: Lane, event: Arrived, now: float, *, loads: float = 0.0) -> float:
+        """Return the seconds that requests have to spare, behind all who go first; `loads` until their model comes."""
+        others = len(event.requests) - 1 - (lane.behind(event.priority) if event.priority else 0)
+        ahead = max(loads, (self.backlog + others * lane.seconds_per_request) / self._at_once)
+        return event.deadline - (now + ahead + lane.least(max(event.inputs, default=1)))
+
+    def refusal(self, lane: Lane, count: int, slack: float) -> Outcome | None:
+        """Say why `count` requests cannot be accepted, if so."""
         if len(lane) + count > lane.max_queued:
             return Outcome.REFUSED_FULL
-        ahead = max(loads, (self.backlog + (count - 1) * lane.seconds_per_request) / self._at_once)
-        if self._sheds and now + ahead + lane.least(max(event.inputs, default=1)) > event.deadline:
+        if self._sheds and slack < 0.0:
             return Outcome.REFUSED_LATE
         return None
 

@@ -37,6 +37,10 @@ class Lane:
             return (self.queue or self.held).oldest
         return min(self.queue.oldest, self.held.oldest, key=lambda request: request.id)
 
+    def behind(self, priority: int) -> int:
+        """Return how many wait who would go after a newcomer of `priority`."""
+        return self.queue.behind(priority) + self.held.behind(priority)
+
     def waited(self, now: float) -> float:
         """Return how many seconds all have waited together."""
         return self.queue.waited(now) + self.held.waited(now)

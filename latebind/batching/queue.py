@@ -1,4 +1,8 @@
-"""Who waits for a model, in two orders: of arrival and of deadlines."""
+"""Who waits for a model, in two orders: of arrival and of deadlines. In both, who has a priority goes before others.
+
+Priorities of 1 and more go before each other in their order and before those of 0, who name none. This is the only
+place that knows of them: policies take whom the queue names first. Where nobody names one, nothing is sorted.
+"""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
@@ -7,6 +11,7 @@ from math import inf
 
 from latebind.batching.request import Request
 
+LAST = 256  # where those stand who name no priority
 NEWEST = 0.05  # of the mean gap between arrivals
 AMONG = 2  # times as many as are wanted, from whom those of like length are taken
 
@@ -16,6 +21,7 @@ class Queue(Mapping[int, Request]):
 
     def __init__(self) -> None:
         self._requests: dict[int, Request] = {}
+        self._prior = 0  # how many name a priority
         self._deadlines: list[tuple[float, int]] = []  # ascending: most come in that order anyway
         self._arrivals = 0.0  # the sum of when they came
         self._last = inf  # when the last came
@@ -39,8 +45,9 @@ class Queue(Mapping[int, Request]):
         return next(iter(self._requests.values()))
 
     def first(self, count: int) -> list[Request]:
-        """Return the `count` requests that have waited longest."""
-        return list(islice(self._requests.values(), max(0, count)))
+        """Return the `count` requests that have waited longest, of those with the first priorities."""
+        requests = sorted(self._requests.values(), key=_rank) if self._prior else self._requests.values()
+        return list(islice(requests, max(0, count)))
 
     @property
     def latest(self) -> float:
@@ -48,20 +55,32 @@ class Queue(Mapping[int, Request]):
         return self._deadlines[-1][0]
 
     def urgent(self, count: int, *, due: float = -inf) -> list[Request]:
-        """Return the `count` requests whose deadlines come first, of those that are due at `due` or later."""
+        """Return the `count` requests whose deadlines come first, of those with the first priorities.
+
+        Those due before `due` are passed over, unless they have a priority.
+        """
         first = 0 if due == -inf else bisect_left(self._deadlines, (due, -1))
+        if self._prior:
+            some = [self._requests[number] for _, number in self._deadlines]
+            some = [r for place, r in enumerate(some) if place >= first or r.priority]
+            return sorted(some, key=_rank)[: max(0, count)]
         return [self._requests[number] for _, number in self._deadlines[first : first + max(0, count)]]
 
     def alike(self, count: int) -> list[Request]:
         """Return the most urgent request and with it, of the next ones, those whose inputs are about as long.
 
-        Together they pad least. `count` of twice as many: whoever is left out is the more urgent next time.
+        Together they pad least. `count` of twice as many: whoever is left out is the more urgent next time. Where
+        somebody has a priority, lengths do not count.
         """
-        if len(self) <= count or count < 2:
+        if len(self) <= count or count < 2 or self._prior:
             return self.urgent(count)
         some = self.urgent(AMONG * count)
         length = some[0].inputs
         return sorted(some, key=lambda request: abs(request.inputs - length))[:count]
+
+    def behind(self, priority: int) -> int:
+        """Return how many wait who would go after a newcomer of `priority`."""
+        return sum([_rank(request) > priority for request in self._requests.values()]) if priority else 0
 
     def rate(self, now: float) -> float:
         """Return how many requests come a second, of late, and no more than if the next came now.
@@ -85,10 +104,16 @@ class Queue(Mapping[int, Request]):
         self._last = request.arrived
         self._arrivals += request.arrived
         self._requests[request.id] = request
+        self._prior += request.priority > 0
         insort(self._deadlines, (request.deadline, request.id))
 
     def remove(self, number: int) -> None:
         """Take a request out."""
         request = self._requests.pop(number)
+        self._prior -= request.priority > 0
         self._arrivals = self._arrivals - request.arrived if self._requests else 0.0
         del self._deadlines[bisect_left(self._deadlines, (request.deadline, number))]
+
+
+def _rank(request: Request) -> int:
+    return request.priority or LAST

@@ -28,8 +28,9 @@ class Request:
     """One request. Times in seconds.
 
     `inputs` are the steps of its input and `outputs` those of its answer, 0 where nobody knows them beforehand; so many
-    decoder `steps` it has behind it. Others that were let past it have held it up `delayed` seconds, in `preempted`
-    goes.
+    decoder `steps` it has behind it. Of those who wait for its model, `priority` 1 goes first and 0 last. When it came
+    it was taken to have `slack` to spare. Others that were let past it have held it up `delayed` seconds, in
+    `preempted` goes.
     """
 
     id: int
@@ -39,6 +40,8 @@ class Request:
     arrived: float
     inputs: int = 1
     outputs: int = 0
+    priority: int = 0
+    slack: float | None = None
     started: float = inf
     steps: int = 0
     delayed: float = 0.0

@@ -18,4 +18,4 @@ class Serial(Stacked):
         if view.entries:
             return GoOn()
         model = min((m for m in view.models if m.queue), key=lambda m: m.queue.oldest.arrived)
-        return launch(model, [model.queue.oldest])
+        return launch(model, model.queue.first(1))

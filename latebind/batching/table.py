@@ -5,6 +5,7 @@ same work otherwise: whoever is at a stage waits there for others, and any stage
 """
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -65,6 +66,12 @@ class SubBatch:
         self.stage += 1
         self.step = 0
 
+    def know(self, answered: Sequence[int], stage: int) -> None:
+        """Note whose answer is known, where they wait for the others; the first time counts."""
+        for i in answered:
+            if i in self.members:
+                self.complete.setdefault(i, stage)
+
     def meets(self, other: "SubBatch") -> bool:
         """Tell whether both are about to run the same: a decoder shares its weights between all steps."""
         return (
@@ -82,11 +89,16 @@ class SubBatch:
 
 
 class BatchTable:
-    """A stack of sub-batches, the newest on top; it alone runs. None grows past `most` or what its model allows."""
+    """A stack of sub-batches, the newest on top; it alone runs. None grows past `most` or what its model allows.
+
+    `merges` and `preemptions` are, by model, how often two became one, and one was made to rest for newcomers.
+    """
 
     def __init__(self, most: int = sys.maxsize) -> None:
         self._most = most
         self.entries: list[SubBatch] = []
+        self.merges: Counter[str] = Counter()
+        self.preemptions: Counter[str] = Counter()
 
     @property
     def top(self) -> SubBatch:
@@ -97,6 +109,7 @@ class BatchTable:
         """Let a new one past those that are there."""
         if self.entries:
             self.top.preempted = now
+            self.preemptions[self.top.spec.name] += 1
             for request in self.top.members.values():
                 request.preempted += 1
         self.entries.append(batch)
@@ -121,7 +134,7 @@ class BatchTable:
         while len(self.entries) > 1 and self.top.meets(self.entries[-2]) and self._fit(self.top, self.entries[-2]):
             newer = self.entries.pop()
             self._resume(now)
-            self.top.absorb(newer)
+            self._join(newer, self.top)
 
     def take_out(self, batch: SubBatch, now: float) -> None:
         """Take out one that cannot go on; whoever was let wait for it goes on."""
@@ -129,6 +142,11 @@ class BatchTable:
         self.entries.remove(batch)
         if last:
             self._resume(now)
+
+    def _join(self, one: SubBatch, other: SubBatch) -> None:
+        """Make one of two that are about to run the same."""
+        other.absorb(one)
+        self.merges[one.spec.name] += 1
 
     def _fit(self, one: SubBatch, other: SubBatch) -> bool:
         """Tell whether both together are no larger than a batch may be."""
@@ -162,7 +180,7 @@ class StageQueues(BatchTable):
             return
         for other in self.entries:
             if other is not moved and moved.meets(other) and self._fit(moved, other):
-                other.absorb(moved)
+                self._join(moved, other)
                 self.entries.remove(moved)
                 return
 
@@ -202,5 +220,5 @@ class StagePools(BatchTable):
                 self.entries.remove(moved)
                 if other is self.top:
                     self._resume(now)
-                other.absorb(moved)
+                self._join(moved, other)
                 return

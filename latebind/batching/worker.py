@@ -1,5 +1,6 @@
 """Streams of execution as the scheduler has them: what each has begun, what of that rests aside, and what runs now."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from latebind.batching.lane import Lane
@@ -18,6 +19,7 @@ class Worker:
         self.running: SubBatch | None = None
         self.launched = 0, 0.0  # how many are in what runs, and since when
         self.aside: list[SubBatch] = view.aside
+        self.refills: Counter[str] = Counter()  # by model, requests that it began while it had begun others
 
     @property
     def begun(self) -> Sequence[SubBatch]:
@@ -105,6 +107,14 @@ class Crew:
             if entry.members
         ]
         return (backlog + sum(begun)) / self.at_once
+
+    def tally(self, model: str) -> dict[str, int]:
+        """Return how often sub-batches of a model became one or were made to rest, and newcomers joined at work."""
+        return {
+            "merges": sum([worker.table.merges[model] for worker in self.workers]),
+            "preemptions": sum([worker.table.preemptions[model] for worker in self.workers]),
+            "refills": sum([worker.refills[model] for worker in self.workers]),
+        }
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""

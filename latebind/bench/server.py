@@ -15,9 +15,9 @@ def serving(repository: Path, *options: str, cores: Sequence[int] = (), log: Pat
     """Serve `repository` on a free port with these options of `latebind serve`; yields the URL.
 
     `cores` are those of the door; the engine takes its own by `--cores`. `log` takes what the server prints on
-    standard error, which else goes where ours goes.
+    standard error, which else goes where ours goes. No spare process disturbs what is measured, unless asked for.
     """
-    command = [sys.executable, "-m", "latebind", "serve", str(repository), "--port", "0", *options]
+    command = [sys.executable, "-m", "latebind", "serve", str(repository), "--port", "0", "--no-spare", *options]
     with (log or Path(os.devnull)).open("ab") as errors:
         process = subprocess.Popen(
             command,

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import signal
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,14 +22,19 @@ from latebind.cli.sizes import size
 from latebind.cli.steps import in_order
 from latebind.domain.config import TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
-from latebind.engine.client import EngineClient
+from latebind.domain.model import ModelSpec
+from latebind.engine.catalogue import Catalogue
+from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
-from latebind.repository.listing import find_served
+from latebind.repository.selection import Selection
 from latebind.residency import POLICIES as RESIDENCY_POLICIES
 from latebind.residency import make_policy as make_residency_policy
 from latebind.server.door import Door
 
+logger = logging.getLogger(__name__)
+
 READY = "latebind serves at "  # printed with the URL once requests are answered; scripts wait for it
+GRPC_READY = "latebind serves gRPC at "  # the line before, where it does
 
 
 app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
@@ -40,10 +47,30 @@ def serve(
         list[str] | None, typer.Option(help="Serve this model or query; may be repeated. Default: all.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="TOML: [server], [engine], [policy], [residency], [adaptation]; options win.")
+        Path | None,
+        typer.Option(help="TOML: [server], [engine], [policy], [residency], [adaptation], [generations]; options win."),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that every call but health needs. Default: none.")
+    ] = None,
+    admin_token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token for calls that change what is served or how.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that clients call this server by; may be repeated.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Speak TLS with this certificate (PEM, chain behind it).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM, no password).")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Answer only clients with a certificate that this one signed.")
+    ] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")
+    ] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None,
@@ -81,9 +108,17 @@ def serve(
     sample: Annotated[float | None, typer.Option(help="Most requests to run again for that, as a share. 0.2.")] = None,
     retrain_s: Annotated[float | None, typer.Option(help="Seconds until caches are retrained anyway. 900.")] = None,
     adapted: Annotated[Path | None, typer.Option(help="Folder for their versions. Default: beside each model.")] = None,
+    spare: Annotated[
+        bool | None,
+        typer.Option(help="Keep a process ready to take over: a crash is over sooner, for some 250 MB of memory."),
+    ] = None,
+    watch: Annotated[
+        float | None, typer.Option(help="Look for new models and versions every so many seconds. Default: on SIGHUP.")
+    ] = None,
+    manage: Annotated[bool | None, typer.Option(help="Whether clients may have models loaded and unloaded.")] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,
 ) -> None:
-    """Serve models and queries over the Open Inference Protocol v2 (HTTP) until interrupted.
+    """Serve models and queries over the Open Inference Protocol v2 (HTTP, gRPC) until interrupted.
 
     A query is a graph of models under one deadline, written down beside them as `NAME.query.toml`; to clients it is one
     more model. Where it is named by `--model`, its models are served with it.
@@ -91,15 +126,21 @@ def serve(
     Workers times threads should not exceed the cores that are left beside the door; of workers with granularities only
     as many run at once.
 
+    When the engine's process dies, another takes over. On SIGHUP the repository is looked at again: new versions come
+    up beside what is served, are tried, and take over without anybody's noticing; meanwhile both are in memory.
+
     Examples:
 
     * `latebind serve models`
     * `latebind serve models --model resnet56 --port 0 --cores 1 --policy graph --max-batch 8`
+    * `latebind serve models --grpc-port 8001`
     * `latebind serve models --granularities 1,1,2,4,8,16`
     * `latebind serve models --config latebind.toml --no-exits`
     * `latebind serve models --memory 2GiB`
     * `latebind serve models --memory 500MB --evict lru --tier disk --deadline-ms 10000`
     * `latebind serve models --adapt --sample 0.1`
+    * `latebind serve models --host 0.0.0.0 --token-file token --tls-cert server.pem --tls-key server.key`
+    * `latebind serve models --watch 10 --manage`
     * `latebind serve models --model traffic` (with `models/traffic.query.toml`)
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s door %(levelname)s %(message)s")
@@ -109,8 +150,16 @@ def serve(
             server={
                 "host": host,
                 "port": port,
+                "grpc_port": grpc_port,
                 "deadline": None if deadline_ms is None else deadline_ms / 1e3,
                 "show_exit": show_exit,
+                "token_file": _named(token_file),
+                "admin_token_file": _named(admin_token_file),
+                "allow_hosts": None if allow_host is None else tuple(allow_host),
+                "tls_cert": _named(tls_cert),
+                "tls_key": _named(tls_key),
+                "tls_client_ca": _named(tls_client_ca),
+                "manage": manage,
             },
             engine={
                 "exits": exits,
@@ -127,13 +176,14 @@ def serve(
                 "on": adapt,
                 "sample": sample,
                 "interval": retrain_s,
-                "folder": None if adapted is None else str(adapted),
+                "folder": _named(adapted),
             },
             residency={
                 "budget": None if memory is None else size("--memory", memory),
                 "policy": evict,
                 "tier": tier,
             },
+            generations={"spare": spare, "watch": watch},
             policy={
                 "name": policy,
                 "max_batch": max_batch,
@@ -145,54 +195,69 @@ def serve(
             make_residency_policy(settings.residency)
         if settings.policy.name == "static":
             raise ConfigError("policy.name is 'static', which only simulations pad: take graph")
-        uvloop.run(_serve(settings, *find_served(repository, model), event_log))
+        selection = Selection(repository, model or ())
+        if not uvloop.run(_serve(settings, selection, event_log)):
+            raise typer.Exit(1)
 
 
-async def _serve(settings: ServeConfig, models: list[Path], queries: list[Path], event_log: Path | None) -> None:
-    """Start the engine, open the door, and close both in that order's reverse."""
+async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | None) -> bool:
+    """Start the engine, open the door, and close both in that order's reverse; return whether there was time for it."""
     order = EngineOrder(
-        directories=tuple(str(path) for path in models),
+        directories=(),
         engine=settings.engine,
         policy=settings.policy,
         event_log=str(event_log) if event_log else None,
         adapted=settings.adaptation.folder,
         residency=settings.residency,
-        queries=tuple(str(path) for path in queries),
     )
     async with AsyncExitStack() as stack:
-        engine = await EngineClient.start(order)
-        stack.push_async_callback(engine.close)
-        observer = await _adaptation(settings, models, engine)
+        engines = await Engines.start(order, selection.first(), settings.generations)
+        stack.push_async_callback(engines.close)
+        catalogue = Catalogue(engines, selection)
+        observer = await _adaptation(settings, engines)
         if observer is not None:
             stack.push_async_callback(observer.close)
-        async with Door(engine, settings.server, deadlines=engine.deadlines, observer=observer) as door:
+        following = asyncio.create_task(catalogue.follow(settings.generations.watch))
+        stack.callback(following.cancel)
+        door = Door(engines, settings.server, deadlines=engines.deadlines, observer=observer, catalogue=catalogue)
+        async with door:
             door.close_on_signals()
-            for spec in engine.models.values():
-                if spec.steps:
-                    logging.getLogger(__name__).info("serving query %s: %s", spec.name, in_order(spec.steps))
-                else:
-                    logging.getLogger(__name__).info("serving %s version %s", spec.name, spec.version)
-            print(f"{READY}http://{_printable(settings.server.host)}:{door.port}", flush=True)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
+            _log(engines.models.values())
+            if door.grpc_port is not None:
+                print(f"{GRPC_READY}{_printable(settings.server.host)}:{door.grpc_port}", flush=True)
+            scheme = "https" if settings.server.tls_cert else "http"
+            print(f"{READY}{scheme}://{_printable(settings.server.host)}:{door.port}", flush=True)
             await asyncio.wait({asyncio.create_task(door.closed())})
+        if door.hurried:
+            await engines.close(0.0)
+    return not door.hurried
 
 
-async def _adaptation(settings: ServeConfig, models: list[Path], engine: EngineClient) -> AdaptationClient | None:
+def _log(models: Iterable[ModelSpec]) -> None:
+    for spec in models:
+        if spec.steps:
+            logger.info("serving query %s: %s", spec.name, in_order(spec.steps))
+        else:
+            logger.info("serving %s version %s", spec.name, spec.version)
+
+
+async def _adaptation(settings: ServeConfig, engines: Engines) -> AdaptationClient | None:
     """Start the service for the models that have learned caches in use, if it is wanted."""
-    specs = list(engine.models.values())
-    adapted = [number for number, spec in enumerate(specs) if spec.lookups]
+    adapted = [spec for spec in engines.models.values() if spec.lookups]
     if not settings.adaptation.on:
         return None
     if not settings.engine.exits or not adapted:
-        logging.getLogger(__name__).warning("nothing to adapt: no model that is served has learned caches in use")
+        logger.warning("nothing to adapt: no model that is served has learned caches in use")
         return None
     order = AdaptationOrder(
-        directories=tuple(str(models[number]) for number in adapted),
+        directories=tuple(str(engines.serving.models[spec.name]) for spec in adapted),
         config=settings.adaptation,
         threads=settings.engine.threads,
         backend=settings.engine.backend,
         cores=settings.engine.cores,
     )
-    return await AdaptationClient.start(order, [specs[number] for number in adapted], engine.adopt)
+    return await AdaptationClient.start(order, adapted, engines.adopt)
 
 
 def _settings(file: Path | None, **options: dict[str, Any]) -> ServeConfig:
@@ -210,6 +275,10 @@ def _settings(file: Path | None, **options: dict[str, Any]) -> ServeConfig:
         for part, given in options.items()
     }
     return replace(settings, **parts)
+
+
+def _named(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _printable(host: str) -> str:

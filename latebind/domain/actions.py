@@ -1,6 +1,6 @@
 """What is to be done: the actions that the scheduler answers with, in imperatives. A driver performs them in order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -38,7 +38,8 @@ class Reply:
     """End `request` of `model` with `outcome`.
 
     `stage` is the last stage it ran, -1 if none; of a query, the node that it came to. `waited` and `ran` are its
-    seconds in the queue and on a worker.
+    seconds in the queue and on a worker. `slack` are those that it was taken to have to spare when it came, below 0
+    where it was refused for that; it is told for the figures and makes no difference between two replies.
     """
 
     request: int
@@ -47,6 +48,7 @@ class Reply:
     stage: int
     waited: float
     ran: float
+    slack: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class StepEnded:
     ran: float
     budget: float
     spent: float
+    slack: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 import msgspec
 
@@ -13,6 +14,7 @@ from latebind.domain.query import Query
 
 LOAD_ORDERS = ("waits", "oldest", "fifo")
 TIERS = ("page-cache", "disk")
+HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
@@ -186,19 +188,76 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"adaptation.{name} is {value}: give more than 0")
 
 
+class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How one engine follows another. Seconds.
+
+    A `spare` stands ready to take over. A model that ran in `crashes` engines as they died `within` such a time is not
+    served any more. An engine that does not start is tried again after `back_off`, twice as long each further time. One
+    that another took over from has `drain` to answer what it has. Every `watch` the repository is looked at for new
+    versions; 0: only when asked to.
+    """
+
+    spare: bool = True
+    crashes: int = 3
+    within: float = 60.0
+    back_off: float = 1.0
+    drain: float = 60.0
+    watch: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.crashes < 1:
+            raise ConfigError(f"generations.crashes is {self.crashes}: give 1 or more")
+        if self.watch < 0:
+            raise ConfigError(f"generations.watch is {self.watch} s: give 0 for never, or more")
+        for name, value in (("within", self.within), ("back_off", self.back_off), ("drain", self.drain)):
+            if not value > 0:
+                raise ConfigError(f"generations.{name} is {value} s: give more than 0")
+
+
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the door listens and what it tells. `deadline` (seconds) is for requests that name none."""
+    """Where the door listens, what it tells and whom it answers. `deadline` (seconds) is for requests that name none.
+
+    `grpc_port` is where it speaks gRPC too, None for nowhere. `token_file` has the token that every call but health
+    needs, `admin_token_file` the one for calls that change what is served or how. `allow_hosts` are names that clients
+    may call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks TLS alone; with
+    `tls_client_ca` clients need a certificate that this signed. Where `manage`, clients may have models loaded and
+    unloaded.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
+    grpc_port: int | None = None
     deadline: float = 1.0
     show_exit: bool = True
+    token_file: str = ""
+    admin_token_file: str = ""
+    allow_hosts: tuple[str, ...] = ()
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    manage: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError(f"server.port is {self.port}: give 1 to 65535, or 0 for any free port")
+        for name, port in (("port", self.port), ("grpc_port", self.grpc_port or 0)):
+            if not 0 <= port <= 65535:
+                raise ConfigError(f"server.{name} is {port}: give 1 to 65535, or 0 for any free port")
         if self.deadline <= 0:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigError("server.tls_cert and server.tls_key belong together: give both, or none for no TLS")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ConfigError("server.tls_client_ca asks for certificates over TLS: give tls_cert and tls_key too")
+        for name in self.allow_hosts:
+            if not HOST.fullmatch(name):
+                raise ConfigError(f"server.allow_hosts has {name!r}: give a name or address, with a port or without")
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach what listens on `host`, a name or address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,3 +268,4 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: PolicyConfig = PolicyConfig()
     residency: ResidencyConfig = ResidencyConfig()
     adaptation: AdaptationConfig = AdaptationConfig()
+    generations: GenerationsConfig = GenerationsConfig()

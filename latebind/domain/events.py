@@ -1,6 +1,6 @@
 """What has happened: the events that the scheduler is told of, in past participles. Times are given beside them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +10,8 @@ class Arrived:
     A call of N rows is N requests; they are accepted or refused together. A request of a query also owns as many
     numbers behind its own as the query has nodes. `deadline` is in seconds of the scheduler's clock. `inputs` are the
     steps of the input of each request, 1 where it is left out; `outputs` those of its answer, which only an oracle
-    knows beforehand.
+    knows beforehand. Of those who wait for a model, `priority` 1 goes first, up to 255, and 0 last. Where `trace` is
+    not 0, their life is followed (`domain.tracing`) and told under this number.
     """
 
     model: str
@@ -19,6 +20,8 @@ class Arrived:
     slots: tuple[int, ...]
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
+    priority: int = 0
+    trace: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,13 @@ class Cancelled:
 class StageDone:
     """A worker has run a stage of its sub-batch.
 
-    `exited` are the members that have their answer: by a learned cache, or because their last step was this one.
+    `exited` are the members that have their answer: by a learned cache, or because their last step was this one. The
+    last seconds of it were `looked` up in learned caches; that is told for traces and makes no difference.
     """
 
     worker: int
     exited: tuple[int, ...] = ()
+    looked: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from latebind.domain.actions import Action, Evict, Load, Outcome, Reply, Run, StepEnded
+from latebind.domain.actions import Action, Evict, Load, Map, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import SchedulerConfig
-from latebind.domain.events import Arrived, Event, Loaded, LoadFailed
+from latebind.domain.events import Arrived, Event, Loaded, LoadFailed, StageDone, StageFailed
 from latebind.domain.footprint import Footprint
-from latebind.domain.query import Node
+from latebind.domain.query import NOT_RUN, Node
 
 SECONDS_BUCKETS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
+
+SLACK_BUCKETS = (0.0, *SECONDS_BUCKETS)  # the first holds those who could not be in time
 
 
 class Histogram:
@@ -86,25 +88,40 @@ class ModelMetrics:
         self.batches: Counter[int] = Counter()
         self.stage_runs = 0
         self.row_stages = 0
+        self.sizes: Counter[int] = Counter()
+        self.seconds: dict[int, float] = {}
         self.latency = Histogram()
         self.queue = Histogram()
+        self.slack = Histogram(SLACK_BUCKETS)
+        self.failing = 0.0  # seconds
+        self.last: float | None = None
 
     def ran(self, action: Run) -> None:
         """Count one stage of one sub-batch; its size counts as a batch where it starts the network."""
         size = len(action.requests)
+        self.sizes[size] += 1
         self.stage_runs += 1
         self.row_stages += size
         if action.stage == 0:
             self.batches[size] += 1
 
-    def ended(self, action: Reply | StepEnded) -> None:
+    def took(self, size: int, seconds: float) -> None:
+        """Count the seconds of one stage of so many requests."""
+        self.seconds[size] = self.seconds.get(size, 0.0) + seconds
+
+    def ended(self, action: Reply | StepEnded, now: float) -> None:
         """Count the end of one request, or of a step of a query that this model was asked for."""
         self.outcomes[action.outcome] += 1
+        if action.slack is not None:
+            self.slack.add(action.slack)
         if action.outcome is Outcome.ANSWERED:
             if action.stage >= 0:  # a query may have come to no node
                 self.left_at[action.stage] += 1
             self.latency.add(action.waited + action.ran)
             self.queue.add(action.waited)
+            self.last = now
+        else:
+            self.failing += action.waited + action.ran
 
     def snapshot(self) -> dict[str, Any]:
         """Return all figures as plain types."""
@@ -114,8 +131,13 @@ class ModelMetrics:
             "batches": {str(size): count for size, count in sorted(self.batches.items())},
             "stage_runs": self.stage_runs,
             "row_stages": self.row_stages,
+            "runs": {str(size): count for size, count in sorted(self.sizes.items())},
+            "run_seconds": {str(size): seconds for size, seconds in sorted(self.seconds.items())},
             "latency_seconds": self.latency.snapshot(),
             "queue_seconds": self.queue.snapshot(),
+            "slack_seconds": self.slack.snapshot(),
+            "failed_seconds": self.failing,
+            "last": self.last,
             "pending": self.pending,
         }
 
@@ -125,6 +147,7 @@ class StepMetrics:
 
     def __init__(self, node: Node) -> None:
         self.name = node.name
+        self.replanned = 0
         self.answered = dict.fromkeys(node.models, 0)
         self.budget = 0.0
         self.spent = Histogram()
@@ -140,6 +163,7 @@ class StepMetrics:
         """Return all figures as plain types."""
         return {
             "answered": dict(self.answered),
+            "replanned": self.replanned,
             "budget_seconds": self.budget,
             "spent_seconds": self.spent.snapshot(),
         }
@@ -152,12 +176,19 @@ class Metrics:
         specs = [*(served.spec for served in config.models), *(query.spec for query in config.queries)]
         self._models = {spec.name: ModelMetrics(spec.stages) for spec in specs}
         self._steps = {query.name: tuple(StepMetrics(node) for node in query.nodes) for query in config.queries}
+        self._replan = {query.name for query in config.queries if query.planner.replan}
+        self._running: dict[int, tuple[ModelMetrics, int, float]] = {}  # by worker: whose stage, of how many
         self._budget = config.residency.budget
         self._memory = {served.spec.name: MemoryMetrics(served.footprint) for served in config.models}
 
-    def observe(self, event: Event, actions: Iterable[Action]) -> None:
-        """Take in one event and the actions that answered it."""
+    def observe(self, event: Event, actions: Iterable[Action], *, now: float) -> None:
+        """Take in one event, which happened at `now` (seconds), and the actions that answered it."""
         match event:
+            case StageDone() | StageFailed():
+                ran = self._running.pop(event.worker, None)
+                if ran is not None:  # None: it began before anybody counted
+                    model, size, begun = ran
+                    model.took(size, now - begun)
             case Arrived():
                 self._models[event.model].pending += len(event.requests)
             case Loaded():
@@ -167,17 +198,29 @@ class Metrics:
         for action in actions:
             match action:
                 case Run():
-                    self._models[action.model].ran(action)
+                    model = self._models[action.model]
+                    model.ran(action)
+                    self._running[action.worker] = model, len(action.requests), now
                 case Reply():
-                    self._models[action.model].pending -= 1
-                    self._models[action.model].ended(action)
+                    model = self._models[action.model]
+                    model.pending -= 1
+                    model.ended(action, now)
                 case StepEnded():
-                    self._models[action.model].ended(action)
+                    self._models[action.model].ended(action, now)
                     self._steps[action.query][action.node].ended(action)
+                case Map():
+                    self._mapped(action)
                 case Load():
                     self._memory[action.model].loads += 1
                 case Evict():
                     self._memory[action.model].evicted(action)
+
+    def _mapped(self, action: Map) -> None:
+        """Count a step that was planned when it began, behind another that had begun."""
+        steps = self._steps[action.query]
+        begun = sum([option != NOT_RUN for option in action.chosen])
+        if action.query in self._replan and action.node < len(steps) and begun > 1:
+            steps[action.node].replanned += 1
 
     def snapshot(self) -> dict[str, Any]:
         """Return the figures of every model and query as plain types, ready for JSON; of memory where it is limited."""

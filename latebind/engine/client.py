@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from types import TracebackType
 from typing import Self
@@ -14,12 +14,22 @@ from typing import Self
 import msgspec
 
 from latebind.domain.actions import Outcome
-from latebind.domain.errors import ConfigError, Expired, Failed, LatebindError, Refused, StepFailed, Unavailable
+from latebind.domain.errors import (
+    ConfigError,
+    Expired,
+    Failed,
+    LatebindError,
+    NotFound,
+    Refused,
+    StepFailed,
+    Unavailable,
+)
 from latebind.domain.model import ModelSpec
 from latebind.engine.lane import Lane
 from latebind.engine.messages import Ended, EndedReader, Stepped, pack_arrived, pack_cancelled
-from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import FORGET, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.pool import Step
+from latebind.engine.running import read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.sequence.padding import room, steps, trimmed
 from latebind.server.gateway import Answer, Snapshot, StepAnswer
@@ -50,6 +60,11 @@ class Claim:
         self._steps: dict[int, list[StepAnswer]] = {request: [] for request in requests} if lane.spec.steps else {}
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
+    @property
+    def spec(self) -> ModelSpec:
+        """The model whose slots these are."""
+        return self._lane.spec
+
     def __enter__(self) -> Self:
         return self
 
@@ -61,6 +76,7 @@ class Claim:
     async def send(self, *, deadline: float, priority: int = 0) -> Answer:
         """Have the engine run the rows, which are filled, by `deadline` and return their outputs.
 
+        Of those that wait for the model, `priority` 1 goes first and 0 last.
         Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.
         """
         lane, client = self._lane, self._client
@@ -69,7 +85,7 @@ class Claim:
             lane.move(slot, request, Step.SEND)
             client.sent[request] = self
         lengths = steps(lane.spec, self.rows)
-        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths))
+        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority))
         try:
             return await self.answer
         except asyncio.CancelledError:
@@ -119,6 +135,7 @@ class Claim:
             waited=tuple([end.waited for end in ends]),
             ran=tuple([end.ran for end in ends]),
             steps=tuple([tuple(self._steps[request]) for request in self._requests]) if self._steps else (),
+            spec=self._lane.spec,
         )
 
 
@@ -126,16 +143,20 @@ class EngineClient:
     """A `Gateway` to an engine in a process of its own. Make one with `start`, end it with `close`.
 
     `models` are what it serves, queries among them; `deadlines` are the seconds of requests for queries that name no
-    time-out, of those that have such.
+    time-out, of those that have such. `on_lost` is called where the process ends before it was told to.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], control: Control) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], control: Control, files: Sequence[int]) -> None:
         self.models: Mapping[str, ModelSpec] = {}
         self.deadlines: Mapping[str, float] = {}
+        self.on_lost: Callable[[], None] | None = None
         self._process = process
         self._control, self._control_writer = control
         self._control_lock = asyncio.Lock()
+        self._slots, self._running = self._files = list(files)
+        self._ran: tuple[int, ...] = ()
         self._messages: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
         self._lanes: dict[str, Lane] = {}
         self.sent: dict[int, Claim] = {}  # what the engine has, by request
         self._numbers = count(1)
@@ -144,10 +165,17 @@ class EngineClient:
     @classmethod
     async def start(cls, order: EngineOrder) -> Self:
         """Start the process, have it load every model and wait until it serves; raises what it could not load."""
-        slots = create_file()
+        client = await cls.prepare()
+        await client.begin(order)
+        return client
+
+    @classmethod
+    async def prepare(cls) -> Self:
+        """Start a process that imports what it needs and waits; it serves nothing before `begin`."""
+        slots, running = create_file(), create_file()
         messages, their_messages = socket.socketpair()
         control, their_control = socket.socketpair()
-        inherited = (slots, their_messages.fileno(), their_control.fileno())
+        inherited = (slots, running, their_messages.fileno(), their_control.fileno())
         process = subprocess.Popen(
             [sys.executable, "-m", "latebind.engine.process", *map(str, inherited)],
             pass_fds=inherited,
@@ -155,21 +183,37 @@ class EngineClient:
         )
         their_messages.close()
         their_control.close()
-        client = cls(process, await asyncio.open_connection(sock=control, limit=CONTROL_BYTES))
-        try:
-            await client._begin(order, slots, messages)
-        except BaseException:
-            messages.close()
-            await client.close()
-            raise
-        finally:
-            os.close(slots)
+        client = cls(process, await asyncio.open_connection(sock=control, limit=CONTROL_BYTES), (slots, running))
+        loop = asyncio.get_running_loop()
+        client._messages, _ = await loop.create_connection(lambda: EngineStream(client), sock=messages)
         return client
+
+    async def begin(self, order: EngineOrder) -> None:
+        """Have it load every model and wait until it serves; where it cannot, it ends, and this raises why."""
+        try:
+            await self._begin(order)
+        except BaseException:
+            await self.kill()
+            raise
 
     @property
     def process_id(self) -> int:
         """The number of the engine's process."""
         return self._process.pid
+
+    @property
+    def waits(self) -> bool:
+        """Whether the process is there and has no order yet."""
+        return not self._alive and self._process.poll() is None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody has slots or waits for some."""
+        return not any(lane.busy for lane in self._lanes.values())
+
+    def ran(self) -> tuple[int, ...]:
+        """Return which models of the order run now, or ran as the process ended; or which is being loaded."""
+        return read_running(self._running) if self._files else self._ran
 
     def live(self) -> bool:
         """Whether the engine's process is there."""
@@ -182,7 +226,9 @@ class EngineClient:
     async def claim(self, model: str, rows: int, *, deadline: float) -> Claim:
         """Return so many slots to fill, once it is this call's turn. Raises `Refused` or `Unavailable`."""
         self.require_engine()
-        lane = self._lanes[model]
+        lane = self._lanes.get(model)
+        if lane is None:
+            raise NotFound(f"there is no model {model!r:.140}")
         return Claim(self, lane, *await lane.claim(rows, deadline=deadline))
 
     async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
@@ -199,12 +245,18 @@ class EngineClient:
     def require_engine(self) -> None:
         """Raise `Unavailable` where the engine has ended."""
         if not self._alive:
-            raise Unavailable("the engine has ended: restart the server")
+            raise Unavailable("the engine ended before this request could run: send it again")
 
     def write(self, messages: bytes) -> None:
-        """Send messages of a claim; nobody hears them where the engine has ended."""
+        """Send messages of a claim, with others of this turn of the loop; nobody hears them if the engine has ended."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(messages)
+
+    def _flush(self) -> None:
         assert self._messages is not None
-        self._messages.write(messages)
+        self._messages.write(b"".join(self._unsent))
+        self._unsent.clear()
 
     async def metrics(self) -> Snapshot:
         """Return the engine's figures of this moment."""
@@ -213,6 +265,13 @@ class EngineClient:
             self._control_writer.write(b"\n")
             snapshot: Snapshot = msgspec.json.decode(await self._line())
             return snapshot
+
+    async def forget(self) -> None:
+        """Have the engine count from now; what was asked until now was a trial."""
+        self.require_engine()
+        async with self._control_lock:
+            self._control_writer.write(FORGET + b"\n")
+            await self._line()
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of a model's learned caches from its next batch on; raises `ConfigError`."""
@@ -223,20 +282,34 @@ class EngineClient:
         if adopted.error is not None:
             raise ConfigError(adopted.error)
 
-    async def close(self, grace: float = STOP_SECONDS) -> None:
-        """Wait up to `grace` seconds for what is in flight, then end the process."""
+    async def close(self, grace: float = STOP_SECONDS, *, patience: float = STOP_SECONDS) -> None:
+        """Wait up to `grace` seconds for what is in flight, then end the process, by force after `patience` more."""
+        self.on_lost = None
         pending = {claim.answer for claim in self.sent.values()}
         if pending:
             await asyncio.wait(pending, timeout=grace)
+        await self._end(patience)
+
+    async def kill(self) -> None:
+        """End the process at once; what is in flight is answered so."""
+        self.on_lost = None
+        self._process.kill()
+        await self._end(STOP_SECONDS)
+
+    async def _end(self, patience: float) -> None:
+        """Close our ends and wait for the process; one that does not end by itself is killed."""
         if self._messages is not None:
             self._messages.close()
         self._control_writer.close()
         try:
-            await asyncio.to_thread(self._process.wait, STOP_SECONDS)
+            await asyncio.to_thread(self._process.wait, patience)
         except subprocess.TimeoutExpired:
-            logger.error("the engine did not end within %g s: it is killed", STOP_SECONDS)
+            logger.error("the engine did not end within %g s: it is killed", patience)
             self._process.kill()
             self._process.wait()
+        self._ran = self.ran()
+        while self._files:
+            os.close(self._files.pop())
 
     def receive(self, ended: Ended | Stepped) -> None:
         """Take in the end of one request, or of a step of one."""
@@ -247,29 +320,29 @@ class EngineClient:
 
     def lose(self) -> None:
         """The engine has gone: everything in flight is answered so."""
-        self._alive = False
+        served, self._alive = self._alive, False
         error = Unavailable("the engine ended while this request ran: send it again")
         for claim in set(self.sent.values()):
             claim.fail(error)
         for lane in self._lanes.values():
             lane.lose(error)
         self.sent.clear()
+        if served and self.on_lost is not None:
+            self.on_lost()
 
-    async def _begin(self, order: EngineOrder, slots: int, messages: socket.socket) -> None:
-        """Send the order; with the answer map the slots and listen."""
+    async def _begin(self, order: EngineOrder) -> None:
+        """Send the order; with the answer map the slots."""
         self._control_writer.write(msgspec.json.encode(order) + b"\n")
         started = msgspec.json.decode(await self._line(), type=EngineStarted)
         if started.error is not None:
             raise ConfigError(started.error)
-        memory = SlotMemory(slots, started.models, started.rows)
+        memory = SlotMemory(self._slots, started.models, started.rows)
         self.models = {spec.name: spec for spec in started.models}
         self.deadlines = started.deadlines
         self._lanes = {
             spec.name: Lane(number, spec, rows.first(order.engine.slots), self._numbers)
             for number, (spec, rows) in enumerate(zip(started.models, memory.models, strict=True))
         }
-        loop = asyncio.get_running_loop()
-        self._messages, _ = await loop.create_connection(lambda: EngineStream(self), sock=messages)
         self._alive = True
 
     async def _line(self) -> bytes:

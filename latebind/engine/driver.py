@@ -3,7 +3,8 @@
 One thread more than there are workers: one listens for events, the others run stages (lookups aside have one of their
 own beside each worker, and one loads models where memory is limited). The thread that hears of a request goes and runs
 it itself while another takes over listening, so no request waits for a thread to wake up; the thread that ends a stage
-takes its next `Run` back at once (leader and followers, Schmidt et al. 2000). What looks into tensors of queries is
+takes its next `Run` back at once (leader and followers, Schmidt et al. 2000). What takes less than another thread takes
+to wake up is done without one. What looks into tensors of queries is
 performed by whoever heard that it is to be done, outside the lock and before its next `Run`: others wait for it.
 """
 
@@ -12,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from threading import Lock, Thread
+from threading import Lock, Thread, get_ident
 
 import torch
 
@@ -21,8 +22,10 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
+from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
+from latebind.engine.running import NOBODY, Running
 from latebind.engine.staging import Staging
 from latebind.engine.steps import Look, NoTensors, Steps, Tensors
 from latebind.engine.worker import Worker
@@ -30,12 +33,17 @@ from latebind.queries.scheduler import make_scheduler
 
 logger = logging.getLogger(__name__)
 
+SHORT = 1e-4  # seconds of a run during which nobody else needs to listen
+NO_THREAD = 0
+MOST_TRACES = 1024
+
 
 class Driver:
     """Owns the scheduler and its workers.
 
     `listen(seconds)` waits at most so long (None: for ever) and returns events, or None when there will be no more;
     `wake()` makes it return early. `send` takes packed replies. `tensors` are those of queries, if any are served.
+    Workers note in `running` which model they run (`engine.running`).
     """
 
     def __init__(
@@ -50,10 +58,16 @@ class Driver:
         tensors: Tensors | None = None,
         loader: Loader | None = None,
         log: EventLog | None = None,
+        running: Running | None = None,
     ) -> None:
+        self._config = config
         self._scheduler = make_scheduler(config)
         self._metrics = Metrics(config)
+        self._tracer = Tracer(config)
+        self._traces: deque[Trace] = deque(maxlen=MOST_TRACES)  # that nobody has taken yet
         self._workers = workers
+        self._running: Running = [NOBODY] * len(workers) if running is None else running
+        self._numbers = {served.spec.name: number for number, served in enumerate(config.models, 1)}
         self._listen = listen
         self._wake = wake
         self._send = send
@@ -63,7 +77,9 @@ class Driver:
         self._log = log
         self._deciding = Lock()  # guards the scheduler, the metrics, the log, the order of replies and the timer
         self._wake_time = inf
-        self._listening = Lock()  # held by the one thread that listens
+        self._short = _short_runs(config)
+        self._listening = Lock()  # held by the one thread that listens, the `_listener`
+        self._listener = NO_THREAD
         self._ready: deque[Run | Look] = deque()
         self._closed = False
         for worker in workers:
@@ -87,7 +103,20 @@ class Driver:
     def snapshot(self) -> dict[str, object]:
         """Return the metrics and counts of this moment as plain types."""
         with self._deciding:
-            return {**self._metrics.snapshot(), "scheduler": self._scheduler.stats()}
+            counts = {"scheduler": self._scheduler.stats(), "batching": self._scheduler.tallies()}
+            return {**self._metrics.snapshot(), **counts, "now": time.monotonic()}
+
+    def traces(self) -> list[Trace]:
+        """Return the traces of requests that have ended since this was asked last."""
+        with self._deciding:
+            found = list(self._traces)
+            self._traces.clear()
+        return found
+
+    def forget(self) -> None:
+        """Count from the beginning: what ran until now was not asked for by clients."""
+        with self._deciding:
+            self._metrics = Metrics(self._config)
 
     def _take_part(self) -> None:
         """Root of every thread: listen until there is something to do, do it and what follows, listen again."""
@@ -96,33 +125,56 @@ class Driver:
                 self._do(work)
 
     def _hear(self) -> Run | Look | None:
-        """Take the listener's place and return the first work that comes of what is heard; None at the end."""
+        """Take the listener's place and return the first work that comes of what is heard; None at the end.
+
+        Short runs are done at once, by the listener.
+        """
         with self._listening:
-            while True:
-                if self._ready:
-                    return self._ready.popleft()
-                if self._closed:
-                    return None
-                events = self._listen(self._patience())
-                if events is None:
-                    self._closed = True
-                    continue
-                for event in events:
-                    if isinstance(event, Arrived):
-                        self._steps.arrived(event)
-                with self._deciding:
-                    if time.monotonic() >= self._wake_time:
-                        self._wake_time = inf
-                        events.append(Woke())
-                looks, runs, _ = self._handle(events)
-                self._ready.extend((*looks, *runs))
+            self._listener = get_ident()
+            try:
+                while True:
+                    if self._ready:
+                        work = self._ready.popleft()
+                        if not self._is_short(work):
+                            return work
+                        self._do(work)
+                    elif self._closed:
+                        return None
+                    else:
+                        self._attend()
+            finally:
+                self._listener = NO_THREAD
+
+    def _attend(self) -> None:
+        """Wait for what comes and have the scheduler decide on it."""
+        events = self._listen(self._patience())
+        if events is None:
+            self._closed = True
+            return
+        for event in events:
+            if isinstance(event, Arrived):
+                self._steps.arrived(event)
+        with self._deciding:
+            if time.monotonic() >= self._wake_time:
+                self._wake_time = inf
+                events.append(Woke())
+        looks, runs, _ = self._handle(events)
+        self._ready.extend((*looks, *runs))
+
+    def _is_short(self, work: Run | Look) -> bool:
+        return isinstance(work, Run) and len(work.requests) <= self._short.get((work.model, work.stage), 0)
+
+    def _call_listener(self) -> None:
+        """Have the listener see what is ready and when the timer rings, unless that is this thread, which will."""
+        if self._listener != get_ident():
+            self._wake()
 
     def _overhear(self, event: Event) -> None:
         """Take in what a thread beside the workers tells; what is to be done because of it goes to whoever listens."""
         looks, runs, sooner = self._handle((event,))
         if looks or runs or sooner:
             self._ready.extend((*looks, *runs))
-            self._wake()
+            self._call_listener()
 
     def _do(self, work: Run | Look) -> None:
         """Do this and report it, then what comes of it, one run at a time; more runs go to whoever listens."""
@@ -138,14 +190,21 @@ class Driver:
                 event = self._steps.perform(looks.popleft())
             else:
                 assert run is not None
-                event, run = _report(self._workers[run.worker], run), None
+                event, run = self._run(run), None
             found, runs, sooner = self._handle((event,))
             looks.extend(found)
             if run is None and runs:
                 run = runs.pop(0)
             if runs or sooner:
                 self._ready.extend(runs)
-                self._wake()
+                self._call_listener()
+
+    def _run(self, run: Run) -> StageDone | StageFailed:
+        """Run a stage, with a note of whose it is for the case that this process does not survive it."""
+        self._running[run.worker] = self._numbers[run.model]
+        event = _report(self._workers[run.worker], run)
+        self._running[run.worker] = NOBODY
+        return event
 
     def _patience(self) -> float | None:
         """Seconds until the timer, None if none runs."""
@@ -161,7 +220,8 @@ class Driver:
             for event in events:
                 now = time.monotonic()
                 actions = self._scheduler.handle(event, now)
-                self._metrics.observe(event, actions)
+                self._metrics.observe(event, actions, now=now)
+                self._traces.extend(self._tracer.observe(event, actions, now=now))
                 if self._log:
                     self._log.write(now, event, actions)
                 for action in actions:
@@ -185,6 +245,18 @@ class Driver:
                 self._send(b"".join((*self._told, *replies)))
                 self._told.clear()
             return looks, runs, self._wake_time < before
+
+
+def _short_runs(config: SchedulerConfig) -> dict[tuple[str, int], int]:
+    """Return the largest batch whose run of a stage is short, by model and stage, where there is one."""
+    found = {}
+    for served in config.models:
+        costs = served.costs
+        for stage in set(range(served.spec.stages)) - costs.slopes.keys():
+            short = [size for size in range(1, served.spec.max_batch + 1) if costs.step(stage, size) <= SHORT]
+            if short:
+                found[served.spec.name, stage] = short[-1]
+    return found
 
 
 def _report(worker: Worker, run: Run) -> StageDone | StageFailed:

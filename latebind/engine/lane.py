@@ -43,6 +43,11 @@ class Lane:
             for tensor, array in zip(spec.inputs, rows.inputs, strict=True)
         }
 
+    @property
+    def busy(self) -> bool:
+        """Whether anybody has slots or waits for some."""
+        return self.pool.free < len(self.pool) or bool(self._waiting)
+
     def inputs(self, slots: tuple[int, ...]) -> dict[str, list[Rows]]:
         """Return the rows of these slots by input, each writable and of the tensor's shape."""
         return {name: [rows[slot] for slot in slots] for name, rows in self._inputs.items()}

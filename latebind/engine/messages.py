@@ -8,7 +8,7 @@ from struct import Struct
 from latebind.domain.actions import Outcome, Reply, StepEnded
 from latebind.domain.events import Arrived, Cancelled
 
-TO_ENGINE = Struct("<BBHIIQd")  # kind, more follows, model, slot, steps of the input, request, deadline
+TO_ENGINE = Struct("<BBBxHIIIQd")  # kind, more follows, priority, model, trace, slot, steps of input, request, deadline
 TO_DOOR = Struct("<BxhhHQff")  # outcome, stage, node, option, request, two times in seconds
 NO_STEP = -1  # the node of a message that tells of a request, whose times are those that it waited and ran
 
@@ -48,7 +48,13 @@ class Stepped:
 
 
 def pack_arrived(
-    model: int, deadline: float, requests: Sequence[int], slots: Sequence[int], inputs: Sequence[int] = ()
+    model: int,
+    deadline: float,
+    requests: Sequence[int],
+    slots: Sequence[int],
+    inputs: Sequence[int] = (),
+    priority: int = 0,
+    trace: int = 0,
 ) -> bytes:
     """Write one call: a message for each of its requests, all but the last marked as to be continued.
 
@@ -56,14 +62,14 @@ def pack_arrived(
     """
     last = len(requests) - 1
     return b"".join(
-        TO_ENGINE.pack(Kind.ARRIVED, i < last, model, slot, steps, request, deadline)
+        TO_ENGINE.pack(Kind.ARRIVED, i < last, priority, model, trace, slot, steps, request, deadline)
         for i, (request, slot, steps) in enumerate(zip(requests, slots, inputs or (1,) * (last + 1), strict=True))
     )
 
 
 def pack_cancelled(request: int) -> bytes:
     """Write that the client of `request` has gone."""
-    return TO_ENGINE.pack(Kind.CANCELLED, False, 0, 0, 0, request, 0.0)
+    return TO_ENGINE.pack(Kind.CANCELLED, False, 0, 0, 0, 0, 0, request, 0.0)
 
 
 def pack_ended(ended: Reply | Ended) -> bytes:
@@ -87,7 +93,7 @@ class EventReader:
     def feed(self, data: bytes) -> Iterator[Arrived | Cancelled]:
         """Yield the events that `data` completes."""
         self._bytes, whole = _split(self._bytes + data, TO_ENGINE.size)
-        for kind, more, model, slot, steps, request, deadline in TO_ENGINE.iter_unpack(whole):
+        for kind, more, priority, model, trace, slot, steps, request, deadline in TO_ENGINE.iter_unpack(whole):
             if kind == Kind.CANCELLED:
                 yield Cancelled(request)
                 continue
@@ -95,7 +101,7 @@ class EventReader:
             if not more:
                 requests, slots, inputs = zip(*self._rows, strict=True)
                 self._rows.clear()
-                yield Arrived(self._models[model], deadline, requests, slots, inputs)
+                yield Arrived(self._models[model], deadline, requests, slots, inputs, priority=priority, trace=trace)
 
 
 class EndedReader:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.model import ModelSpec
 
+FORGET = b"forget"  # a later line: count from now, what was asked until now was a trial; answered by an empty object
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOrder:

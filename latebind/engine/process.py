@@ -1,7 +1,8 @@
 """The engine's process: `python -m latebind.engine.process`. Started by `client`, never by hand.
 
-Inherits three descriptors: the slots, a stream of fixed messages and a stream of JSON lines for control.
-The first control line tells what to load; the answer says what is served. It ends when the door closes its end.
+Inherits four descriptors: the slots, who runs, a stream of fixed messages and a stream of JSON lines for control.
+The first control line tells what to load; the answer says what is served. That line may be long in coming: a spare
+waits for it with everything imported. The process ends when the door closes its end.
 """
 
 import gc
@@ -31,7 +32,8 @@ from latebind.engine.driver import Driver
 from latebind.engine.loader import Loader
 from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
-from latebind.engine.order import Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import FORGET, Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.running import Running, map_running, telling
 from latebind.engine.served import with_queries
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Staging
@@ -43,15 +45,20 @@ READ_BYTES = 1 << 16
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the door closes; the arguments are the descriptors of slots, messages and control."""
-    slots, messages, control = (int(argument) for argument in arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the door hears it, answers what is in flight, then closes
+    """Serve until the door closes; the arguments are the descriptors of slots, running, messages and control."""
+    slots, running, messages, control = (int(argument) for argument in arguments)
+    for number in (signal.SIGINT, signal.SIGTERM):  # which a terminal or systemd sends to all processes
+        signal.signal(number, signal.SIG_IGN)  # the door hears it, answers what is in flight, then closes
     logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
     with socket.socket(fileno=messages) as message_socket, socket.socket(fileno=control) as control_socket:
         with control_socket.makefile("rb") as lines:
-            order = msgspec.json.decode(lines.readline(), type=EngineOrder)
+            line = lines.readline()
+        if not line:
+            return
+        order = msgspec.json.decode(line, type=EngineOrder)
+        places = map_running(running, order.engine.crew)
         try:
-            engine = Engine(order, slots, message_socket, control_socket)
+            engine = Engine(order, slots, places, message_socket, control_socket)
         except LatebindError as error:
             _tell(control_socket, EngineStarted(error=str(error)))
             return
@@ -61,7 +68,9 @@ def main(arguments: list[str]) -> None:
 class Engine:
     """Loads the models, then passes events between the door and the driver."""
 
-    def __init__(self, order: EngineOrder, slots: int, messages: socket.socket, control: socket.socket) -> None:
+    def __init__(
+        self, order: EngineOrder, slots: int, running: Running, messages: socket.socket, control: socket.socket
+    ) -> None:
         _settle(order.engine)
         self._messages = messages
         self._control = control
@@ -71,7 +80,7 @@ class Engine:
         self._selector = selectors.DefaultSelector()
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
-        workers, loader, residency = _models(order)
+        workers, loader, residency = _models(order, running)
         self._served = served = with_queries(workers[0], list(map(Path, order.queries)), order.engine.slots)
         config = SchedulerConfig(
             tuple(
@@ -121,6 +130,7 @@ class Engine:
             tensors=Mappings(served.queries, memory.by_name, served.rows),
             loader=loader,
             log=log,
+            running=running,
         )
         self._warn_of_shared_cores(order.engine, workers[0])
         gc.collect()
@@ -145,8 +155,17 @@ class Engine:
             elif sock is self._control:
                 *lines, self._lines = (self._lines + data).split(b"\n")
                 for line in lines:
-                    _tell(self._control, self._adopt(line) if line else self._driver.snapshot())
+                    _tell(self._control, self._answer(line))
         return events
+
+    def _answer(self, line: bytes) -> object:
+        """Do what a control line asks for and return what to say."""
+        if not line:
+            return self._driver.snapshot()
+        if line == FORGET:
+            self._driver.forget()
+            return {}
+        return self._adopt(line)
 
     def _warn_of_shared_cores(self, config: EngineConfig, models: Sequence[LoadedModel]) -> None:
         logger, cores = logging.getLogger(__name__), usable_cores(config)
@@ -201,9 +220,9 @@ class Engine:
         self._waker.send(b"\0")
 
 
-def _models(order: EngineOrder) -> tuple[list[list[LoadedModel]], Loader | None, ResidencyConfig]:
+def _models(order: EngineOrder, running: Running) -> tuple[list[list[LoadedModel]], Loader | None, ResidencyConfig]:
     """Return each worker's models: all in memory, or none, what loads them then, and what they may take."""
-    paths, queries = map(Path, order.directories), list(map(Path, order.queries))
+    paths, queries = telling(map(Path, order.directories), running), list(map(Path, order.queries))
     if not order.residency.budget:
         return load_crew(paths, order.engine), None, order.residency
     workers, pieces, budget = open_crew(paths, order.engine, order.residency, queries)

@@ -1,5 +1,6 @@
 """Runs stages for one worker: gathers inputs from slots, keeps activations between stages, looks up, writes answers."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -150,7 +151,9 @@ class Worker:
             self._stream.wait()  # another thread reads it
             aside.ask(lookup, action, activation)
             return StageDone(action.worker)
-        return StageDone(action.worker, self._look_up(lookup, action, activation))
+        begun = time.monotonic()
+        exited = self._look_up(lookup, action, activation)
+        return StageDone(action.worker, exited, time.monotonic() - begun)
 
     def _begin(self, action: Run, aside: Aside | None) -> Batch:
         """Return the inputs of those that begin here."""

@@ -42,13 +42,17 @@ class Life:
     it beforehand.
     """
 
-    def __init__(self, query: Query, request: int, slot: int, *, deadline: float, now: float) -> None:
+    def __init__(
+        self, query: Query, request: int, slot: int, *, deadline: float, now: float, slack: float, priority: int
+    ) -> None:
         nodes = len(query.nodes)
         self.query = query
         self.request = request
         self.slot = slot
         self.deadline = deadline
         self.arrived = now
+        self.slack = slack
+        self.priority = priority  # of its steps
         self.reached = now  # when it last got any further
         self.phases = [Phase.WAITING] * (nodes + 1)
         self.chosen = [NOT_RUN] * nodes

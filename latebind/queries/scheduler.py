@@ -71,6 +71,10 @@ class QueryScheduler:
         queries = {"queries": self._accepted, "queries_live": len(self._live), "queries_ended": self._ended}
         return {**self._scheduler.stats(), **queries}
 
+    def tallies(self) -> dict[str, dict[str, int]]:
+        """Return, by model, how many merges, preemptions and refills there were since the start."""
+        return self._scheduler.tallies()
+
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
         self._scheduler.check()
@@ -92,12 +96,15 @@ class QueryScheduler:
         query = self._queries[event.model]
         if any(request in self._live for request in event.requests):
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
-        if self._sheds and now + least_seconds(query, self._scheduler.outlook) > event.deadline:
+        slack = event.deadline - (now + least_seconds(query, self._scheduler.outlook))
+        if self._sheds and slack < 0.0:
             late = Outcome.REFUSED_LATE
-            actions.extend([Reply(request, query.name, late, NOT_RUN, 0.0, 0.0) for request in event.requests])
+            actions.extend([Reply(request, query.name, late, NOT_RUN, 0.0, 0.0, slack) for request in event.requests])
             return
         for request, slot in zip(event.requests, event.slots, strict=True):
-            life = self._live[request] = Life(query, request, slot, deadline=event.deadline, now=now)
+            life = self._live[request] = Life(
+                query, request, slot, deadline=event.deadline, now=now, slack=slack, priority=event.priority
+            )
             self._accepted += 1
             if not query.planner.replan:
                 life.planned = {node: self._pick(life, node, now) for node in range(life.outputs)}
@@ -128,7 +135,8 @@ class QueryScheduler:
             self._steps[step] = life
             due = life.deadline - least_seconds_after(life.query, node, self._scheduler.outlook)
             row = self._rows.row(life.query.name, node, option, life.slot)
-            self._below(Arrived(life.query.nodes[node].models[option], due, (step,), (row,)), now, actions)
+            model = life.query.nodes[node].models[option]
+            self._below(Arrived(model, due, (step,), (row,), priority=life.priority), now, actions)
         self._go_on(life, now, actions)
 
     def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:
@@ -204,7 +212,7 @@ class QueryScheduler:
         self._ended += 1
         outcome = Outcome.ANSWERED if life.doom is None else life.doom
         ran = now - life.arrived - life.waited
-        actions.append(Reply(life.request, life.query.name, outcome, life.came_to, life.waited, ran))
+        actions.append(Reply(life.request, life.query.name, outcome, life.came_to, life.waited, ran, life.slack))
 
     def _life(self, event: Branched | Mapped | MapFailed, nodes: Sequence[int], *phases: Phase) -> Life:
         """Return the query that an event is of, where its `nodes` are in one of these phases."""
@@ -227,6 +235,7 @@ def _told(life: Life, node: int, reply: Reply, now: float) -> StepEnded:
         reply.ran,
         budget=life.budgets[node],
         spent=now - life.began[node],
+        slack=reply.slack,
     )
 
 

@@ -19,19 +19,34 @@ class Given(msgspec.Struct, frozen=True):
     shape: Sequence[int]
     rows: Array | None = None
 
+    def places(self, rows: Mapping[str, Sequence[Array]]) -> list[Array]:
+        """Return where its rows go in `rows`, those of a claim; padding fills up what is shorter."""
+        return [self.tensor.room(row, self.shape) for row in rows[self.tensor.name]]
+
+    def write(self, places: Sequence[Array]) -> None:
+        """Copy the rows, which are there, to their places."""
+        assert self.rows is not None, "the rows follow as bytes"
+        for place, row in zip(places, self.rows, strict=True):
+            place[...] = row
+
 
 class Asked(msgspec.Struct, frozen=True):
-    """An output that the client asks for; `binary` is None where it says nothing of how."""
+    """An output that the client asks for; `binary` is None where it says nothing of how.
+
+    Where `classes` is not 0, it wants the best so many of each row instead of all values.
+    """
 
     name: str
     binary: bool | None = None
+    classes: int = 0
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """An output to send, as raw bytes or not."""
+    """An output to send, as raw bytes or not: its values or, where `classes` is not 0, the best so many of each row."""
 
     tensor: Tensor
     binary: bool
+    classes: int = 0
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -94,15 +109,24 @@ class Calls:
             tensor = _known(self.outputs, one.name, "output", self.spec)
             if one.name in wanted:
                 raise InvalidRequest(f"output {one.name!r} is asked for twice")
-            wanted[one.name] = Wanted(tensor, binary if one.binary is None else one.binary)
+            self._check_classes(one.classes, tensor)
+            wanted[one.name] = Wanted(tensor, binary if one.binary is None else one.binary, one.classes)
         found = tuple(wanted.values()) or tuple([Wanted(tensor, binary) for tensor in self.outputs.values()])
         for output in found:
-            if not (output.binary or output.tensor.has_json):
+            if not (output.binary or output.tensor.has_json or output.classes):
                 tensor = output.tensor
                 raise InvalidRequest(
                     f"{tensor.title} is {tensor.datatype}, which has no JSON form: ask for binary data"
                 )
         return found
+
+    def _check_classes(self, count: int, tensor: Tensor) -> None:
+        """Raise `InvalidRequest` unless so many best values of each row can be told, 0 being all in their order."""
+        most = self._limits.classes
+        if not 0 <= count <= most:
+            raise InvalidRequest(f"{tensor.title}: classification is {count!s:.40}: ask for 1 to {most} classes")
+        if count and tensor.datatype == "BOOL":
+            raise InvalidRequest(f"{tensor.title} is BOOL, of which no class is best: leave classification out")
 
 
 def check_timeout(timeout: int) -> int:

@@ -1,23 +1,35 @@
-"""The door opens and closes: uvicorn around the application, on its own socket, drained before it ends."""
+"""The door opens and closes: uvicorn around the application, on its own socket, drained before it ends.
+
+Where gRPC is wanted, `server/rpc/door.py` opens and closes with it.
+"""
 
 import asyncio
 import signal
 import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import uvicorn
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
-from latebind.server.gateway import Gateway, Observer
+from latebind.server.access import Guard
+from latebind.server.exposure import check_exposure
+from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.bounded import BoundedProtocol
+from latebind.server.rest.doorkeeper import Doorkeeper
+from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.service import Service
+from latebind.server.tls import server_context
+
+if TYPE_CHECKING:
+    from latebind.server.rpc.door import RpcDoor
 
 
 class Door:
@@ -29,7 +41,9 @@ class Door:
             await door.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
-    `observer` hears of every answer.
+    `observer` hears of every answer; `catalogue` knows what there is beside what is served. `hurried` is whether it was
+    told to close more than once, so that nothing is waited for. Raises `ConfigError` for tokens and certificates that
+    cannot be used.
     """
 
     def __init__(
@@ -40,6 +54,7 @@ class Door:
         limits: Limits | None = None,
         deadlines: Mapping[str, float] | None = None,
         observer: Observer | None = None,
+        catalogue: Catalogue | None = None,
     ) -> None:
         self._config = config or DoorConfig()
         self._limits = limits or Limits()
@@ -50,10 +65,18 @@ class Door:
             longest=self._limits.deadline,
             show_exit=self._config.show_exit,
             observer=observer,
+            catalogue=catalogue,
+            manage=self._config.manage,
         )
-        self._server = _Server(_uvicorn_config(RestApp(self._service, self._limits), self._limits))
+        check_exposure(self._config)
+        doorkeeper = Doorkeeper(self._config, Guard.from_files(self._config))
+        app = RestApp(self._service, self._limits, doorkeeper)
+        self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
+        self._rpc = _rpc_door(self._service, self._config, self._limits)
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        self.hurried = False
 
     @property
     def port(self) -> int:
@@ -62,10 +85,19 @@ class Door:
         port: int = self._socket.getsockname()[1]
         return port
 
+    @property
+    def grpc_port(self) -> int | None:
+        """The port on which it speaks gRPC, once open; None where it does not."""
+        return None if self._rpc is None else self._rpc.port
+
     async def open(self) -> None:
         """Listen; when this returns, requests are answered. Raises `ConfigError` where the address cannot be had."""
         self._socket = _listen(self._config)
+        if self._rpc is not None:
+            await self._open_rpc(self._rpc)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        connections = cast(set[Connected], self._server.server_state.connections)
+        self._sweeping = asyncio.create_task(Sweeper(self._limits.idle_seconds).run(connections))
         opened = asyncio.create_task(self._server.opened.wait())
         await asyncio.wait((opened, self._serving), return_when=asyncio.FIRST_COMPLETED)
         if not opened.done():
@@ -76,20 +108,40 @@ class Door:
         """Begin to close: no new calls; those under way have `Limits.drain_seconds` to end. Await `closed()`."""
         self._service.drain()
         self._server.should_exit = True
+        if self._rpc is not None:
+            self._rpc.close()
 
     def close_on_signals(self) -> None:
-        """Close on SIGINT and SIGTERM, from now on. Only in the main thread."""
+        """Close on SIGINT and SIGTERM, from now on, and at once on the second of them. Only in the main thread."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.close)
+            loop.add_signal_handler(number, self._hear_signal)
+
+    def _hear_signal(self) -> None:
+        self.hurried = self._server.should_exit
+        self._server.force_exit = self.hurried
+        self.close()
 
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""
         assert self._serving is not None, "the door is not open"
         await self._serving
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
-        if cancelled:
+        if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
+        if self._rpc is not None:
+            await self._rpc.closed()
+
+    async def _open_rpc(self, rpc: "RpcDoor") -> None:
+        """Open the other door, or none."""
+        try:
+            await rpc.open()
+        except BaseException:
+            assert self._socket is not None, "the door is not open"
+            self._socket.close()
+            raise
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -119,9 +171,18 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _uvicorn_config(app: RestApp, limits: Limits) -> uvicorn.Config:
+def _rpc_door(service: Service, config: DoorConfig, limits: Limits) -> "RpcDoor | None":
+    """Return the door for gRPC where it is wanted. Raises `ConfigError` where its packages are not there."""
+    if config.grpc_port is None:
+        return None
+    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415  (optional dependencies)
+
+    return RpcDoor(service, config, limits)
+
+
+def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
     protocol: Any = partial(BoundedProtocol, limits=limits)
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         http=protocol,
         ws="none",
@@ -134,6 +195,9 @@ def _uvicorn_config(app: RestApp, limits: Limits) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=limits.drain_seconds,
     )
+    config.load()
+    config.ssl = tls
+    return config
 
 
 def _listen(config: DoorConfig) -> socket.socket:

@@ -31,7 +31,7 @@ class Answer:
 
     `outputs` are arrays `(N, *shape)` by name; of each row, `left_at` is the stage that it left at, `waited` and `ran`
     are the seconds that it spent in the queue and with a worker. `steps` are those that a query ran for each row, in
-    the order in which they ended; of a model there are none.
+    the order in which they ended; of a model there are none. `spec` is the model as it answered; None: as it was asked.
     """
 
     outputs: dict[str, Array]
@@ -39,6 +39,7 @@ class Answer:
     waited: tuple[float, ...] = ()
     ran: tuple[float, ...] = ()
     steps: tuple[tuple[StepAnswer, ...], ...] = ()
+    spec: ModelSpec | None = None
 
 
 class Outcomes(TypedDict):
@@ -63,15 +64,27 @@ class Distribution(TypedDict):
 
 
 class ModelMetrics(TypedDict):
-    """The figures of one model since the start. `batches` counts them by size, `left_at` requests by stage."""
+    """The figures of one model since the start. `left_at` counts answered requests by stage.
+
+    `batches` counts them by their size as they start the network; `runs` and `run_seconds` are the stages run, by how
+    many requests were in it then, and the time that they took. `latency_seconds` and `queue_seconds` are of requests
+    that were answered: the difference of their sums is what those spent with a worker. `failed_seconds` are all that
+    others spent from arrival to end. `slack_seconds` are of all, what they were taken to have to spare when they came.
+    `last` is when the last was answered, on the clock of `Snapshot.now`; None: none was.
+    """
 
     requests: Outcomes
     left_at: list[int]
     batches: dict[str, int]
     stage_runs: int
     row_stages: int
+    runs: dict[str, int]
+    run_seconds: dict[str, float]
     latency_seconds: Distribution
     queue_seconds: Distribution
+    slack_seconds: Distribution
+    failed_seconds: float
+    last: float | None
     pending: int
 
 
@@ -99,26 +112,51 @@ class Memory(TypedDict):
 
 
 class StepMetrics(TypedDict):
-    """The figures of one step of a query: how often each model answered it, what was planned for that and it took."""
+    """The figures of one step of a query: how often each model answered it, what was planned for that and it took.
+
+    `replanned` counts how often it was planned only when it began, another step having begun before.
+    """
 
     answered: dict[str, int]
+    replanned: int
     budget_seconds: float
     spent_seconds: Distribution
+
+
+class Tally(TypedDict):
+    """What became of the sub-batches of one model since the start.
+
+    `merges` are two that became one, `preemptions` one that was made to rest for newcomers, `refills` requests that
+    began on a worker that was not through with others.
+    """
+
+    merges: int
+    preemptions: int
+    refills: int
 
 
 class Snapshot(TypedDict):
     """All metrics at one moment, by model and query; `memory` where that is limited.
 
-    `steps` are those of each query, by name.
+    `steps` are those of each query, by name. `now` is the moment, in seconds of `time.monotonic()`. `restarts` is how
+    often the engine had to be replaced.
     """
 
     models: dict[str, ModelMetrics]
+    now: NotRequired[float]
+    batching: NotRequired[dict[str, Tally]]
+    restarts: NotRequired[int]
     memory: NotRequired[Memory]
     steps: NotRequired[dict[str, dict[str, StepMetrics]]]
 
 
 class Claim(Protocol):
     """Places for the N rows of one call in the engine's memory. Whoever has one releases it, once."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model that will answer: while calls are on their way, another version may have taken its place."""
+        ...
 
     @property
     def rows(self) -> Mapping[str, Sequence[Array]]:
@@ -129,7 +167,9 @@ class Claim(Protocol):
         ...
 
     async def send(self, *, deadline: float, priority: int = 0) -> Answer:
-        """Answer the rows, which are complete and checked, all by `deadline`; `priority` 1 is the first, 0 the default.
+        """Answer the rows, which are complete and checked, all by `deadline`.
+
+        Of those that wait for a model, `priority` 1 goes first, up to 255, and 0, the default, last.
 
         Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
         """
@@ -166,6 +206,41 @@ class Gateway(Protocol):
 
     async def metrics(self) -> Mapping[str, Any]:
         """Return the figures since the start, of the form of `Snapshot`."""
+        ...
+
+
+class IndexEntry(TypedDict):
+    """A model of the repository: `state` is READY, LOADING or UNAVAILABLE, `reason` why, or why it is no newer one."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class Catalogue(Protocol):
+    """What there is beside what is served, and changes of that; `latebind.engine` has the real one."""
+
+    def index(self) -> Sequence[IndexEntry]:
+        """Return every model and query, by name."""
+        ...
+
+    def unavailable(self, name: str) -> str | None:
+        """Return why a model is not served that should be; None for others."""
+        ...
+
+    async def load(self, name: str, version: str | None = None) -> None:
+        """Serve the newest version of a model, or this one; nobody who calls meanwhile notices.
+
+        Raises `NotFound`, and `RepositoryError` for one that is of no use; then what was served stays.
+        """
+        ...
+
+    async def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Serve a model no more, with the queries that need it where `dependents`.
+
+        Raises `NotFound`, and `InvalidRequest` where a query needs it.
+        """
         ...
 
 

@@ -17,12 +17,20 @@ from prometheus_client.registry import Collector
 from latebind.server.gateway import AdaptationFigures, Distribution, Memory, ModelMetrics, Snapshot
 
 MICROSECONDS = 1e6
+MILLISECONDS = 1e3
 MODEL = ("model", "version")
 FAILURES = {
     "REJECTED": ("refused_full", "refused_late"),
     "CANCELED": ("cancelled",),
     "BACKEND": ("failed",),
     "OTHER": ("expired", "not_loaded"),
+}
+DURATIONS = {  # stages read inputs where they came to lie and write outputs where they go from
+    "request": "Time to answer",
+    "queue": "Time in the queue",
+    "compute_input": "Time in which inputs were moved: none",
+    "compute_infer": "Time with a worker",
+    "compute_output": "Time in which outputs were moved: none",
 }
 
 
@@ -52,6 +60,9 @@ class _Snapshot(Collector):
     ) -> None:
         models = snapshot["models"]
         self._models = [((name, versions[name]), models[name]) for name in sorted(models) if name in versions]
+        self._restarts = snapshot.get("restarts", 0)
+        tallies = snapshot.get("batching", {})
+        self._tallies = [((name, versions[name]), tallies[name]) for name in sorted(tallies) if name in versions]
         self._memory = snapshot.get("memory")
         steps = snapshot.get("steps", {})
         self._steps = [
@@ -70,6 +81,7 @@ class _Snapshot(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._latebind_counters()
         yield from self._latebind_histograms()
+        yield from self._batching()
         if self._steps:
             yield from self._queries()
         if self._memory is not None:
@@ -97,15 +109,38 @@ class _Snapshot(Collector):
             pending.add_metric(labels, model["pending"])
         for status, count in sorted(self._replies.items()):
             replies.add_metric([str(status)], count)
-        yield from (requests, left_at, batches, stage_runs, row_stages, pending, replies)
+        restarts = CounterMetricFamily("latebind_engine_restarts", "Times the engine was replaced", self._restarts)
+        yield from (requests, left_at, batches, stage_runs, row_stages, pending, replies, restarts)
 
     def _latebind_histograms(self) -> Iterator[Metric]:
         latency = HistogramMetricFamily("latebind_latency_seconds", "Arrival to answer", labels=MODEL)
         queue = HistogramMetricFamily("latebind_queue_seconds", "Arrival to first stage", labels=MODEL)
+        slack = HistogramMetricFamily(
+            "latebind_admission_slack_seconds", "Deadline left beyond the estimate, at arrival", labels=MODEL
+        )
         for labels, model in self._models:
             latency.add_metric(labels, _buckets(model["latency_seconds"]), model["latency_seconds"]["sum"])
             queue.add_metric(labels, _buckets(model["queue_seconds"]), model["queue_seconds"]["sum"])
-        yield from (latency, queue)
+            slack.add_metric(labels, _buckets(model["slack_seconds"]), model["slack_seconds"]["sum"])
+        yield from (latency, queue, slack)
+
+    def _batching(self) -> Iterator[Metric]:
+        by_size = [*MODEL, "size"]
+        runs = CounterMetricFamily("latebind_runs", "Stages run, by how many requests were in it", labels=by_size)
+        seconds = CounterMetricFamily("latebind_run_seconds", "Time of stages, by their requests", labels=by_size)
+        for labels, model in self._models:
+            for size, count in sorted(model["runs"].items(), key=lambda item: int(item[0])):
+                runs.add_metric([*labels, size], count)
+            for size, spent in sorted(model["run_seconds"].items(), key=lambda item: int(item[0])):
+                seconds.add_metric([*labels, size], spent)
+        merges = CounterMetricFamily("latebind_merges", "Times two sub-batches became one", labels=MODEL)
+        preemptions = CounterMetricFamily("latebind_preemptions", "Times one rested for newcomers", labels=MODEL)
+        refills = CounterMetricFamily("latebind_refills", "Requests that joined a worker at work", labels=MODEL)
+        for labels, tally in self._tallies:
+            merges.add_metric(labels, tally["merges"])
+            preemptions.add_metric(labels, tally["preemptions"])
+            refills.add_metric(labels, tally["refills"])
+        yield from (runs, seconds, merges, preemptions, refills)
 
     def _queries(self) -> Iterator[Metric]:
         labels = [*MODEL, "step"]
@@ -114,12 +149,14 @@ class _Snapshot(Collector):
         )
         budget = CounterMetricFamily("latebind_query_step_budget_seconds", "Time planned for steps", labels=labels)
         spent = HistogramMetricFamily("latebind_query_step_seconds", "Time that steps took", labels=labels)
+        replans = CounterMetricFamily("latebind_query_replans", "Steps planned behind others", labels=labels)
         for step, figures in self._steps:
             for model, count in figures["answered"].items():
                 answered.add_metric([*step, model], count)
             budget.add_metric(step, figures["budget_seconds"])
             spent.add_metric(step, _buckets(figures["spent_seconds"]), figures["spent_seconds"]["sum"])
-        yield from (answered, budget, spent)
+            replans.add_metric(step, figures["replanned"])
+        yield from (answered, budget, spent, replans)
 
     def _residency(self, memory: Memory) -> Iterator[Metric]:
         budget = GaugeMetricFamily("latebind_memory_budget_bytes", "What models may take together")
@@ -169,8 +206,13 @@ class _Snapshot(Collector):
         count = UnknownMetricFamily("nv_inference_count", "Inferences (rows) answered", labels=MODEL)
         executions = UnknownMetricFamily("nv_inference_exec_count", "Batches started", labels=MODEL)
         pending = GaugeMetricFamily("nv_inference_pending_request_count", "Requests under way", labels=MODEL)
-        spent = UnknownMetricFamily("nv_inference_request_duration_us", "Time to answer, summed", labels=MODEL)
-        queued = UnknownMetricFamily("nv_inference_queue_duration_us", "Time in the queue, summed", labels=MODEL)
+        summed = {
+            part: UnknownMetricFamily(f"nv_inference_{part}_duration_us", f"{what}, summed", labels=MODEL)
+            for part, what in DURATIONS.items()
+        }
+        first = HistogramMetricFamily(
+            "nv_inference_first_response_histogram_ms", "Time to the first answer", labels=MODEL
+        )
         for labels, model in self._models:
             outcomes = _outcomes(model)
             success.add_metric(labels, outcomes["answered"])
@@ -179,16 +221,31 @@ class _Snapshot(Collector):
             count.add_metric(labels, outcomes["answered"])
             executions.add_metric(labels, sum(model["batches"].values()))
             pending.add_metric(labels, model["pending"])
-            spent.add_metric(labels, round(model["latency_seconds"]["sum"] * MICROSECONDS))
-            queued.add_metric(labels, round(model["queue_seconds"]["sum"] * MICROSECONDS))
-        yield from (success, failure, count, executions, pending, spent, queued)
+            for part, seconds in _durations(model).items():
+                summed[part].add_metric(labels, round(seconds * MICROSECONDS))
+            latency = model["latency_seconds"]
+            first.add_metric(labels, _buckets(latency, MILLISECONDS), latency["sum"] * MILLISECONDS)
+        yield from (success, failure, count, executions, pending, *summed.values(), first)
 
 
 def _outcomes(model: ModelMetrics) -> dict[str, int]:
     return dict(model["requests"])  # type: ignore[arg-type]
 
 
-def _buckets(values: Distribution) -> list[tuple[str, float]]:
-    """Return Prometheus's buckets, which count everything up to their bound."""
+def _durations(model: ModelMetrics) -> dict[str, float]:
+    """Return the seconds of answered requests by what they went to."""
+    spent, queued = model["latency_seconds"]["sum"], model["queue_seconds"]["sum"]
+    return {
+        "request": spent,
+        "queue": queued,
+        "compute_input": 0.0,
+        "compute_infer": spent - queued,
+        "compute_output": 0.0,
+    }
+
+
+def _buckets(values: Distribution, unit: float = 1.0) -> list[tuple[str, float]]:
+    """Return Prometheus's buckets, which count everything up to their bound, in units of which a second has `unit`."""
     counts = accumulate(values["counts"][: len(values["le"])])
-    return [*((str(le), count) for le, count in zip(values["le"], counts, strict=True)), ("+Inf", values["count"])]
+    bounds = [str(le * unit) for le in values["le"]]
+    return [*zip(bounds, counts, strict=True), ("+Inf", values["count"])]

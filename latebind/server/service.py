@@ -7,13 +7,33 @@ from contextlib import ExitStack
 from typing import cast
 
 from latebind import __version__
-from latebind.domain.errors import NotFound, Unavailable
+from latebind.domain.errors import InvalidRequest, NotFound, TurnedOff, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.server.calls import Call
 from latebind.server.description import told_of_steps
-from latebind.server.gateway import AdaptationFigures, Answer, Array, Claim, Gateway, Observer, Snapshot
+from latebind.server.gateway import (
+    AdaptationFigures,
+    Answer,
+    Array,
+    Catalogue,
+    Claim,
+    Gateway,
+    IndexEntry,
+    Observer,
+    Snapshot,
+)
+from latebind.server.statistics import statistics
 
-EXTENSIONS = ("binary_tensor_data", "parameters", "model_configuration")  # only what works
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "parameters",
+    "model_configuration",
+    "schedule_policy",
+    "statistics",
+)  # only what works
+MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # where it is turned on
+UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
 MICROSECOND = 1e-6
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`
@@ -22,8 +42,9 @@ Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the 
 class Service:
     """Answers for the engine behind `gateway`.
 
-    `deadlines` are the seconds of each model's requests that name no time-out, `deadline` those of models not in it,
-    `longest` the most that a client may ask for.
+    `deadlines` are the seconds of each model's requests that name no time-out, as they are at the moment, `deadline`
+    those of models not in it, `longest` the most that a client may ask for. `catalogue` knows what is not served too;
+    where `manage`, clients may have it changed.
     """
 
     def __init__(
@@ -35,13 +56,17 @@ class Service:
         longest: float = 3600.0,
         show_exit: bool = True,
         observer: Observer | None = None,
+        catalogue: Catalogue | None = None,
+        manage: bool = False,
     ) -> None:
         self._gateway = gateway
         self._deadline = deadline
-        self._deadlines = dict(deadlines or {})
+        self._deadlines = {} if deadlines is None else deadlines
         self._longest = longest
         self._show_exit = show_exit
         self._observer = observer
+        self._catalogue = catalogue
+        self._manage = manage
         self._draining = False
 
     def drain(self) -> None:
@@ -58,34 +83,64 @@ class Service:
 
     def model_ready(self, name: str, version: str | None = None) -> bool:
         """Tell whether requests for this model can be answered. Raises `NotFound`."""
+        if self._unavailable(name) is not None:
+            return False
         return not self._draining and self._gateway.ready(self.model(name, version).name)
 
     def server_metadata(self) -> dict[str, object]:
         """Return the server's name, version and the extensions of the protocol that it has."""
-        return {"name": "latebind", "version": __version__, "extensions": list(EXTENSIONS)}
+        extensions = (*EXTENSIONS, *(MANAGEMENT if self._manage else ()))
+        return {"name": "latebind", "version": __version__, "extensions": list(extensions)}
 
     def models(self) -> list[ModelSpec]:
         """Return all models, by name."""
         return [spec for _, spec in sorted(self._gateway.models.items())]
 
-    def index(self) -> list[dict[str, str]]:
-        """Return every model with its version and state."""
-        return [{"name": spec.name, "version": spec.version, "state": "READY", "reason": ""} for spec in self.models()]
+    def index(self, *, ready: bool = False) -> list[IndexEntry]:
+        """Return every model with its version and state; where `ready`, those alone that are."""
+        if self._catalogue is not None:
+            entries = list(self._catalogue.index())
+        else:
+            entries = [IndexEntry(name=s.name, version=s.version, state="READY", reason="") for s in self.models()]
+        return [entry for entry in entries if not ready or entry["state"] == "READY"]
+
+    async def load(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
+        """Serve a model's newest version, or the one that the parameter `version` names.
+
+        Raises `TurnedOff`, `InvalidRequest` for parameters that would upload something, and what `Catalogue.load` does.
+        """
+        catalogue = self._changeable()
+        given = dict(parameters or {})
+        for parameter in given:
+            if parameter == "config" or parameter.startswith("file:"):
+                raise InvalidRequest(UPLOADS.format(parameter))
+        version = given.get("version")
+        if version is not None and not (isinstance(version, str) and version.isdecimal()):
+            raise InvalidRequest(f"the version is {version!r:.40}: give a number as a text")
+        await catalogue.load(name, version)
+
+    async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
+        """Serve a model no more. Raises `TurnedOff` and what `Catalogue.unload` raises."""
+        await self._changeable().unload(name, dependents=unload_dependents)
 
     def model(self, name: str, version: str | None = None) -> ModelSpec:
-        """Return the model of this name, in this version if one is given. Raises `NotFound`."""
+        """Return the model of this name, in this version if one is given. Raises `NotFound` and `Unavailable`."""
         spec = self._gateway.models.get(name)
         if spec is None:
-            raise NotFound(f"there is no model {name!r:.140}")
+            reason = self._unavailable(name)
+            raise NotFound(f"there is no model {name!r:.140}") if reason is None else Unavailable(reason)
         if version is not None and version != spec.version:
-            raise NotFound(f"model {name!r} has no version {version!r:.40}: it has {spec.version}")
+            raise _no_version(spec, version)
         return spec
 
-    async def infer(self, spec: ModelSpec, call: Call, fill: Fill, *, client: str = "") -> Answer:
+    async def infer(
+        self, spec: ModelSpec, call: Call, fill: Fill, *, client: str = "", version: str | None = None
+    ) -> Answer:
         """Answer a call, whose rows `fill` writes, within its time-out; `client` is the address that it came from.
 
-        The time that `fill` takes does not count, for it is the client's: it sends them. Raises what `Gateway.claim`,
-        `fill` and `Claim.send` raise.
+        Where another version has taken the place of `spec` meanwhile, that answers (`Answer.spec`), unless the client
+        named a `version` or its tensors are others. The time that `fill` takes does not count, for it is the client's:
+        it sends them. Raises what `Gateway.claim`, `fill` and `Claim.send` raise, `NotFound` and `Unavailable`.
         """
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
@@ -93,18 +148,21 @@ class Service:
         claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline)
         with ExitStack() as held:
             held.callback(claim.release)
+            if claim.spec is not spec:
+                _check_same(spec, claim.spec, version)
             begun = time.monotonic()
             await fill(claim.rows)
             answer = await claim.send(deadline=deadline + time.monotonic() - begun, priority=call.priority)
             if self._observer is not None:  # it sees the rows after the reply is on its way, and then lets go of them
                 held.pop_all()
-                asyncio.get_running_loop().call_soon(self._show, self._observer, spec, claim, answer, client)
+                asyncio.get_running_loop().call_soon(self._show, self._observer, claim.spec, claim, answer, client)
         return answer
 
     def told(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
         """Return the parameters of the reply, unless the operator hides them: where each row left, or its steps."""
         if not self._show_exit:
             return {}
+        spec = answer.spec or spec
         if spec.steps:
             return told_of_steps(answer.steps, self._gateway.models)
         left_at = answer.left_at
@@ -119,6 +177,11 @@ class Service:
     async def metrics(self) -> Snapshot:
         """Return the engine's figures."""
         return cast(Snapshot, await self._gateway.metrics())
+
+    async def statistics(self, name: str | None = None, version: str | None = None) -> dict[str, object]:
+        """Return the protocol's statistics of one model, or of all. Raises `NotFound`."""
+        specs = self.models() if name is None else [self.model(name, version)]
+        return statistics(specs, await self.metrics())
 
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return what is known of learned caches that follow the traffic, by model."""
@@ -135,7 +198,27 @@ class Service:
         finally:
             claim.release()
 
+    def _unavailable(self, name: str) -> str | None:
+        return None if self._catalogue is None else self._catalogue.unavailable(name)
+
+    def _changeable(self) -> Catalogue:
+        if self._catalogue is None or not self._manage:
+            raise TurnedOff("models are not loaded and unloaded by clients here: start the server with --manage")
+        return self._catalogue
+
     def _seconds(self, spec: ModelSpec, timeout: int) -> float:
         if not timeout:
             return self._deadlines.get(spec.name, self._deadline)
         return min(timeout, int(self._longest / MICROSECOND)) * MICROSECOND
+
+
+def _check_same(asked: ModelSpec, there: ModelSpec, version: str | None) -> None:
+    """Raise where a call that was made for one version of a model cannot be answered by the one that is there now."""
+    if version is not None and version != there.version:
+        raise _no_version(there, version)
+    if (asked.inputs, asked.outputs) != (there.inputs, there.outputs):
+        raise Unavailable(f"{there.name} became another while this request came: ask what it takes and send it again")
+
+
+def _no_version(spec: ModelSpec, version: str) -> NotFound:
+    return NotFound(f"model {spec.name!r} has no version {version!r:.40}: it has {spec.version}")

@@ -12,6 +12,7 @@ from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, Branched, Event, Exited, Loaded, MapFailed, Mapped, StageDone, Woke
 from latebind.domain.metrics import Metrics
 from latebind.domain.model import StageKind
+from latebind.domain.tracing import Trace, Tracer
 from latebind.queries.scheduler import make_scheduler
 from latebind.simulation.agenda import Agenda, Call
 from latebind.simulation.hardware import Independent, Installed, Work
@@ -39,7 +40,8 @@ class Simulator:
     """Plays arrivals into a scheduler and collects a record for each. Ties in time go by order of scheduling.
 
     Requests run on `hardware`; the scheduler hears of a call when its inputs are there. To write the inputs of a
-    query's step, or to judge a condition, takes `mapping` seconds. `steps` are those of queries that have ended; with
+    query's step, or to judge a condition, takes `mapping` seconds. Where it `traces`, the life of every request is kept
+    under its number plus 1. `steps` are those of queries that have ended; with
     queries the configuration must have more slots than requests come, for each has one of its own.
     """
 
@@ -50,10 +52,13 @@ class Simulator:
         log: EventLog | None = None,
         hardware: Installed = Independent,
         mapping: float = 0.0,
+        traces: bool = False,
     ) -> None:
         self.scheduler = make_scheduler(config)
         self.steps: list[StepEnded] = []
         self.metrics = Metrics(config)
+        self.traces: list[Trace] = []
+        self._tracer = Tracer(config) if traces else None
         self._costs = {served.spec.name: served.costs for served in config.models}
         self._log = log
         self._agenda = Agenda()
@@ -97,7 +102,9 @@ class Simulator:
         self._arrivals |= dict.fromkeys(rows, arrival)
         due, n = arrival.time + arrival.allowed, len(rows)
         # A slot is never short here: the request's number serves as one.
-        event = Arrived(arrival.model, due, rows, rows, (arrival.inputs,) * n, (arrival.outputs,) * n)
+        lengths = (arrival.inputs,) * n, (arrival.outputs,) * n
+        trace = 0 if self._tracer is None else first + 1
+        event = Arrived(arrival.model, due, rows, rows, *lengths, arrival.priority, trace)
         self._hardware.bring(arrival.model, n, arrival.time, self._telling(event))
 
     def _send_next(self, wanted: Iterator[Arrival], now: float) -> None:
@@ -110,7 +117,9 @@ class Simulator:
 
     def _tell(self, event: Event, now: float) -> None:
         actions = self.scheduler.handle(event, now)
-        self.metrics.observe(event, actions)
+        self.metrics.observe(event, actions, now=now)
+        if self._tracer is not None:
+            self.traces.extend(self._tracer.observe(event, actions, now=now))
         if self._log:
             self._log.write(now, event, actions)
         for action in actions:
@@ -149,7 +158,8 @@ class Simulator:
         work = Work(action.worker, action.model, action.stage, batch, costs.step(action.stage, batch, inputs))
         exited = self._exited(action)
         if not costs.aside or action.stage not in costs.lookups:
-            self._hardware.run(work, now, [(0.0, self._telling(StageDone(action.worker, exited)))])
+            looked = costs.lookups[action.stage].at(batch) if action.stage in costs.lookups else 0.0
+            self._hardware.run(work, now, [(0.0, self._telling(StageDone(action.worker, exited, looked)))])
             return
         after = [(0.0, self._telling(StageDone(action.worker)))]
         if exited:

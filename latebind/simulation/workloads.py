@@ -22,7 +22,8 @@ class Arrival:
     """A request to come: at `time` (seconds), due `time + allowed`, leaving at stage `leaves_at`.
 
     Its input has `inputs` steps and its answer `outputs`, which a policy that is no oracle does not look at. A call of
-    `rows` is as many requests, all alike. Where it is for a query, `steps` are its nodes.
+    `rows` is as many requests, all alike. Where it is for a query, `steps` are its nodes. Of those who wait for a
+    model, `priority` 1 goes first and 0 last.
     """
 
     time: float
@@ -33,6 +34,7 @@ class Arrival:
     outputs: int = 1
     rows: int = 1
     steps: tuple[Step, ...] = ()
+    priority: int = 0
 
 
 Lengths = Sequence[tuple[int, int]]  # of inputs and answers, in steps

@@ -9,18 +9,22 @@ from latebind.batching.estimate import Estimate
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
 from latebind.batching.view import GoOn, Launch, ModelView, Wait, WorkView
-from latebind.domain.config import PolicyConfig
+from latebind.domain.actions import Run
+from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.errors import ConfigError
+from latebind.domain.events import Arrived, Event, StageDone
+from latebind.scheduler import Scheduler
 from tests.models import served
 
-ARRIVALS = st.lists(st.floats(0.0, 1.0), max_size=12).map(sorted)
+PRIORITIES = st.sampled_from((0, 0, 0, 1, 2, 255))
+ARRIVALS = st.lists(st.tuples(st.floats(0.0, 1.0), PRIORITIES), max_size=12).map(sorted)
 
 
-def view_of(name: str, arrivals: list[float]) -> ModelView:
+def view_of(name: str, arrivals: list[tuple[float, int]]) -> ModelView:
     model = served(name, max_batch=5)
     queue = Queue()
-    for i, arrived in enumerate(arrivals):
-        queue.add(Request(i, name, i, 9.0, arrived))
+    for i, (arrived, priority) in enumerate(arrivals):
+        queue.add(Request(i, name, i, 9.0, arrived, priority=priority))
     return ModelView(model.spec, Estimate(model.spec, model.costs), queue)
 
 
@@ -29,13 +33,18 @@ def view_of(name: str, arrivals: list[float]) -> ModelView:
     first=ARRIVALS, second=ARRIVALS, max_batch=st.integers(0, 9), window=st.floats(0.0, 0.5), pause=st.floats(0.0, 1.0)
 )
 def test_a_policy_keeps_to_its_contract(
-    name: str, first: list[float], second: list[float], max_batch: int, window: float, pause: float
+    name: str,
+    first: list[tuple[float, int]],
+    second: list[tuple[float, int]],
+    max_batch: int,
+    window: float,
+    pause: float,
 ) -> None:
     policy = make_policy(PolicyConfig(name, max_batch, window))
     views = {"a": view_of("a", first), "b": view_of("b", second)}
     if not first and not second:
         return
-    now = max(first + second) + pause
+    now = max(first + second)[0] + pause
     decision = policy.decide(WorkView(tuple(views.values())), now)
     # 1. The same view at the same time gives the same decision.
     assert policy.decide(WorkView(tuple(views.values())), now) == decision
@@ -51,6 +60,25 @@ def test_a_policy_keeps_to_its_contract(
     assert 1 <= len(decision.requests) <= policy.batch_limit(model) <= model.spec.max_batch
     assert len(set(decision.requests)) == len(decision.requests)
     assert set(decision.requests) <= set(model.queue)
+    # 5. Nobody is left out for one of a later priority.
+    ranks = {number: request.priority or 256 for number, request in model.queue.items()}
+    left_out = [ranks[number] for number in ranks.keys() - set(decision.requests)]
+    assert max(ranks[number] for number in decision.requests) <= min(left_out, default=256)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("hit_rates", [{}, {0: 0.3}], ids=["no exits", "exits"])
+def test_of_those_who_wait_the_first_priority_starts_first(name: str, hit_rates: dict[int, float]) -> None:
+    model = served(stages=2, max_batch=1, hit_rates=hit_rates)
+    scheduler = Scheduler(SchedulerConfig((model,), policy=PolicyConfig(name)))
+    starts: list[int] = []
+    coming = [Arrived("net", 9.0 + i, (i,), (i,), priority=priority) for i, priority in enumerate((0, 0, 9, 1, 0, 1))]
+    events: list[Event] = [*coming, *[StageDone(0)] * 2 * len(coming)]
+    for step, event in enumerate(events):
+        actions = scheduler.handle(event, 0.001 * step)
+        scheduler.check()
+        starts += [i for action in actions if isinstance(action, Run) and not action.stage for i in action.requests]
+    assert starts == [0, 3, 5, 2, 1, 4]
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:

@@ -32,6 +32,37 @@ def test_both_orders_hold_whoever_leaves(waiting: list[tuple[float, float]], dat
     assert len(queue) == len(left)
 
 
+@given(st.lists(st.tuples(st.floats(0, 9), st.integers(0, 255)), max_size=20), st.integers(0, 20), st.data())
+def test_who_has_a_priority_goes_before_the_others_in_both_orders(
+    waiting: list[tuple[float, int]], count: int, data: st.DataObject
+) -> None:
+    queue = Queue()
+    for number, (deadline, priority) in enumerate(waiting):
+        queue.add(Request(number, "net", number, deadline, 0.0, priority=priority))
+    gone = data.draw(st.sets(st.sampled_from(range(len(waiting))))) if waiting else set()
+    for number in gone:
+        queue.remove(number)
+    left = [number for number in range(len(waiting)) if number not in gone]
+    ranks = {number: waiting[number][1] or 256 for number in left}
+    assert numbers(queue.first(count)) == sorted(left, key=ranks.__getitem__)[:count]
+    urgent = sorted(left, key=lambda number: (ranks[number], waiting[number][0], number))
+    assert numbers(queue.urgent(count)) == numbers(queue.alike(count)) == urgent[:count]
+
+
+def test_a_priority_is_not_passed_over_for_a_near_deadline() -> None:
+    queue = Queue()
+    for number, (deadline, priority) in enumerate(((1.0, 0), (2.0, 3), (3.0, 0), (4.0, 3))):
+        queue.add(Request(number, "net", number, deadline, 0.0, priority=priority))
+    assert numbers(queue.urgent(9, due=2.5)) == [1, 3, 2]
+
+
+def test_a_newcomer_goes_before_those_of_later_priorities_and_those_of_none() -> None:
+    queue = Queue()
+    for number, priority in enumerate((0, 0, 2, 3)):
+        queue.add(Request(number, "net", number, 9.0, 0.0, priority=priority))
+    assert [queue.behind(priority) for priority in (0, 1, 2, 3, 255)] == [0, 4, 3, 2, 2]
+
+
 def test_with_the_most_urgent_go_those_of_its_length() -> None:
     queue = filled(*((0, due, length) for due, length in ((1, 20), (2, 50), (3, 21), (4, 5), (5, 19), (6, 20))))
     assert numbers(queue.alike(2)) == [0, 2]  # of the four most urgent

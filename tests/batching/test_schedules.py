@@ -54,6 +54,7 @@ def loads(draw: st.DrawFn, served: tuple[ServedModel, ...]) -> list[Arrival]:
                 inputs=draw(st.integers(1, 4)),
                 outputs=draw(st.integers(1, 5)),
                 rows=draw(st.integers(1, 2)),
+                priority=draw(st.sampled_from((0, 0, 1, 7))),
             )
         )
     return calls

@@ -8,7 +8,7 @@ from latebind.domain.events import Arrived, Loaded, LoadFailed, Mapped, StageDon
 from latebind.domain.footprint import Footprint
 from latebind.domain.metrics import Histogram, Metrics
 from latebind.domain.model import ModelSpec, StepSpec
-from latebind.domain.query import Node, Query
+from latebind.domain.query import Node, PlannerConfig, Query
 from tests.models import SCORES, VECTOR, config, served
 
 QUERY = Query(
@@ -26,10 +26,11 @@ def test_a_histogram_counts_by_upper_bound_and_keeps_what_is_above_the_last() ->
 
 def test_metrics_follow_a_batch_from_arrival_to_answers() -> None:
     metrics = Metrics(config())
-    metrics.observe(Arrived("net", 1.0, (1, 2), (0, 1)), [Run(0, "net", 0, (1, 2), (0, 1))])
+    metrics.observe(Arrived("net", 1.0, (1, 2), (0, 1)), [Run(0, "net", 0, (1, 2), (0, 1))], now=0.0)
     metrics.observe(
         StageDone(0, (1,)),
         [Reply(1, "net", Outcome.ANSWERED, 0, 0.001, 0.002), Run(0, "net", 1, (2,), (1,))],
+        now=0.5,
     )
     figures = metrics.snapshot()["models"]["net"]
     assert figures["pending"] == 1
@@ -41,9 +42,52 @@ def test_metrics_follow_a_batch_from_arrival_to_answers() -> None:
     assert figures["queue_seconds"]["sum"] == 0.001
 
 
+def test_stages_count_by_how_many_were_in_them_with_the_time_that_they_took() -> None:
+    metrics = Metrics(config())
+    metrics.observe(Arrived("net", 1.0, (1, 2), (0, 1)), [Run(0, "net", 0, (1, 2), (0, 1))], now=1.0)
+    exited = Reply(1, "net", Outcome.ANSWERED, 0, 0.0, 0.25)
+    metrics.observe(StageDone(0, (1,)), [exited, Run(0, "net", 1, (2,), (1,))], now=1.25)
+    metrics.observe(StageFailed(0), [Reply(2, "net", Outcome.FAILED, 0, 0.0, 1.0)], now=2.0)
+    figures = metrics.snapshot()["models"]["net"]
+    assert figures["runs"] == {"1": 1, "2": 1}
+    assert figures["run_seconds"] == {"1": 0.75, "2": 0.25}
+    assert figures["failed_seconds"] == 1.0
+
+
+def test_the_last_inference_is_the_last_that_was_answered() -> None:
+    metrics = Metrics(config())
+    assert metrics.snapshot()["models"]["net"]["last"] is None
+    metrics.observe(Woke(), [Reply(1, "net", Outcome.ANSWERED, 2, 0.0, 1.0)], now=3.0)
+    metrics.observe(Woke(), [Reply(2, "net", Outcome.EXPIRED, -1, 1.0, 0.0)], now=4.0)
+    assert metrics.snapshot()["models"]["net"]["last"] == 3.0
+
+
+def test_slack_counts_whoever_is_refused_too() -> None:
+    metrics = Metrics(config())
+    late = Reply(1, "net", Outcome.REFUSED_LATE, -1, 0.0, 0.0, -0.5)
+    metrics.observe(Arrived("net", 1.0, (1,), (0,)), [late], now=0.0)
+    metrics.observe(Woke(), [Reply(2, "net", Outcome.ANSWERED, 2, 0.0, 0.0, 0.002)], now=0.0)
+    slack = metrics.snapshot()["models"]["net"]["slack_seconds"]
+    assert slack["count"] == 2
+    assert (slack["le"][0], slack["counts"][0]) == (0.0, 1)
+
+
+def test_a_step_planned_behind_another_is_a_replan() -> None:
+    node = Node("cars", ("net", "other"), (0.5, 1.0), after=(0,))
+    steps = (*QUERY.spec.steps, StepSpec("cars", ("net", "other")))
+    query = replace(QUERY, spec=replace(QUERY.spec, stages=2, steps=steps), nodes=(*QUERY.nodes, node))
+    beforehand = replace(query, planner=PlannerConfig(replan=False))
+    for planned, replans in ((query, 1), (beforehand, 0)):
+        metrics = Metrics(replace(config(served("net"), served("other")), queries=(planned,), slots=4))
+        metrics.observe(Arrived("traffic", 1.0, (1,), (0,)), [Map("traffic", 1, 0, 0, (1, -1))], now=0.0)
+        metrics.observe(Woke(), [Map("traffic", 1, 0, 1, (1, 0)), Map("traffic", 1, 0, 2, (1, 0))], now=0.0)
+        steps_told = metrics.snapshot()["steps"]["traffic"]
+        assert (steps_told["gate"]["replanned"], steps_told["cars"]["replanned"]) == (0, replans)
+
+
 def test_a_refused_request_is_no_longer_pending() -> None:
     metrics = Metrics(config())
-    metrics.observe(Arrived("net", 1.0, (1,), (0,)), [Reply(1, "net", Outcome.REFUSED_FULL, -1, 0.0, 0.0)])
+    metrics.observe(Arrived("net", 1.0, (1,), (0,)), [Reply(1, "net", Outcome.REFUSED_FULL, -1, 0.0, 0.0)], now=0.0)
     figures = metrics.snapshot()["models"]["net"]
     assert figures["pending"] == 0
     assert figures["requests"]["refused_full"] == 1
@@ -53,9 +97,9 @@ def test_a_refused_request_is_no_longer_pending() -> None:
 def test_memory_is_counted_from_events_and_actions() -> None:
     model = replace(served(), footprint=Footprint((10, 20, 30), (0.1, 0.1, 0.1)))
     metrics = Metrics(replace(config(model), residency=ResidencyConfig(100, "lru")))
-    metrics.observe(Woke(), [Load("net", (0, 1))])
-    metrics.observe(Loaded("net", (0, 1), 0.3, (12, 20), 32, 8), [Load("net", (2,)), Evict("net", (0,))])
-    metrics.observe(LoadFailed("net", (2,)), [])
+    metrics.observe(Woke(), [Load("net", (0, 1))], now=0.0)
+    metrics.observe(Loaded("net", (0, 1), 0.3, (12, 20), 32, 8), [Load("net", (2,)), Evict("net", (0,))], now=0.0)
+    metrics.observe(LoadFailed("net", (2,)), [], now=0.0)
     memory = metrics.snapshot()["memory"]
     assert memory["budget_bytes"] == 100
     found = memory["models"]["net"]
@@ -71,10 +115,10 @@ def test_memory_without_a_bound_is_not_told_of() -> None:
 
 def test_a_step_of_a_query_counts_for_its_model_and_for_its_query() -> None:
     metrics = Metrics(replace(config(served("net"), served("other")), queries=(QUERY,), slots=4))
-    metrics.observe(Arrived("traffic", 1.0, (1,), (0,)), [Map("traffic", 1, 0, 0, (1,))])
+    metrics.observe(Arrived("traffic", 1.0, (1,), (0,)), [Map("traffic", 1, 0, 0, (1,))], now=0.0)
     ended = StepEnded("traffic", 1, 0, 1, "other", Outcome.ANSWERED, 1, 0.001, 0.002, 0.01, 0.004)
-    metrics.observe(StageDone(0), [ended])
-    metrics.observe(Mapped(1, 1), [Reply(1, "traffic", Outcome.ANSWERED, 0, 0.001, 0.005)])
+    metrics.observe(Woke(), [ended], now=0.0)
+    metrics.observe(Mapped(1, 1), [Reply(1, "traffic", Outcome.ANSWERED, 0, 0.001, 0.005)], now=0.0)
     found = metrics.snapshot()
     assert found["models"]["other"]["requests"]["answered"] == 1
     assert found["models"]["other"]["left_at"] == [0, 1, 0]
@@ -88,7 +132,7 @@ def test_a_step_of_a_query_counts_for_its_model_and_for_its_query() -> None:
 def test_a_step_that_failed_has_answered_nothing() -> None:
     metrics = Metrics(replace(config(served("net"), served("other")), queries=(QUERY,), slots=4))
     failed = StepEnded("traffic", 1, 0, 0, "net", Outcome.FAILED, 0, 0.001, 0.002, 0.01, 0.004)
-    metrics.observe(StageFailed(0), [failed])
+    metrics.observe(Woke(), [failed], now=0.0)
     found = metrics.snapshot()
     assert found["models"]["net"]["requests"]["failed"] == 1
     assert found["steps"]["traffic"]["gate"]["answered"] == {"net": 0, "other": 0}

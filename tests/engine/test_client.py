@@ -210,7 +210,7 @@ def test_a_claim_that_outlives_the_engine_cannot_be_sent(models: Path) -> None:
                 client._process.kill()
                 while client.live():
                     await asyncio.sleep(0.001)
-                with pytest.raises(Unavailable, match="restart"):
+                with pytest.raises(Unavailable, match="send it again"):
                     await claim.send(deadline=soon())
 
     run(test())

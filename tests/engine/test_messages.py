@@ -16,16 +16,24 @@ from latebind.engine.messages import (
     pack_stepped,
 )
 
+
+def call(model: str, deadline: float, rows: list[tuple[int, int, int]], priority: int, trace: int) -> Arrived:
+    requests, slots, inputs = zip(*rows, strict=True)
+    return Arrived(model, deadline, requests, slots, inputs, priority=priority, trace=trace)
+
+
 CALLS = st.lists(
     st.one_of(
         st.builds(Cancelled, st.integers(0, 2**63)),
         st.builds(
-            lambda model, deadline, rows: Arrived(model, deadline, *(tuple(x) for x in zip(*rows, strict=True))),
+            call,
             st.sampled_from(["a", "b"]),
             st.floats(0, 1e9),
             st.lists(
                 st.tuples(st.integers(0, 2**63), st.integers(0, 2**31), st.integers(1, 2**31)), min_size=1, max_size=5
             ),
+            st.integers(0, 255),
+            st.integers(0, 2**32 - 1),
         ),
     ),
     max_size=8,
@@ -37,7 +45,15 @@ def test_events_survive_being_cut_anywhere(events: list[Arrived | Cancelled], pi
     data = b"".join(
         pack_cancelled(event.request)
         if isinstance(event, Cancelled)
-        else pack_arrived("ab".index(event.model), event.deadline, event.requests, event.slots, event.inputs)
+        else pack_arrived(
+            "ab".index(event.model),
+            event.deadline,
+            event.requests,
+            event.slots,
+            event.inputs,
+            event.priority,
+            event.trace,
+        )
         for event in events
     )
     reader = EventReader(["a", "b"])

@@ -69,6 +69,16 @@ def test_a_chain_goes_from_inputs_to_outputs_step_by_step() -> None:
     assert reply.waited + reply.ran == pytest.approx(0.008)
 
 
+def test_steps_have_the_priority_of_their_query() -> None:
+    played = Played(query(node("gate", "small")), served("small", stages=1, max_batch=1))
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    played.tell(Mapped(10, 0))
+    for number, priority in ((20, 0), (30, 1)):
+        played.tell(Arrived("query", 9.0, (number,), (number // 10 - 2,), priority=priority))
+        played.tell(Mapped(number, 0))
+    assert Run(0, "small", 0, (31,), (SLOTS + 1,)) in played.tell(StageDone(0))
+
+
 def test_only_the_branch_whose_condition_holds_runs() -> None:
     played = Played(BRANCHES)
     played.tell(Arrived("query", 9.0, (10,), (3,)))

@@ -23,11 +23,18 @@ SNAPSHOT: Snapshot = {
             "batches": {"16": 1, "2": 4},
             "stage_runs": 9,
             "row_stages": 20,
+            "runs": {"16": 1, "2": 8},
+            "run_seconds": {"16": 0.25, "2": 0.5},
             "latency_seconds": {"le": [0.01, 0.1], "counts": [6, 3, 1], "sum": 0.5, "count": 10},
             "queue_seconds": {"le": [0.01, 0.1], "counts": [10, 0, 0], "sum": 0.025, "count": 10},
+            "slack_seconds": {"le": [0.0, 0.1], "counts": [2, 13, 16], "sum": 6.5, "count": 31},
+            "failed_seconds": 1.5,
+            "last": 4.0,
             "pending": 2,
         }
-    }
+    },
+    "batching": {"m": {"merges": 3, "preemptions": 4, "refills": 5}},
+    "restarts": 2,
 }
 
 
@@ -49,15 +56,29 @@ def test_every_figure_of_the_snapshot_is_told() -> None:
     assert value(text, "latebind_row_stages_total", **MODEL) == 20
     assert value(text, "latebind_pending_requests", **MODEL) == 2
     assert value(text, "latebind_http_replies_total", status="503") == 1
+    assert value(text, "latebind_runs_total", **MODEL, size="2") == 8
+    assert value(text, "latebind_run_seconds_total", **MODEL, size="16") == 0.25
+    assert value(text, "latebind_merges_total", **MODEL) == 3
+    assert value(text, "latebind_preemptions_total", **MODEL) == 4
+    assert value(text, "latebind_refills_total", **MODEL) == 5
+    assert value(text, "latebind_engine_restarts_total") == 2
+    assert value(text, "latebind_admission_slack_seconds_bucket", **MODEL, le="0.0") == 2
+    assert value(text, "latebind_admission_slack_seconds_sum", **MODEL) == 6.5
 
 
 def test_steps_of_queries_are_told_by_who_answered_with_what_was_planned_and_spent() -> None:
     spent: Distribution = {"le": [0.01, 0.1], "counts": [3, 1, 0], "sum": 0.06, "count": 4}
-    step: StepMetrics = {"answered": {"small": 3, "large": 1}, "budget_seconds": 0.2, "spent_seconds": spent}
+    step: StepMetrics = {
+        "answered": {"small": 3, "large": 1},
+        "replanned": 4,
+        "budget_seconds": 0.2,
+        "spent_seconds": spent,
+    }
     snapshot: Snapshot = {**SNAPSHOT, "steps": {"m": {"cars": step}}}
     text = prometheus_text(snapshot, versions={"m": "7"}, replies={})
     assert value(text, "latebind_query_steps_total", **MODEL, step="cars", answered_by="small") == 3
     assert value(text, "latebind_query_step_budget_seconds_total", **MODEL, step="cars") == 0.2
+    assert value(text, "latebind_query_replans_total", **MODEL, step="cars") == 4
     assert value(text, "latebind_query_step_seconds_sum", **MODEL, step="cars") == 0.06
     assert value(text, "latebind_query_step_seconds_bucket", **MODEL, step="cars", le="0.1") == 4
 
@@ -117,6 +138,10 @@ def test_tritons_names_tell_the_same() -> None:
     assert value(text, "nv_inference_exec_count", **MODEL) == 5
     assert value(text, "nv_inference_pending_request_count", **MODEL) == 2
     assert value(text, "nv_inference_queue_duration_us", **MODEL) == 25_000
+    assert value(text, "nv_inference_compute_infer_duration_us", **MODEL) == 475_000
+    assert value(text, "nv_inference_compute_input_duration_us", **MODEL) == 0
+    assert value(text, "nv_inference_first_response_histogram_ms_bucket", **MODEL, le="100.0") == 9
+    assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 500
 
 
 def test_a_model_that_is_not_served_gets_no_label() -> None:

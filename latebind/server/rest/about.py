@@ -49,6 +49,11 @@ async def configuration(desk: Desk, request: Request) -> Reply:
     return json_reply(model_config(desk.service.model(request.model, request.version), desk.service.models()))
 
 
+async def statistics(desk: Desk, request: Request) -> Reply:
+    """`GET /v2/models/stats` and `GET /v2/models/NAME[/versions/N]/stats`."""
+    return json_reply(await desk.service.statistics(request.names.get("model"), request.version))
+
+
 async def models(desk: Desk, request: Request) -> Reply:
     """`GET /v2/models`, as KServe has it."""
     del request

@@ -3,14 +3,12 @@
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from latebind.domain.errors import TooLarge
 from latebind.server.limits import BodyTimeout, Limits, UnsupportedEncoding
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
+from latebind.server.rest.asgi import Message, Receive
+from latebind.server.rest.compression import WINDOWS, Inflating
 
 NOTHING = memoryview(b"")
 
@@ -22,16 +20,17 @@ class ClientGone(Exception):
 class Body:
     """Reads a body piece by piece. Raises `TooLarge`, `BodyTimeout`, `UnsupportedEncoding` or `ClientGone`.
 
-    `size` are the bytes that the headers tell of, None where they do not; so many have arrived. Nothing is read that
-    nobody asks for, so that a client whose body has to wait is held back by TCP. What the HTTP library does before: the
-    event loop reads from the socket into a `bytes`, the parser cuts the body's part out of it, and uvicorn appends that
-    to a buffer, of which each message here is a copy.
+    `size` are the bytes that the headers tell of, None where they do not; so many have arrived. Of a body that is
+    compressed, bytes are those of `Inflating`, which raises `InvalidRequest` too. Nothing is read that nobody asks for,
+    so that a client whose body has to wait is held back by TCP. What the HTTP library does before: the event loop reads
+    from the socket into a `bytes`, the parser cuts the body's part out of it, and uvicorn appends that to a buffer, of
+    which each message here is a copy.
     """
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive, limits: Limits) -> None:
         self.size: int | None = None
         self.arrived = 0
-        self._receive = receive
+        self._receive: Receive = receive
         self._limits = limits
         self._seconds = limits.body_seconds  # that are left for the client, who does not pay for waits of ours
         self._unread = NOTHING
@@ -40,10 +39,12 @@ class Body:
         for name, value in headers:
             if name == b"content-length":
                 self.size = int(value)
-            if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-                raise UnsupportedEncoding("compressed bodies are not taken: send it without Content-Encoding")
+            if name == b"content-encoding" and (encoding := value.strip().lower()) not in (b"", b"identity"):
+                self._inflate(encoding)
         if self.size is not None and self.size > limits.body_bytes:
             raise self._too_large()
+        if isinstance(self._receive, Inflating):
+            self.size = None
 
     async def read(self, size: int | None = None) -> bytes:
         """Return the next `size` bytes, or all that come; fewer where the body ends before."""
@@ -77,6 +78,11 @@ class Body:
         while not self._unread and self._more:
             await self._take()
         return bool(self._unread)
+
+    def _inflate(self, encoding: bytes) -> None:
+        if encoding not in WINDOWS or isinstance(self._receive, Inflating):
+            raise UnsupportedEncoding("this Content-Encoding is not taken: send the body in gzip or deflate, or plain")
+        self._receive = Inflating(self._receive, encoding, self._limits)
 
     def _cut(self, most: int) -> memoryview:
         unread = self._unread

@@ -8,8 +8,8 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from latebind.domain.errors import InvalidRequest, TooLarge, UserError
-from latebind.server.limits import HeadTooLarge, Limits
+from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge, UserError
+from latebind.server.limits import HeadTooLarge, Limits, TooManyConnections
 
 CONNECTION = "latebind.connection"  # where a request's scope has it, among the extensions
 
@@ -78,7 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """Refuses requests past the limits, and those that are no HTTP, as `{"error": ...}`; the connection ends there.
 
     Bytes that bring the parser nowhere (an unfinished head, chunk extension or trailer) are bounded too: the parser
-    keeps them and has no limit of its own.
+    keeps them and has no limit of its own. Connections past their number are refused, and `Sweeper` ends idle ones.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._progressed = False
         self._unfinished_bytes = 0
         self._chunks = 0
+        self._heads = 0
         self._refusal: UserError | None = None
         self._connection = Connection(self.loop)
         self._extensions: dict[str, Any] = {CONNECTION: self._connection}
@@ -102,6 +103,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin."""
         super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
+        if len(self.connections) > self._limits.connections:
+            self._refuse(TooManyConnections(f"the server has {self._limits.connections} connections: try again later"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what is under way for the client."""
@@ -110,6 +113,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser and see whether it gets on."""
+        if self.transport.is_closing():
+            return  # what came behind a refusal
         self._progressed = False
         super().data_received(data)
         self._unfinished_bytes = 0 if self._progressed else self._unfinished_bytes + len(data)
@@ -123,12 +128,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._chunks = 0
 
     def on_headers_complete(self) -> None:
-        """Start the request, unless its head is too large."""
+        """Start the request, unless its head is too large or asks for what is no plain HTTP/1."""
         self._progressed = True
+        self._heads += 1
         size = len(self.url) + sum([len(name) + len(value) for name, value in self.headers])
         if size > self._limits.header_bytes:
             self._refusal = self._head_too_large()
             raise self._refusal  # the parser stops and calls `send_400_response`
+        if self.parser.should_upgrade():  # the parser takes what follows, its body too, for another protocol
+            self._refusal = InvalidRequest("this server speaks HTTP/1.1 alone: send the request without Upgrade")
+            raise self._refusal
+        if not self.url.startswith(b"/"):
+            self._refusal = InvalidRequest("the target of the request is no path: this server is no proxy")
+            raise self._refusal
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
@@ -153,7 +165,18 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer what the parser rejected; `msg` is uvicorn's text, used where none of the limits was the reason."""
         self._refuse(self._refusal or InvalidRequest(msg))
 
-    def _refuse(self, error: UserError) -> None:
+    def stillness(self) -> object:
+        """Return what stays the same while the client sends no whole head, or takes nothing of a reply."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent and self.cycle is not None and not self.cycle.response_complete:
+            return None  # its request is under way, with limits of its own
+        return self._heads, unsent
+
+    def give_up(self) -> None:
+        """Close the connection of a client that neither brings nor takes anything."""
+        self.transport.abort()
+
+    def _refuse(self, error: LatebindError) -> None:
         """Reply and close; only close where the reply to an earlier request is under way."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = orjson.dumps({"error": str(error)})

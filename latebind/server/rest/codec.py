@@ -14,6 +14,7 @@ from latebind.domain.model import ModelSpec
 from latebind.server.calls import Asked, Call, Calls, Given, check_priority, check_timeout
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
+from latebind.server.results import result
 
 NO_DATA = msgspec.Raw()
 
@@ -130,18 +131,23 @@ class Codec:
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> Encoded:
         """Return the body that gives the client the outputs it wants."""
         outputs: list[dict[str, object]] = []
-        blobs: list[memoryview] = []
+        blobs: list[bytes | memoryview] = []
         for wanted in call.wanted:
-            tensor = wanted.tensor
-            array = np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
-            entry: dict[str, object] = {"name": tensor.name, "datatype": tensor.datatype, "shape": array.shape}
+            found = result(wanted, answer)
+            entry: dict[str, object] = {
+                "name": wanted.tensor.name,
+                "datatype": found.datatype,
+                "shape": found.shape,
+            }
             if wanted.binary:
-                entry["parameters"] = {"binary_data_size": array.nbytes}
-                blobs.append(array.data)
+                raw = found.raw()
+                entry["parameters"] = {"binary_data_size": memoryview(raw).nbytes}
+                blobs.append(raw)
             else:
-                entry["data"] = array.reshape(-1)
+                entry["data"] = found.flat()
             outputs.append(entry)
-        reply: dict[str, object] = {"model_name": self.spec.name, "model_version": self.spec.version}
+        spec = answer.spec or self.spec
+        reply: dict[str, object] = {"model_name": spec.name, "model_version": spec.version}
         if call.id:
             reply["id"] = call.id
         if parameters:
@@ -162,11 +168,9 @@ class Codec:
 def _asked(output: RequestedOutput) -> Asked:
     """Return what the client asks for. Raises `InvalidRequest` for what is not served."""
     parameters = output.parameters or OutputParameters()
-    if parameters.classification:
-        raise InvalidRequest(f"output {output.name!r}: classification is not served")
     if parameters.shared_memory_region is not None:
         raise InvalidRequest(f"output {output.name!r}: shared memory is not served")
-    return Asked(output.name, parameters.binary_data)
+    return Asked(output.name, parameters.binary_data, parameters.classification)
 
 
 def _is_binary(given: InputTensor, needed: int) -> bool:

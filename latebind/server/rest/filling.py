@@ -32,15 +32,12 @@ async def read_call(codec: Codec, body: Body, json_bytes: int | None) -> Call:
 
 async def fill(call: Call, body: Body, rows: Mapping[str, Sequence[Array]]) -> None:
     """Write the inputs into `rows`, those of a claim, and check what came as bytes. Raises `InvalidRequest`."""
-    inputs = [
-        (given, [given.tensor.room(row, given.shape) for row in rows[given.tensor.name]]) for given in call.inputs
-    ]
+    inputs = [(given, given.places(rows)) for given in call.inputs]
     for given, places in inputs:
         if given.rows is None:
             await _take(call, body, places)
         else:
-            for place, row in zip(places, given.rows, strict=True):
-                place[...] = row
+            given.write(places)
     if await body.available():
         raise wrong_size(call.size, "more")
     for given, places in inputs:

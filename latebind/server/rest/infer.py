@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from latebind.domain.errors import InvalidRequest
 from latebind.server.rest.body import Body, ClientGone
 from latebind.server.rest.bounded import Connection
+from latebind.server.rest.compression import SMALL, accepted, packed
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.filling import fill, read_call
 from latebind.server.rest.request import JSON, Headers, Reply, Request
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 BINARY: Headers = ((b"content-type", b"application/octet-stream"),)
 JSON_LENGTH = b"inference-header-content-length"
+VARY = (b"vary", b"accept-encoding")
 TIMING = b"server-timing"  # W3C Server Timing: how long the request waited and ran in the engine
 NUMBER = re.compile(rb"[0-9]{1,18}")
 
@@ -28,13 +30,16 @@ async def infer(desk: Desk, request: Request) -> Reply:
     json_bytes = _json_bytes(request)
     body = Body(request.headers, request.receive, desk.limits)
     call = await read_call(codec, body, json_bytes)
-    work = desk.service.infer(spec, call, partial(fill, call, body), client=request.client)
+    filled = partial(fill, call, body)
+    work = desk.service.infer(spec, call, filled, client=request.client, version=request.version)
     answer = await while_connected(work, request.connection)
     encoded = codec.encode(answer, call, desk.service.told(spec, answer))
     timing = (TIMING, b"queue;dur=%.3f, compute;dur=%.3f" % desk.service.milliseconds(answer))
     if encoded.json_bytes is None:
-        return Reply(encoded.body, (*JSON, timing))
-    return Reply(encoded.body, (*BINARY, timing, (JSON_LENGTH, b"%d" % encoded.json_bytes)))
+        reply = Reply(encoded.body, (*JSON, timing))
+    else:
+        reply = Reply(encoded.body, (*BINARY, timing, (JSON_LENGTH, b"%d" % encoded.json_bytes)))
+    return await _as_accepted(request, reply) if len(encoded.body) >= SMALL else reply
 
 
 async def while_connected(work: Coroutine[Any, Any, T], connection: Connection | None) -> T:
@@ -53,6 +58,19 @@ async def while_connected(work: Coroutine[Any, Any, T], connection: Connection |
         raise
     finally:
         connection.unwatch()
+
+
+async def _as_accepted(request: Request, reply: Reply) -> Reply:
+    """Return the reply in an encoding that the client takes, where that makes it smaller.
+
+    Replies of other calls go as they are: tritonclient's asynchronous client says that it takes gzip, but does not undo
+    it there.
+    """
+    encoding = accepted(request.header(b"accept-encoding"))
+    body = None if encoding is None else await packed(reply.body, encoding)
+    if encoding is None or body is None:
+        return reply
+    return Reply(body, (*reply.headers, (b"content-encoding", encoding), VARY))
 
 
 def _json_bytes(request: Request) -> int | None:

@@ -8,14 +8,15 @@ import orjson
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
 from latebind.server.limits import Limits
-from latebind.server.rest.body import Body, Receive
+from latebind.server.rest.asgi import Receive
+from latebind.server.rest.body import Body
 from latebind.server.rest.bounded import Connection
 
 Headers = tuple[tuple[bytes, bytes], ...]
 T = TypeVar("T")
 
 JSON: Headers = ((b"content-type", b"application/json"),)
-RETRY: Headers = ((b"retry-after", b"1"),)
+MORE: dict[int, Headers] = {401: ((b"www-authenticate", b"Bearer"),), 503: ((b"retry-after", b"1"),)}
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -79,6 +80,6 @@ def health_reply(well: bool) -> Reply:
 
 def error_reply(error: LatebindError) -> Reply:
     """Return the one envelope of errors."""
-    headers = (*JSON, *RETRY) if error.http_status == 503 else JSON
+    headers = (*JSON, *MORE.get(error.http_status, ()))
     text = str(error).encode("utf-8", "replace").decode()  # orjson takes no lone surrogates
     return Reply(orjson.dumps({"error": text}), headers, error.http_status)

@@ -1,9 +1,11 @@
-"""Which path and method lead to which verb."""
+"""Which path and method lead to which verb, and what a caller has to show for it."""
 
 import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from latebind.repository.manifest import NAME
+from latebind.server.access import Access
 from latebind.server.rest import about
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.infer import infer
@@ -11,19 +13,21 @@ from latebind.server.rest.request import Reply, Request
 
 Verb = Callable[[Desk, Request], Coroutine[Any, Any, Reply]]
 
-MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
-ROUTES: tuple[tuple[re.Pattern[str], str, Verb], ...] = tuple(
-    (re.compile(path), method, verb)
-    for path, method, verb in (
-        (MODEL + "/infer", "POST", infer),
-        ("/v2/health/live", "GET", about.live),
-        ("/v2/health/ready", "GET", about.ready),
-        ("/v2", "GET", about.server_metadata),
-        ("/v2/models", "GET", about.models),
-        (MODEL + "/ready", "GET", about.model_ready),
-        (MODEL + "/config", "GET", about.configuration),
-        (MODEL, "GET", about.model_metadata),
-        ("/v2/repository/index", "POST", about.index),
-        ("/metrics", "GET", about.metrics),
+MODEL = rf"/v2/models/(?P<model>{NAME.pattern})(?:/versions/(?P<version>[0-9]+))?"
+ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
+    (re.compile(path), method, access, verb)
+    for path, method, access, verb in (
+        (MODEL + "/infer", "POST", Access.ORDINARY, infer),
+        ("/v2/health/live", "GET", Access.OPEN, about.live),
+        ("/v2/health/ready", "GET", Access.OPEN, about.ready),
+        ("/v2", "GET", Access.ORDINARY, about.server_metadata),
+        ("/v2/models", "GET", Access.ORDINARY, about.models),
+        ("/v2/models/stats", "GET", Access.ORDINARY, about.statistics),  # before the model of this name
+        (MODEL + "/stats", "GET", Access.ORDINARY, about.statistics),
+        (MODEL + "/ready", "GET", Access.ORDINARY, about.model_ready),
+        (MODEL + "/config", "GET", Access.ORDINARY, about.configuration),
+        (MODEL, "GET", Access.ORDINARY, about.model_metadata),
+        ("/v2/repository/index", "POST", Access.ORDINARY, about.index),
+        ("/metrics", "GET", Access.ORDINARY, about.metrics),
     )
 )

@@ -12,6 +12,7 @@ import pytest
 from latebind import __version__
 from latebind.domain.config import DoorConfig
 from latebind.server.limits import Limits
+from latebind.server.service import EXTENSIONS
 from tests.server.arithmetic import RAN, WAITED
 from tests.server.bodies import DOUBLE, SCALAR, request
 from tests.server.conftest import Site, opened, scalar
@@ -28,7 +29,7 @@ def the_door_still_answers(site: Site) -> Iterator[None]:
 
 
 def test_the_server_says_what_it_is_and_only_what_it_can(site: Site) -> None:
-    extensions = ["binary_tensor_data", "parameters", "model_configuration"]
+    extensions = list(EXTENSIONS)
     assert site.get("/v2").json() == {"name": "latebind", "version": __version__, "extensions": extensions}
 
 

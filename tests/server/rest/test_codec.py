@@ -167,7 +167,8 @@ def test_an_input_that_does_not_fit_is_refused(change: dict[str, Any], reason: s
     [
         ({"outputs": [{"name": "z"}]}, "no output 'z'"),
         ({"outputs": [{"name": "y"}, {"name": "y"}]}, "asked for twice"),
-        ({"outputs": [{"name": "y", "parameters": {"classification": 3}}]}, "classification"),
+        ({"outputs": [{"name": "y", "parameters": {"classification": -1}}]}, "ask for 1 to 1024"),
+        ({"outputs": [{"name": "y", "parameters": {"classification": 2**64}}]}, "ask for 1 to 1024"),
         ({"outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]}, "shared memory"),
         ({"parameters": {"timeout": -1}}, "timeout"),
         ({"parameters": {"timeout": 0.5}}, "Expected `int`"),

@@ -19,16 +19,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.domain.config import EngineConfig
+from latebind.domain.config import DoorConfig, EngineConfig
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.client import EngineClient
 from latebind.engine.lane import Lane
 from latebind.engine.slots import SlotMemory, create_file, file_bytes
+from latebind.server.access import Guard
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.body import Body
 from latebind.server.rest.codec import Codec
+from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.filling import fill, read_call
 from latebind.server.service import Service
 from tests.building import build_stages
@@ -81,7 +83,7 @@ async def call(app: RestApp, chunks: list[bytes], json_bytes: int) -> tuple[int,
 def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer(large: Path) -> None:
     async def test() -> None:
         async with real_door(large, "brightness", engine=EngineConfig(slots=SLOTS)) as (engine, _):
-            app = RestApp(Service(engine, deadline=30.0), Limits())
+            app = RestApp(Service(engine, deadline=30.0), Limits(), Doorkeeper(DoorConfig(), Guard()))
             for rows, chunk in ((1, CHUNK), (1, CHUNK), (1, WHOLE), (3, CHUNK), (3, WHOLE)):
                 image = images(rows)
                 body, json_bytes = binary_body({"image": image})

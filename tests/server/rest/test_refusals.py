@@ -108,7 +108,6 @@ def test_a_raw_body_of_another_size_is_refused(site: Site) -> None:
         "/v2/models/double/versions/01",
         "/v2/models/double/versions/-1",
         "/v2/models/double/versions/" + "9" * 5000,
-        "/v2/models/double/stats",
         "/v2/models/%ff%fe",
         "/v2/models/double%25",
         "/v2/health",
@@ -154,12 +153,17 @@ def test_a_broken_index_request_is_refused(site: Site) -> None:
     assert site.post("/v2/repository/index", b" " * 20_000).status == 413
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "identity, gzip"])
-def test_a_compressed_body_is_415(site: Site, encoding: str) -> None:
+@pytest.mark.parametrize("encoding", ["zstd", "compress", "br", "identity, gzip", "gzip, gzip"])
+def test_a_body_that_is_compressed_in_another_way_is_415(site: Site, encoding: str) -> None:
     reply = site.post(DOUBLE, request(), {"Content-Encoding": encoding})
     assert reply.status == 415
     assert "Content-Encoding" in reply.error
     assert site.post(DOUBLE, request(), {"Content-Encoding": "identity"}).status == 200
+
+
+def test_a_body_that_is_compressed_twice_is_415(site: Site) -> None:
+    twice = b"Content-Encoding: gzip\r\n" * 2
+    assert site.send(b"POST %s HTTP/1.1\r\nContent-Length: 1\r\n%s\r\nx" % (DOUBLE.encode(), twice)).status == 415
 
 
 def test_a_large_body_is_refused_by_its_length_before_it_is_sent(site: Site) -> None:

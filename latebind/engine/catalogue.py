@@ -1,0 +1,189 @@
+"""What is served changes while serving: models are loaded, unloaded, exchanged for new versions, one change at a time.
+
+Each change is a generation more (`engines`). What is found wrong with a model leaves what is served as it is, with the
+reason in the index.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+
+from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError
+from latebind.engine.engines import Engines, NotUp
+from latebind.repository.selection import Print, Selection, Serving
+from latebind.server.gateway import IndexEntry
+
+logger = logging.getLogger(__name__)
+
+
+class Catalogue:
+    """The models of a repository, of which `engines` serve some, at first all of the selection."""
+
+    def __init__(self, engines: Engines, selection: Selection) -> None:
+        self._engines = engines
+        self._selection = selection
+        self._changing = asyncio.Lock()
+        self._asked = asyncio.Event()
+        self._loading: set[str] = set()
+        self._reasons: dict[str, str] = {}  # why a model is not served, or not its newest version
+        self._unloaded: set[str] = set()  # by somebody's wish, so that looking again does not bring them back
+        self._pinned: dict[str, str] = {}  # versions that somebody wished for
+        self._prints = _prints(engines.serving)
+
+    def index(self) -> list[IndexEntry]:
+        """Return every model and query, by name."""
+        names = {*self._engines.models, *self._engines.unavailable, *self._reasons, *self._loading, *self._unloaded}
+        return [self._entry(name) for name in sorted(names)]
+
+    def unavailable(self, name: str) -> str | None:
+        """Return why a model is not served that should be; None for others."""
+        return self._engines.unavailable.get(name)
+
+    async def load(self, name: str, version: str | None = None) -> None:
+        """Serve the newest version of a model, or this one; nobody who calls meanwhile notices.
+
+        Raises `NotFound`, and `RepositoryError` for one that is of no use; then what was served stays.
+        """
+        async with self._changing:
+            found = await self._find(name, version)
+            await self._change(self._engines.serving.with_(found), [name])
+            self._unloaded -= {*found.names}
+            self._pinned.pop(name, None)
+            if version is not None:
+                self._pinned[name] = version
+
+    async def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Serve a model no more, with the queries that need it where `dependents`.
+
+        Raises `NotFound`, and `InvalidRequest` where a query needs it.
+        """
+        async with self._changing:
+            serving = self._engines.serving
+            if name not in serving.names:
+                raise NotFound(f"there is no model {name!r:.140} that is served")
+            queries = serving.needing([name])
+            if queries and not dependents:
+                raise InvalidRequest(
+                    f"{', '.join(queries)} needs {name}: unload that first, or set unload_dependents to unload both"
+                )
+            await self._change(serving.without([name]), [])
+            self._unloaded |= {name, *queries}
+
+    async def reload(self) -> list[str]:
+        """Look at the repository again: serve new models and versions, and no more what has gone. Return what changed.
+
+        What somebody unloaded stays so, and whose version was wished for keeps it. What is of no use is left as it is.
+        """
+        async with self._changing:
+            try:
+                names = await asyncio.to_thread(self._selection.names)
+            except (LatebindError, OSError) as error:
+                logger.error("the repository cannot be looked at: %s", error)
+                return []
+            gone = {name for name in self._engines.serving.names if name not in names and self._has_gone(name)}
+            found = await self._changed([name for name in names if name not in self._unloaded])
+            while gone or found.names:
+                try:
+                    await self._change(self._engines.serving.without(gone).with_(found), found.names)
+                    break
+                except RepositoryError as error:
+                    logger.error("%s", error)
+                    blamed = {name for name in found.names if name in self._reasons}
+                    if not blamed:
+                        return []
+                    found = found.without(blamed)
+            return sorted({*gone, *found.names})
+
+    def look(self) -> None:
+        """Have `follow` look at the repository now."""
+        self._asked.set()
+
+    async def follow(self, seconds: float) -> None:
+        """Look at the repository when asked to, and every so many seconds where that is not 0, until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds or None):
+                    await self._asked.wait()
+            asked = self._asked.is_set()
+            self._asked.clear()
+            changed = await self.reload()
+            if changed or asked:
+                logger.info("the repository was looked at: %s", ", ".join(changed) or "nothing has changed")
+
+    async def _changed(self, names: Iterable[str]) -> Serving:
+        """Return what is new of these, or was exchanged, and is whole."""
+        found = Serving()
+        for name in names:
+            try:
+                newest = await asyncio.to_thread(self._selection.find, name, self._pinned.get(name))
+            except (LatebindError, OSError) as error:
+                self._note(name, error)
+                continue
+            wanted = newest.without([model for model in newest.models if model != name and model in self._pinned])
+            new = [each for each, seen in _prints(wanted).items() if self._prints.get(each) != seen]
+            found = found.with_(newest.only(new))
+        return found
+
+    async def _find(self, name: str, version: str | None) -> Serving:
+        try:
+            return await asyncio.to_thread(self._selection.find, name, version)
+        except (LatebindError, OSError) as error:
+            if isinstance(error, NotFound):
+                raise
+            raise RepositoryError(self._note(name, error)) from error
+
+    async def _change(self, serving: Serving, names: Iterable[str]) -> None:
+        """Serve this, in which `names` are new. Raises `RepositoryError`."""
+        wanted = set(names)
+        self._loading |= wanted
+        try:
+            await self._engines.change(serving, tried=wanted)
+        except NotUp as error:
+            told = ""
+            for name in wanted.intersection(error.models) or wanted:
+                told = self._note(name, error)
+            raise RepositoryError(told or self._selection.told(error)) from error
+        finally:
+            self._loading -= wanted
+        for name in wanted:
+            self._reasons.pop(name, None)
+        self._prints = _prints(self._engines.serving)
+
+    def _note(self, name: str, error: LatebindError | OSError) -> str:
+        """Keep the reason for the index; what stands in the log once stands there only once."""
+        reason = self._selection.told(error)
+        if self._reasons.get(name) != reason:
+            logger.error("%s stays as it is: %s", name, error)
+        self._reasons[name] = reason
+        return reason
+
+    def _has_gone(self, name: str) -> bool:
+        """Tell whether nothing is there any more where a model or query lay."""
+        try:
+            self._engines.serving.print_of(name)
+        except OSError:
+            return True
+        return False
+
+    def _entry(self, name: str) -> IndexEntry:
+        served = self._engines.models.get(name)
+        reason = self._engines.unavailable.get(name) or self._reasons.get(name, "")
+        if name in self._loading:
+            state = "LOADING"
+        elif served is None:
+            state, reason = "UNAVAILABLE", reason or "unloaded"
+        else:
+            state = "READY"
+        return IndexEntry(name=name, version="" if served is None else served.version, state=state, reason=reason)
+
+
+def _prints(serving: Serving) -> dict[str, Print]:
+    """Return what tells whether a model or query is another, of each that is there."""
+    found = {}
+    for name in serving.names:
+        try:
+            found[name] = serving.print_of(name)
+        except OSError:
+            continue
+    return found

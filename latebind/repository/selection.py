@@ -1,0 +1,124 @@
+"""What of a repository is to be served: the newest version of each model and the queries, by name."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from latebind.domain.errors import LatebindError, NotFound
+from latebind.queries.file.definition import ENDING, model_names, query_name
+from latebind.repository.listing import Repository, find_served
+from latebind.repository.manifest import MANIFEST, NAME
+
+Print = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryFile:
+    """Where a query is written down, and the models that it names."""
+
+    path: Path
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What one engine serves: directories of models and files of queries, by name."""
+
+    models: Mapping[str, Path] = field(default_factory=dict)
+    queries: Mapping[str, QueryFile] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All models and queries."""
+        return (*self.models, *self.queries)
+
+    def needing(self, models: Collection[str]) -> tuple[str, ...]:
+        """Return the queries that need any of these models."""
+        return tuple(name for name, query in self.queries.items() if not set(query.models).isdisjoint(models))
+
+    def only(self, names: Iterable[str]) -> "Serving":
+        """Return these models and queries, and the queries that need any of them."""
+        return self._picked(self._with_needing(names))
+
+    def without(self, names: Iterable[str]) -> "Serving":
+        """Return what `only` leaves out."""
+        return self._picked({*self.names} - self._with_needing(names))
+
+    def with_(self, other: "Serving") -> "Serving":
+        """Return this with all of another; where both have a name, the other's counts."""
+        return Serving({**self.models, **other.models}, {**self.queries, **other.queries})
+
+    def renamed(self, names: Sequence[str]) -> "Serving":
+        """Return this with models called as they call themselves, in their order."""
+        return replace(self, models=dict(zip(names, self.models.values(), strict=True)))
+
+    def print_of(self, name: str) -> Print:
+        """Return what changes when somebody exchanges a model or query. Raises `OSError` where it has gone."""
+        path = self.queries[name].path if name in self.queries else self.models[name] / MANIFEST
+        about = path.stat()
+        return str(path), about.st_mtime_ns, about.st_ino
+
+    def _picked(self, names: Collection[str]) -> "Serving":
+        return Serving(
+            {name: path for name, path in self.models.items() if name in names},
+            {name: query for name, query in self.queries.items() if name in names},
+        )
+
+    def _with_needing(self, names: Iterable[str]) -> set[str]:
+        found = set(names)
+        return found | set(self.needing(found))
+
+
+class Selection:
+    """The part of a repository that is served: all of it, or the models and queries of these `names`."""
+
+    def __init__(self, place: Path, names: Sequence[str] = ()) -> None:
+        self.place = place
+        self._names = tuple(names)
+
+    def first(self) -> Serving:
+        """Return all that is to be served; raises where anything of it is not there or not whole."""
+        models, queries = find_served(self.place, self._names)
+        return _serving(models, queries)
+
+    def names(self) -> tuple[str, ...]:
+        """Return what is there now of what is to be served; whether it is whole is not looked at."""
+        if (self.place / MANIFEST).is_file():
+            return (_name(self.place),)
+        models = {listed.name for listed in Repository(self.place).models()}
+        queries = {path.name.removesuffix(ENDING) for path in self.place.glob(f"*{ENDING}") if path.is_file()}
+        found = sorted(models) + sorted(queries)
+        return tuple(name for name in found if not self._names or name in self._names)
+
+    def find(self, name: str, version: str | None = None) -> Serving:
+        """Return a model in a version, the newest where none is named, or a query with its models.
+
+        Raises `NotFound` and `RepositoryError`, and `QueryError` for a query file that cannot be read.
+        """
+        query = self.place / f"{name}{ENDING}"
+        if NAME.fullmatch(name) and query.is_file():
+            return _serving([Repository(self.place).open(model).path for model in model_names(query)], [query])
+        if (self.place / MANIFEST).is_file():
+            if name != _name(self.place):
+                raise NotFound(f"there is no model {name!r:.140} in the repository")
+            return _serving([self.place], [])
+        try:
+            return _serving([Repository(self.place).open(name, version).path], [])
+        except NotFound:
+            wanted = f"model {name!r:.140}" if version is None else f"version {version!r:.40} of model {name!r:.140}"
+            raise NotFound(f"there is no {wanted} in the repository") from None
+
+    def told(self, error: LatebindError | OSError) -> str:
+        """Return what to tell clients of an error: without the place of the repository."""
+        return str(error).replace(f"{self.place.resolve()}/", "").replace(f"{self.place}/", "")
+
+
+def _serving(models: Iterable[Path], queries: Iterable[Path]) -> Serving:
+    files = [QueryFile(path, model_names(path)) for path in queries]
+    return Serving({_name(path): path for path in models}, {query_name(file.path): file for file in files})
+
+
+def _name(directory: Path) -> str:
+    """Return the name of a model by its directory, `NAME` or `NAME/NUMBER`."""
+    directory = directory.absolute()
+    return directory.parent.name if directory.name.isdecimal() else directory.name

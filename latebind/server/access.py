@@ -1,0 +1,85 @@
+"""Who may call what, whatever transport a call came by: bearer tokens, and the kinds of calls that need one."""
+
+import hashlib
+import hmac
+import logging
+import re
+import stat
+from enum import Enum
+from pathlib import Path
+
+from latebind.domain.config import DoorConfig
+from latebind.domain.errors import ConfigError, Denied
+
+SHORTEST = 16
+TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # what may follow `Bearer` (RFC 6750, section 2.1)
+SCHEME = b"bearer "
+
+log = logging.getLogger(__name__)
+
+
+class Access(Enum):
+    """What a caller has to show for a call."""
+
+    OPEN = "nothing: health, which probes ask for"
+    ORDINARY = "the token, where there is one"
+    MUTATING = "the admin's token, or the token where there is no other"
+
+
+class Guard:
+    """Compares what callers show with the tokens, in constant time. Without tokens everybody may do everything.
+
+    The admin's token opens everything. Where there is no other, ordinary calls need none.
+    """
+
+    def __init__(self, *, token: str = "", admin_token: str = "") -> None:
+        admin = [_digest(admin_token.encode())] if admin_token else []
+        user = [_digest(token.encode())] if token else []
+        self._keys: dict[Access, list[bytes]] = {
+            Access.OPEN: [],
+            Access.ORDINARY: user and user + admin,
+            Access.MUTATING: admin or user,
+        }
+
+    @classmethod
+    def from_files(cls, config: DoorConfig) -> "Guard":
+        """Read the tokens that the configuration names. Raises `ConfigError`."""
+        return cls(token=_read(config.token_file), admin_token=_read(config.admin_token_file))
+
+    def check(self, access: Access, authorization: bytes | None) -> None:
+        """Raise `Denied` unless `authorization`, the header or metadata of that name, is good for such a call."""
+        keys = self._keys[access]
+        if not keys:
+            return
+        if authorization is None or authorization[: len(SCHEME)].lower() != SCHEME:
+            raise Denied("this call needs a token: send it as Authorization: Bearer TOKEN")
+        shown = _digest(authorization[len(SCHEME) :].strip(b" "))
+        if not any(hmac.compare_digest(shown, key) for key in keys):
+            raise Denied(f"the token is not good for this call, which needs {access.value}")
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file of one line; warn where everybody may read it. Raises `ConfigError`."""
+    try:
+        text = path.read_text("ascii").strip()
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ConfigError(f"token file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        text, mode = "", 0
+    if not TOKEN.fullmatch(text):
+        raise ConfigError(f"token file {path} is not one line of letters, digits and ._~+/-: write one token into it")
+    if len(text) < SHORTEST:
+        raise ConfigError(f"the token in {path} has under {SHORTEST} characters: make one with `openssl rand -hex 32`")
+    if mode & stat.S_IROTH:
+        log.warning("everybody on this machine may read the token in %s: chmod 600 it", path)
+    return text
+
+
+def _read(name: str) -> str:
+    return read_token(Path(name)) if name else ""
+
+
+def _digest(token: bytes) -> bytes:
+    """Return what is compared: of one length whatever was shown, so that time does not tell how long the token is."""
+    return hashlib.sha256(token).digest()

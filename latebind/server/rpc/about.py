@@ -1,0 +1,89 @@
+"""What the server and its models are and how they fare: metadata, health, configuration."""
+
+from latebind.domain.errors import NotFound
+from latebind.server.description import model_config
+from latebind.server.rpc.desk import Caller, Desk, Unimplemented
+from latebind.server.rpc.messages import INFERENCE, Message, ModelConfig, from_json, health_pb2, service_pb2
+
+SERVICES = ("", INFERENCE.full_name)  # that health checks may ask for
+
+
+async def server_live(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`ServerLive`."""
+    del request, caller
+    return service_pb2.ServerLiveResponse(live=desk.service.live())
+
+
+async def server_ready(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`ServerReady`."""
+    del request, caller
+    return service_pb2.ServerReadyResponse(ready=desk.service.ready())
+
+
+async def model_ready(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`ModelReady`; a model that is not there is not ready."""
+    del caller
+    try:
+        ready = desk.service.model_ready(request.name, request.version or None)
+    except NotFound:
+        ready = False
+    return service_pb2.ModelReadyResponse(ready=ready)
+
+
+async def server_metadata(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`ServerMetadata`."""
+    del request, caller
+    return from_json(desk.service.server_metadata(), service_pb2.ServerMetadataResponse())
+
+
+async def model_metadata(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`ModelMetadata`."""
+    del caller
+    spec = desk.service.model(request.name, request.version or None)
+    return from_json(desk.codec(spec).metadata(), service_pb2.ModelMetadataResponse())
+
+
+async def configuration(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`ModelConfig`."""
+    del caller
+    spec = desk.service.model(request.name, request.version or None)
+    config = from_json(model_config(spec, desk.service.models()), ModelConfig())
+    return service_pb2.ModelConfigResponse(config=config)
+
+
+async def index(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`RepositoryIndex`."""
+    del request, caller
+    return from_json({"models": desk.service.index()}, service_pb2.RepositoryIndexResponse())
+
+
+async def no_cuda_regions(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`CudaSharedMemoryStatus`: there are none."""
+    del desk, request, caller
+    return service_pb2.CudaSharedMemoryStatusResponse()
+
+
+async def no_cuda_region_to_forget(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`CudaSharedMemoryUnregister`, which some clients call whatever they use."""
+    del desk, request, caller
+    return service_pb2.CudaSharedMemoryUnregisterResponse()
+
+
+async def check(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`grpc.health.v1.Health/Check`."""
+    del caller
+    if request.service not in SERVICES:
+        raise NotFound(f"there is no service {request.service!r:.140}")
+    return health(desk)
+
+
+async def unimplemented(desk: Desk, request: Message, caller: Caller) -> Message:
+    """Any verb that is not served."""
+    del desk, caller
+    raise Unimplemented(f"{request.DESCRIPTOR.name.removesuffix('Request')} is not served")
+
+
+def health(desk: Desk) -> Message:
+    """Return what health checks are told."""
+    statuses = health_pb2.HealthCheckResponse
+    return statuses(status=statuses.SERVING if desk.service.ready() else statuses.NOT_SERVING)

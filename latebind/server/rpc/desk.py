@@ -1,0 +1,57 @@
+"""What the verbs of gRPC work with: the service, the limits, a codec for each model, and the caller of each."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from latebind.domain.errors import UserError
+from latebind.domain.model import ModelSpec
+from latebind.server.limits import Limits
+from latebind.server.rpc.codec import RpcCodec
+from latebind.server.service import Service
+
+
+class Unimplemented(UserError):
+    """A verb of the protocol that is not served."""
+
+    http_status = 501
+    grpc_status = "UNIMPLEMENTED"
+
+
+class Caller(Protocol):
+    """The client's end of one call."""
+
+    def seconds(self) -> float | None:
+        """Return how long the client still waits; None is for ever."""
+        ...
+
+    def address(self) -> str:
+        """Return the address that the call came from."""
+        ...
+
+    def metadata(self) -> Mapping[str, str | bytes]:
+        """Return what the client sent beside its request."""
+        ...
+
+    async def read(self) -> bytes | None:
+        """Return the next request of a stream, None behind the last one."""
+        ...
+
+    async def write(self, reply: bytes) -> None:
+        """Send the next response of a stream."""
+        ...
+
+
+class Desk:
+    """One for a door."""
+
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self.service = service
+        self.limits = limits
+        self._codecs: dict[str, RpcCodec] = {}
+
+    def codec(self, spec: ModelSpec) -> RpcCodec:
+        """Return the codec of a model as it is served now."""
+        codec = self._codecs.get(spec.name)
+        if codec is None or codec.spec is not spec:
+            codec = self._codecs[spec.name] = RpcCodec(spec, self.limits)
+        return codec

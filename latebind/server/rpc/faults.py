@@ -1,0 +1,13 @@
+"""What a gRPC client is told of an error: a status and a message."""
+
+from latebind.domain.errors import LatebindError
+from latebind.server.faults import FOR_CLIENTS, report
+
+MOST_CHARACTERS = 1000  # it travels as a header, which clients bound
+
+
+def told(error: Exception) -> tuple[str, str]:
+    """Return the name of the status and the message; what was not written for clients is logged."""
+    status = error.grpc_status if isinstance(error, LatebindError) else LatebindError.grpc_status
+    text = str(error) if isinstance(error, FOR_CLIENTS) else report(error)
+    return status, text[:MOST_CHARACTERS]

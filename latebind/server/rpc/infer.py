@@ -1,0 +1,117 @@
+"""`ModelInfer` and `ModelStreamInfer`: a request becomes a call, its answer a response."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from latebind.domain.errors import LatebindError, Unavailable
+from latebind.server.calls import Call
+from latebind.server.gateway import Array
+from latebind.server.rpc.codec import parameter
+from latebind.server.rpc.desk import Caller, Desk
+from latebind.server.rpc.faults import told
+from latebind.server.rpc.messages import Message, ModelStreamInferResponse
+from latebind.server.rpc.wire import in_stream, read_request
+
+END = None  # in a stream's queue: no more requests
+STATUSES = "triton_grpc_error"  # metadata: errors end a stream with their status
+FINAL_WANTED, FINAL = "triton_enable_empty_final_response", "triton_final_response"  # parameters
+
+Answer = asyncio.Task[bytes]
+
+
+async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
+    """Answer one call."""
+    request, raw = read_request(data, desk.limits)
+    spec = desk.service.model(request.model_name, request.model_version or None)
+    codec = desk.codec(spec)
+    call = codec.decode(request, raw, caller.seconds())
+    answer = await desk.service.infer(spec, call, partial(fill, call), client=caller.address())
+    parameters = desk.service.told(spec, answer)
+    if request.parameters and _is_set(request, FINAL_WANTED):
+        parameters = {**parameters, FINAL: True}
+    return codec.encode(answer, call, parameters)
+
+
+async def fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
+    """Write the inputs, which are there, into `rows`, those of a claim."""
+    for given in call.inputs:
+        given.write(given.places(rows))
+
+
+class InferStream:
+    """One stream of calls. They run at the same time, at most `Limits.stream_calls`, and are answered in their order.
+
+    An error is a response; where the client wants it so, it ends the stream with its status.
+    """
+
+    def __init__(self, desk: Desk, caller: Caller) -> None:
+        self._desk = desk
+        self._caller = caller
+        self._statuses = caller.metadata().get(STATUSES) in ("true", "True", "1")
+        self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
+        self._places = asyncio.Semaphore(desk.limits.stream_calls)
+        self._reader = asyncio.create_task(self._read())
+        self._ended = False
+
+    async def serve(self) -> None:
+        """Return when the client has all its answers. Raises `Unavailable` where the door closed before."""
+        try:
+            while (answer := await self._answers.get()) is not END:
+                await self._caller.write(await answer)
+                self._places.release()
+        finally:
+            await self._forget()
+        if self._ended:
+            raise Unavailable("the server is shutting down: ask another one")
+
+    def end(self) -> None:
+        """Take no more requests; those that were taken are answered."""
+        self._ended = True
+        self._reader.cancel()
+
+    async def _read(self) -> None:
+        """Begin calls as they come."""
+        try:
+            while True:
+                await self._places.acquire()
+                data = await self._caller.read()
+                if data is None:
+                    return
+                self._answers.put_nowait(asyncio.create_task(self._answer(data)))
+        finally:
+            self._answers.put_nowait(END)
+
+    async def _answer(self, data: bytes) -> bytes:
+        try:
+            return in_stream(await infer(self._desk, data, self._caller))
+        except Exception as error:  # the root of a task: the client is told, the others go on
+            if self._statuses:
+                raise
+            return self._refusal(data, error)
+
+    def _refusal(self, data: bytes, error: Exception) -> bytes:
+        reply = ModelStreamInferResponse(error_message=told(error)[1])
+        with suppress(LatebindError):  # of what is no request there is no id
+            request, _ = read_request(data, self._desk.limits)
+            reply.infer_response.id = request.id
+            reply.infer_response.model_name = request.model_name
+        written: bytes = reply.SerializeToString()
+        return written
+
+    async def _forget(self) -> None:
+        """Cancel what is left where the client has gone or an error ended the stream."""
+        left: list[asyncio.Task[Any]] = [self._reader]
+        while not self._answers.empty():
+            answer = self._answers.get_nowait()
+            if answer is not END:
+                left.append(answer)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+def _is_set(request: Message, name: str) -> bool:
+    return name in request.parameters and parameter(request.parameters[name]) is True

@@ -1,0 +1,40 @@
+"""The protocol's messages, which come with the package of its clients. Imported only where gRPC is on."""
+
+from typing import Any
+
+from latebind.domain.errors import ConfigError
+
+try:
+    import grpc
+    from google.protobuf import json_format
+    from google.protobuf.message import DecodeError
+    from google.protobuf.message_factory import GetMessageClass
+    from grpc_health.v1 import health_pb2
+    from tritonclient.grpc import model_config_pb2, service_pb2
+except ImportError as missing:
+    raise ConfigError(
+        f"server.grpc_port: gRPC needs packages that are not there ({missing.name}): "
+        "pip install 'latebind[grpc]', or leave --grpc-port out"
+    ) from missing
+
+Message = Any  # one of those below
+
+INFERENCE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
+
+ModelInferRequest: Any = service_pb2.ModelInferRequest
+ModelInferResponse: Any = service_pb2.ModelInferResponse
+ModelStreamInferResponse: Any = service_pb2.ModelStreamInferResponse
+ModelConfig: Any = model_config_pb2.ModelConfig
+
+__all__ = ["DecodeError", "grpc", "health_pb2", "service_pb2"]
+
+
+def request_type(method: Any) -> Message:
+    """Return the class of a method's requests."""
+    return GetMessageClass(method.input_type)
+
+
+def from_json(value: object, message: Message) -> Message:
+    """Fill a message from what its JSON would say and return it; what it has no field for is left out."""
+    return json_format.ParseDict(value, message, ignore_unknown_fields=True)

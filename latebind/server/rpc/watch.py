@@ -1,0 +1,48 @@
+"""`grpc.health.v1.Health/Watch`: a word at once, and one whenever the server has become ready or no longer is."""
+
+import asyncio
+
+from latebind.server.rpc.about import SERVICES, health
+from latebind.server.rpc.desk import Caller, Desk
+from latebind.server.rpc.messages import Message, health_pb2
+from latebind.server.rpc.wire import parse
+
+SECONDS = 0.25  # between two looks
+
+
+class HealthWatch:
+    """One client that watches."""
+
+    def __init__(self, desk: Desk, caller: Caller) -> None:
+        self._desk = desk
+        self._caller = caller
+        self._closing = asyncio.Event()
+
+    async def serve(self) -> None:
+        """Return when the door closes, with a last word of it."""
+        request = parse(health_pb2.HealthCheckRequest, await self._caller.read() or b"")
+        last: Message = None
+        while True:
+            word = self._word(request.service)
+            if word != last:
+                await self._caller.write(word.SerializeToString())
+                last = word
+            if self._closing.is_set():
+                return
+            await self._look_again()
+
+    def end(self) -> None:
+        """The door closes."""
+        self._closing.set()
+
+    def _word(self, service: str) -> Message:
+        if service in SERVICES:
+            return health(self._desk)
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
+
+    async def _look_again(self) -> None:
+        try:
+            async with asyncio.timeout(SECONDS):
+                await self._closing.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,146 @@
+"""Idle connections: those that wait for their client alone are closed, all others are left alone."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from latebind.server.limits import Limits
+from latebind.server.rest.sweeping import Sweeper
+from tests.server.bodies import SCALAR, request
+from tests.server.conftest import PATIENCE, Site, opened, read_response, scalar
+from tests.server.test_door import STUCK_CALL
+
+IDLE = 0.2
+
+
+@dataclass(eq=False)
+class Line:
+    """A connection that is as still as it is told to be."""
+
+    state: object = 0
+    given_up: int = field(default=0)
+
+    def stillness(self) -> object:
+        return self.state
+
+    def give_up(self) -> None:
+        self.given_up += 1
+
+
+def test_who_stays_the_same_for_so_long_is_given_up_and_not_before() -> None:
+    line, sweeper = Line(), Sweeper(10.0)
+    given_up = []
+    for now in (0.0, 5.0, 9.9, 10.0):
+        sweeper.sweep([line], now)
+        given_up.append(line.given_up)
+    assert given_up == [0, 0, 0, 1]
+
+
+def test_what_changes_begins_again() -> None:
+    line, sweeper = Line(), Sweeper(10.0)
+    for now in range(100):
+        line.state = now // 8
+        sweeper.sweep([line], now)
+    assert not line.given_up
+
+
+def test_who_waits_for_the_server_is_never_given_up() -> None:
+    line, sweeper = Line(), Sweeper(10.0)
+    sweeper.sweep([line], 0.0)
+    for now, state in ((9.0, None), (11.0, 0), (20.0, 0)):
+        line.state = state
+        sweeper.sweep([line], now)
+    assert not line.given_up
+
+
+# In the door ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Site]:
+    with opened(limits=Limits(idle_seconds=IDLE, connections=20)) as site:
+        yield site
+
+
+def until_all_are_closed(site: Site) -> None:
+    last = time.monotonic() + PATIENCE
+    while site.door._server.server_state.connections:
+        assert time.monotonic() < last, "a connection is still open"
+        time.sleep(0.01)
+
+
+def drip(connection: socket.socket, content: bytes) -> None:
+    for byte in content:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.01)  # the pace of the attack
+
+
+def closed_in_time(connection: socket.socket) -> bool:
+    connection.settimeout(PATIENCE)
+    with suppress(ConnectionError):
+        return connection.recv(1) == b""
+    return True
+
+
+def test_a_client_that_sends_nothing_is_hung_up_on(impatient: Site) -> None:
+    with impatient.connect() as connection:
+        assert closed_in_time(connection)
+
+
+def test_a_head_that_comes_byte_by_byte_does_not_hold_a_connection(impatient: Site) -> None:
+    head = b"GET /v2 HTTP/1.1\r\n" + b"A: b\r\n" * 1000
+    with impatient.connect() as connection, pytest.raises(ConnectionError):
+        drip(connection, head)
+
+
+def test_a_second_head_that_never_ends_does_not_hold_a_connection(impatient: Site) -> None:
+    with impatient.connect() as connection:
+        connection.sendall(b"GET /v2 HTTP/1.1\r\n\r\n")
+        assert read_response(connection).status == 200
+        connection.sendall(b"GET /v2 HT")
+        assert closed_in_time(connection)
+
+
+def test_a_client_that_takes_no_reply_is_hung_up_on(impatient: Site) -> None:
+    values = {"name": "x", "shape": [1, 1024, 1024], "datatype": "FP32", "parameters": {"binary_data_size": 4 << 20}}
+    head = json.dumps(request(values, parameters={"binary_data_output": True})).encode()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(PATIENCE)
+        connection.connect(("127.0.0.1", impatient.port))
+        connection.sendall(
+            b"POST /v2/models/large/infer HTTP/1.1\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n"
+            % (len(head) + (4 << 20), len(head))
+        )
+        connection.sendall(head + bytes(4 << 20))
+        until_all_are_closed(impatient)
+    assert impatient.is_well()
+
+
+def test_a_request_that_takes_longer_is_left_alone() -> None:
+    with opened(limits=Limits(idle_seconds=0.05)) as site, site.connect() as connection:
+        connection.sendall(STUCK_CALL)
+        site.await_(site.gateway.stuck.wait())
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        assert not site.gateway.cancelled.is_set()
+
+
+def test_connections_past_their_number_are_refused_and_come_back_once_others_go(impatient: Site) -> None:
+    held = [impatient.connect() for _ in range(20)]
+    try:
+        with impatient.connect() as connection:
+            reply = read_response(connection)
+        assert reply.status == 503
+        assert "20 connections" in reply.json()["error"]
+    finally:
+        for one in held:
+            one.close()
+    until_all_are_closed(impatient)
+    assert impatient.post(SCALAR, request(scalar(1.0))).status == 200

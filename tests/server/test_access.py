@@ -1,0 +1,111 @@
+"""Tokens alone: where they come from, and what they open."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from latebind.domain.config import DoorConfig
+from latebind.domain.errors import ConfigError, Denied
+from latebind.server.access import Access, Guard, read_token
+
+USER, ADMIN = "user-0123456789abcdef", "admin-0123456789abcdef"
+
+
+def opens(guard: Guard, access: Access, shown: str | None) -> bool:
+    try:
+        guard.check(access, None if shown is None else f"Bearer {shown}".encode())
+    except Denied:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ordinary", "mutating"),
+    [
+        ({}, (True, True, True), (True, True, True)),
+        ({"token": USER}, (False, True, False), (False, True, False)),
+        ({"admin_token": ADMIN}, (True, True, True), (False, False, True)),
+        ({"token": USER, "admin_token": ADMIN}, (False, True, True), (False, False, True)),
+    ],
+)
+def test_who_shows_nothing_a_token_or_the_admins_may_do_what_these_open(
+    tokens: dict[str, str], ordinary: tuple[bool, ...], mutating: tuple[bool, ...]
+) -> None:
+    guard = Guard(**tokens)
+    for access, opened in ((Access.OPEN, (True,) * 3), (Access.ORDINARY, ordinary), (Access.MUTATING, mutating)):
+        assert tuple(opens(guard, access, shown) for shown in (None, USER, ADMIN)) == opened
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        b"",
+        b"Bearer",
+        b"Bearer ",
+        USER.encode(),
+        b"Basic " + USER.encode(),
+        b"Bearer " + USER.encode()[:-1],
+        b"Bearer " + USER.encode() + b"0",
+        b"Bearer " + USER.upper().encode(),
+        b"Bearer " + USER.encode() + b"\0",
+        b"Bearer Bearer " + USER.encode(),
+        b"Bearer " + b"\xff" * 20,
+        b"Bearer " + b"u" * 1_000_000,
+    ],
+)
+def test_what_is_not_quite_the_token_opens_nothing(shown: bytes) -> None:
+    with pytest.raises(Denied) as refusal:
+        Guard(token=USER).check(Access.ORDINARY, shown)
+    assert USER not in str(refusal.value)
+
+
+def test_the_word_before_the_token_may_have_any_case() -> None:
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        Guard(token=USER).check(Access.MUTATING, f"{scheme} {USER}".encode())
+
+
+def test_a_token_is_the_one_line_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(USER + "\n")
+    file.chmod(0o600)
+    guard = Guard.from_files(DoorConfig(token_file=str(file)))
+    assert opens(guard, Access.ORDINARY, USER)
+    assert not opens(guard, Access.ORDINARY, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not one line"),
+        (b"\n\n", "is not one line"),
+        (b"two tokens-in-one-line", "is not one line"),
+        (b"first-0123456789abcdef\nsecond-0123456789abcdef\n", "is not one line"),
+        ("schlüssel-0123456789".encode(), "is not one line"),
+        (b"\0" * 32, "is not one line"),
+        (b"short", "under 16 characters"),
+    ],
+)
+def test_a_file_that_is_no_token_is_a_clear_error(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        read_token(file)
+
+
+def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"token file .*/none cannot be read"):
+        Guard.from_files(DoorConfig(admin_token_file=str(tmp_path / "none")))
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_a_token_that_everybody_may_read_is_warned_of(
+    tmp_path: Path, mode: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(USER)
+    file.chmod(mode)
+    with caplog.at_level(logging.WARNING):
+        read_token(file)
+    assert ("chmod 600" in caplog.text) == warned
+    assert USER not in caplog.text

@@ -1,0 +1,105 @@
+"""The statistics extension: from the engine's figures to what tritonclient and perf_analyzer read."""
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+import tritonclient.http.aio as triton_aio
+
+from latebind.server.gateway import MemoryMetrics, Snapshot
+from latebind.server.statistics import statistics
+from tests.server.arithmetic import one_to_one
+from tests.server.conftest import Site, opened, scalar
+from tests.server.test_metrics import SNAPSHOT
+
+SPEC = one_to_one("m", "float32", 1)
+KINDS = {"success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"}
+
+
+def of_model(snapshot: Snapshot) -> dict[str, Any]:
+    (found,) = json.loads(json.dumps(statistics([SPEC], snapshot)))["model_stats"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_successes_failures_and_times_come_from_the_engines_figures() -> None:
+    told = of_model(SNAPSHOT)
+    assert (told["name"], told["version"]) == ("m", "1")
+    assert told["inference_count"] == 10
+    assert told["execution_count"] == 5
+    stats = told["inference_stats"]
+    assert stats["success"] == {"count": 10, "ns": 500_000_000}
+    assert stats["fail"]["count"] == 21
+    assert stats["queue"] == {"count": 10, "ns": 25_000_000}
+    assert stats["compute_infer"] == {"count": 10, "ns": 475_000_000}
+
+
+def test_batches_are_told_by_their_size_in_order() -> None:
+    told = of_model(SNAPSHOT)["batch_stats"]
+    assert [(entry["batch_size"], entry["compute_infer"]["count"]) for entry in told] == [(2, 4), (16, 1)]
+
+
+def whole_numbers(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(whole_numbers, value.values()))
+    if isinstance(value, list):
+        return all(map(whole_numbers, value))
+    return isinstance(value, str) or (type(value) is int and value >= 0)
+
+
+@pytest.mark.parametrize("snapshot", [SNAPSHOT, Snapshot(models={})], ids=["with figures", "never asked"])
+def test_every_key_is_there_and_every_number_whole_and_not_negative(snapshot: Snapshot) -> None:
+    told = of_model(snapshot)
+    assert set(told) == {
+        "name",
+        "version",
+        "last_inference",
+        "inference_count",
+        "execution_count",
+        "inference_stats",
+        "response_stats",
+        "batch_stats",
+        "memory_usage",
+    }
+    assert set(told["inference_stats"]) == KINDS
+    assert whole_numbers(told)
+
+
+def test_memory_is_told_where_it_is_limited() -> None:
+    assert of_model(SNAPSHOT)["memory_usage"] == []
+    figures: Any = MemoryMetrics(resident_bytes=40, bytes=70)  # type: ignore[typeddict-item]
+    limited = Snapshot(models=SNAPSHOT["models"], memory={"budget_bytes": 60, "models": {"m": figures}})
+    assert of_model(limited)["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 40}]
+
+
+def test_the_route_of_all_models_comes_before_a_model_of_that_name(site: Site) -> None:
+    told = site.get("/v2/models/stats").json()["model_stats"]
+    assert [entry["name"] for entry in told] == site.get("/v2/models").json()["models"]
+    assert site.get("/v2/models/none/stats").status == 404
+    assert site.get("/v2/models/double/versions/2/stats").status == 404
+    assert site.get("/v2/models/double/versions/1/stats").json()["model_stats"][0]["name"] == "double"
+
+
+def test_tritonclient_reads_what_was_answered() -> None:
+    with opened() as site, triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
+        for _ in range(3):
+            site.post("/v2/models/scalar/infer", {"inputs": [scalar(1.0)]})
+        (told,) = client.get_inference_statistics("scalar", "1")["model_stats"]
+        assert told["inference_stats"]["success"] == {"count": 3, "ns": 3_000_000}
+        assert len(client.get_inference_statistics()["model_stats"]) == len(site.gateway.models)
+
+
+def test_the_asynchronous_client_reads_the_same(site: Site) -> None:
+    async def ask() -> Any:
+        async with triton_aio.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
+            return await client.get_inference_statistics("double")
+
+    before = asyncio.run(ask())["model_stats"][0]["inference_count"]
+    given = triton.InferInput("x", [2, 16], "FP32")
+    given.set_data_from_numpy(np.zeros((2, 16), np.float32))
+    with triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
+        client.infer("double", [given])
+    assert asyncio.run(ask())["model_stats"][0]["inference_count"] == before + 2

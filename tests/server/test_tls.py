@@ -1,0 +1,141 @@
+"""TLS: calls are answered over it and not beside it, old versions are refused, and errors name the file."""
+
+import http.client
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from latebind.domain.config import DoorConfig
+from latebind.domain.errors import ConfigError
+from latebind.server.tls import server_context
+from tests.server.bodies import SCALAR, request
+from tests.server.conftest import PATIENCE, Site, opened, scalar
+
+OPENSSL = shutil.which("openssl")
+pytestmark = pytest.mark.skipif(OPENSSL is None, reason="needs openssl, which makes the certificates")
+
+
+@dataclass(frozen=True)
+class Pair:
+    certificate: str
+    key: str
+
+
+def make_pair(folder: Path, name: str, *more: str) -> Pair:
+    """Make a certificate for localhost that signs itself, and its key."""
+    pair = Pair(str(folder / f"{name}.pem"), str(folder / f"{name}.key"))
+    program = [
+        str(OPENSSL), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "1",
+        "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+        "-keyout", pair.key, "-out", pair.certificate, *(more or ("-nodes",)),
+    ]  # fmt: skip
+    subprocess.run(program, check=True, capture_output=True)
+    return pair
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tls")
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> Pair:
+    return make_pair(folder, "server")
+
+
+@pytest.fixture(scope="module")
+def secure(pair: Pair) -> Iterator[Site]:
+    with opened(DoorConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key)) as site:
+        yield site
+
+
+def doubled(site: Site, context: ssl.SSLContext, value: float = 21.0) -> object:
+    connection = http.client.HTTPSConnection("localhost", site.port, timeout=PATIENCE, context=context)
+    try:
+        connection.request("POST", SCALAR, json.dumps(request(scalar(value))))
+        return json.loads(connection.getresponse().read())["outputs"][0]["data"]
+    finally:
+        connection.close()
+
+
+def test_a_call_over_tls_is_answered(secure: Site, pair: Pair) -> None:
+    assert doubled(secure, ssl.create_default_context(cafile=pair.certificate)) == [42.0]
+
+
+def test_a_client_that_speaks_plainly_gets_nothing_and_the_door_stands(secure: Site, pair: Pair) -> None:
+    with secure.connect() as connection:
+        connection.sendall(b"GET /v2 HTTP/1.1\r\n\r\n")
+        assert b"HTTP" not in connection.recv(1000)
+    assert doubled(secure, ssl.create_default_context(cafile=pair.certificate)) == [42.0]
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+def test_versions_before_1_2_are_refused(secure: Site, pair: Pair) -> None:
+    context = server_context(DoorConfig(tls_cert=pair.certificate, tls_key=pair.key))
+    assert context is not None
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    old = ssl.create_default_context(cafile=pair.certificate)
+    old.set_ciphers("DEFAULT@SECLEVEL=0")
+    old.minimum_version = ssl.TLSVersion.TLSv1
+    old.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(ssl.SSLError), socket.create_connection(("127.0.0.1", secure.port), PATIENCE) as connection:
+        old.wrap_socket(connection, server_hostname="localhost")
+
+
+def test_with_a_client_ca_only_clients_with_its_certificate_are_answered(folder: Path, pair: Pair) -> None:
+    known, stranger = make_pair(folder, "known"), make_pair(folder, "stranger")
+    config = DoorConfig(port=0, tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=known.certificate)
+    with opened(config) as site:
+        for shown in (None, stranger):
+            context = ssl.create_default_context(cafile=pair.certificate)
+            if shown is not None:
+                context.load_cert_chain(shown.certificate, shown.key)
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                doubled(site, context)
+        context = ssl.create_default_context(cafile=pair.certificate)
+        context.load_cert_chain(known.certificate, known.key)
+        assert doubled(site, context) == [42.0]
+
+
+def test_files_that_are_missing_are_named(folder: Path, pair: Pair) -> None:
+    for cert, key, ca in (("none.pem", pair.key, ""), (pair.certificate, "none.key", ""), (*_paths(pair), "none.ca")):
+        with pytest.raises(ConfigError, match=r"none\.\w+, which TLS needs, cannot be read"):
+            server_context(DoorConfig(tls_cert=cert, tls_key=key, tls_client_ca=ca))
+
+
+def test_a_key_of_another_certificate_is_a_clear_error(folder: Path, pair: Pair) -> None:
+    other = make_pair(folder, "other")
+    with pytest.raises(ConfigError, match="do not fit: key values mismatch"):
+        server_context(DoorConfig(tls_cert=pair.certificate, tls_key=other.key))
+
+
+def test_files_that_are_no_certificates_are_a_clear_error(folder: Path, pair: Pair) -> None:
+    text = folder / "text"
+    text.write_text("nothing of the kind")
+    with pytest.raises(ConfigError, match="do not fit"):
+        server_context(DoorConfig(tls_cert=str(text), tls_key=pair.key))
+    with pytest.raises(ConfigError, match="is no certificate"):
+        server_context(DoorConfig(tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=str(text)))
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_a_password(folder: Path) -> None:
+    pair = make_pair(folder, "locked", "-passout", "pass:secret")
+    with pytest.raises(ConfigError, match="is encrypted"):
+        server_context(DoorConfig(tls_cert=pair.certificate, tls_key=pair.key))
+
+
+@pytest.mark.parametrize("given", [{"tls_cert": "a"}, {"tls_key": "a"}, {"tls_client_ca": "a"}])
+def test_half_a_pair_is_a_clear_error(given: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"server\.tls_"):
+        DoorConfig(**given)  # type: ignore[arg-type]
+
+
+def _paths(pair: Pair) -> tuple[str, str]:
+    return pair.certificate, pair.key

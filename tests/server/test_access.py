@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from latebind.domain.config import DoorConfig
-from latebind.domain.errors import ConfigError, Denied
+from latebind.domain.errors import ConfigError, Denied, TurnedOff
 from latebind.server.access import Access, Guard, read_token
 
 USER, ADMIN = "user-0123456789abcdef", "admin-0123456789abcdef"
@@ -35,6 +35,16 @@ def test_who_shows_nothing_a_token_or_the_admins_may_do_what_these_open(
     guard = Guard(**tokens)
     for access, opened in ((Access.OPEN, (True,) * 3), (Access.ORDINARY, ordinary), (Access.MUTATING, mutating)):
         assert tuple(opens(guard, access, shown) for shown in (None, USER, ADMIN)) == opened
+
+
+def test_where_strangers_may_call_nobody_changes_anything_without_a_token() -> None:
+    guard = Guard.from_files(DoorConfig(host="0.0.0.0"))
+    assert guard.asks(Access.MUTATING)
+    with pytest.raises(TurnedOff, match="--admin-token-file"):
+        guard.check(Access.MUTATING, None)
+    guard.check(Access.ORDINARY, None)
+    assert opens(Guard(token=USER, strangers=True), Access.MUTATING, USER)
+    assert opens(Guard.from_files(DoorConfig()), Access.MUTATING, None)
 
 
 @pytest.mark.parametrize(

@@ -21,18 +21,17 @@ def opens(guard: Guard, access: Access, shown: str | None) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "ordinary", "mutating"),
+    ("guard", "ordinary", "mutating"),
     [
-        ({}, (True, True, True), (True, True, True)),
-        ({"token": USER}, (False, True, False), (False, True, False)),
-        ({"admin_token": ADMIN}, (True, True, True), (False, False, True)),
-        ({"token": USER, "admin_token": ADMIN}, (False, True, True), (False, False, True)),
+        (Guard(), (True, True, True), (True, True, True)),
+        (Guard(token=USER), (False, True, False), (False, True, False)),
+        (Guard(admin_token=ADMIN), (True, True, True), (False, False, True)),
+        (Guard(token=USER, admin_token=ADMIN), (False, True, True), (False, False, True)),
     ],
 )
 def test_who_shows_nothing_a_token_or_the_admins_may_do_what_these_open(
-    tokens: dict[str, str], ordinary: tuple[bool, ...], mutating: tuple[bool, ...]
+    guard: Guard, ordinary: tuple[bool, ...], mutating: tuple[bool, ...]
 ) -> None:
-    guard = Guard(**tokens)
     for access, opened in ((Access.OPEN, (True,) * 3), (Access.ORDINARY, ordinary), (Access.MUTATING, mutating)):
         assert tuple(opens(guard, access, shown) for shown in (None, USER, ADMIN)) == opened
 

@@ -6,15 +6,17 @@ from typing import Any
 
 from latebind.repository.manifest import NAME
 from latebind.server.access import Access
-from latebind.server.rest import about, openapi, regions, settings
+from latebind.server.rest import about, dashboard, openapi, regions, repository, settings
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request
 
 Verb = Callable[[Desk, Request], Coroutine[Any, Any, Reply]]
 
-MODEL_ALONE = rf"/v2/models/(?P<model>{NAME.pattern})"
-MODEL = MODEL_ALONE + r"(?:/versions/(?P<version>[0-9]+))?"
+NAMED = rf"(?P<model>{NAME.pattern})"
+MODEL_ALONE = rf"/v2/models/{NAMED}"
+MODEL = MODEL_ALONE + r"(?:/versions/(?P<version>[0-9]{1,18}))?"
+REPOSITORY = rf"/v2/repository(?:/{NAME.pattern})?"
 REGION = r"/region/(?P<region>[^/]+)"
 ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
     (re.compile(path), method, access, verb)
@@ -30,13 +32,16 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
         (MODEL + "/ready", "GET", Access.ORDINARY, about.model_ready),
         (MODEL + "/config", "GET", Access.ORDINARY, about.configuration),
         (MODEL, "GET", Access.ORDINARY, about.model_metadata),
+        (REPOSITORY + "/index", "POST", Access.ORDINARY, repository.index),
+        (REPOSITORY + f"/models/{NAMED}/load", "POST", Access.MUTATING, repository.load),
+        (REPOSITORY + f"/models/{NAMED}/unload", "POST", Access.MUTATING, repository.unload),
+        ("/v2/traces", "GET", Access.ORDINARY, about.traces),
         ("/v2/trace/setting", "GET", Access.ORDINARY, settings.traces),
         ("/v2/trace/setting", "POST", Access.MUTATING, settings.update_traces),
         (MODEL_ALONE + "/trace/setting", "GET", Access.ORDINARY, settings.traces),
         (MODEL_ALONE + "/trace/setting", "POST", Access.MUTATING, settings.update_traces),
         ("/v2/logging", "GET", Access.ORDINARY, settings.log),
         ("/v2/logging", "POST", Access.MUTATING, settings.update_log),
-        ("/v2/repository/index", "POST", Access.ORDINARY, about.index),
         (f"/v2/systemsharedmemory(?:{REGION})?/status", "GET", Access.ORDINARY, regions.status),
         (f"/v2/systemsharedmemory{REGION}/register", "POST", Access.MUTATING, regions.register),
         (f"/v2/systemsharedmemory(?:{REGION})?/unregister", "POST", Access.MUTATING, regions.unregister),
@@ -44,5 +49,10 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
         (f"/v2/cudasharedmemory{REGION}/register", "POST", Access.MUTATING, regions.cuda_register),
         (f"/v2/cudasharedmemory(?:{REGION})?/unregister", "POST", Access.MUTATING, regions.cuda_unregister),
         ("/metrics", "GET", Access.ORDINARY, about.metrics),
+        ("/dashboard", "GET", Access.OPEN, dashboard.to_the_page),
+        ("/dashboard/", "GET", Access.OPEN, dashboard.page),
+        ("/dashboard/data(?:/(?P<since>[0-9]{1,15}))?", "GET", Access.ORDINARY, dashboard.figures),
+        ("/dashboard/picture", "GET", Access.ORDINARY, dashboard.picture),
+        ("/dashboard/(?P<file>[a-z]+[.][a-z]+)", "GET", Access.OPEN, dashboard.file),
     )
 )

@@ -169,7 +169,8 @@ class Service:
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
         REQUEST.set(call.id)
-        if not (self._tracing.wanted(parent) or self._trace_settings.wanted(spec.name)):
+        asked = self._trace_settings.wanted(spec.name)
+        if not (self._tracing.wanted(parent) or (asked and self._tracing.has_room)):
             return await self._infer(spec, call, fill, client, version)
         with self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent) as followed:
             return await self._infer(spec, call, fill, client, version, followed)

@@ -114,17 +114,22 @@ class Tracing:
         self._kept: deque[Explained] = deque(maxlen=KEPT)
         self._collecting: asyncio.Task[None] | None = None
 
+    @property
+    def has_room(self) -> bool:
+        """Whether one more call may be followed."""
+        return len(self._open) < MOST_OPEN
+
     def wanted(self, parent: str) -> bool:
         """Tell whether the next call is followed, whose caller's span is `parent`, if it named one."""
         if parent and TRACEPARENT.fullmatch(parent) and int(parent[53:55], 16) & SAMPLED:
-            return len(self._open) < MOST_OPEN
+            return self.has_room
         if self.rate <= 0.0:
             return False
         self._due += self.rate
         if self._due < 1.0:
             return False
         self._due -= int(self._due)
-        return len(self._open) < MOST_OPEN
+        return self.has_room
 
     @contextmanager
     def following(self, model: str, version: str, rows: int, *, id: str, parent: str) -> Iterator[Explained]:

@@ -16,7 +16,7 @@ Verb = Callable[[Desk, Request], Coroutine[Any, Any, Reply]]
 NAMED = rf"(?P<model>{NAME.pattern})"
 MODEL_ALONE = rf"/v2/models/{NAMED}"
 MODEL = MODEL_ALONE + r"(?:/versions/(?P<version>[0-9]{1,18}))?"
-REPOSITORY = rf"/v2/repository(?:/{NAME.pattern})?"
+REPOSITORY = rf"/v2/repository(?:/(?P<repository>{NAME.pattern}))?"
 REGION = r"/region/(?P<region>[^/]+)"
 ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
     (re.compile(path), method, access, verb)

@@ -22,8 +22,8 @@ from latebind.server.exposure import check_exposure
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
-from latebind.server.rest.bounded import BoundedProtocol
 from latebind.server.rest.doorkeeper import Doorkeeper
+from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.service import Service
 from latebind.server.tls import server_context
@@ -187,7 +187,7 @@ def _rpc_door(service: Service, config: DoorConfig, limits: Limits) -> "RpcDoor 
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
-    protocol: Any = partial(BoundedProtocol, limits=limits)
+    protocol: Any = partial(HttpProtocol, answer=app, limits=limits)
     config = uvicorn.Config(
         app,
         http=protocol,

@@ -5,6 +5,7 @@ import logging
 import signal
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,14 +14,14 @@ import typer
 import uvloop
 from msgspec.structs import replace
 
-from latebind.adaptation.client import AdaptationClient
+from latebind.adaptation.following import Followed, Following
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
 from latebind.cli.sizes import size
 from latebind.cli.steps import in_order
-from latebind.domain.config import TIERS, ServeConfig
+from latebind.domain.config import GRPC_STACKS, TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.engine.catalogue import Catalogue
@@ -78,8 +79,21 @@ def serve(
     grpc_port: Annotated[
         int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")
     ] = None,
+    grpc_stack: Annotated[
+        str | None, typer.Option(help=f"What speaks gRPC: {' or '.join(GRPC_STACKS)}, which is lean. {GRPC_STACKS[0]}.")
+    ] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
+    shared_memory: Annotated[
+        list[str] | None,
+        typer.Option(help="Let clients name system shared memory whose key begins so; may be repeated. Default: none."),
+    ] = None,
+    dashboard: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether there is a read-only page at /dashboard. Default: where only this machine reaches it."
+        ),
+    ] = None,
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None,
     policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(POLICIES)}. late.")] = None,
     max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0 is what a model was built for.")] = None,
@@ -165,8 +179,11 @@ def serve(
                 "host": host,
                 "port": port,
                 "grpc_port": grpc_port,
+                "grpc_stack": grpc_stack,
                 "deadline": None if deadline_ms is None else deadline_ms / 1e3,
                 "show_exit": show_exit,
+                "shared_memory": tuple(shared_memory) if shared_memory else None,
+                "dashboard": dashboard,
                 "token_file": _named(token_file),
                 "admin_token_file": _named(admin_token_file),
                 "allow_hosts": None if allow_host is None else tuple(allow_host),
@@ -270,13 +287,22 @@ def _log(models: Iterable[ModelSpec]) -> None:
             logger.info("serving %s version %s", spec.name, spec.version)
 
 
-async def _adaptation(settings: ServeConfig, engines: Engines) -> AdaptationClient | None:
-    """Start the service for the models that have learned caches in use, if it is wanted."""
-    adapted = [spec for spec in engines.models.values() if spec.lookups]
+async def _adaptation(settings: ServeConfig, engines: Engines) -> Following | None:
+    """Start the service for models that have learned caches in use, if it is wanted."""
     if not settings.adaptation.on:
         return None
-    if not settings.engine.exits or not adapted:
+    following = Following(partial(_followed, settings, engines), engines.adopt)
+    if _followed(settings, engines) is None:
         logger.warning("nothing to adapt: no model that is served has learned caches in use")
+    await following.renew()
+    engines.on_change = following.look
+    return following
+
+
+def _followed(settings: ServeConfig, engines: Engines) -> Followed | None:
+    """Return what there is to adapt."""
+    adapted = tuple(spec for spec in engines.models.values() if spec.lookups)
+    if not settings.engine.exits or not adapted:
         return None
     order = AdaptationOrder(
         directories=tuple(str(engines.serving.models[spec.name]) for spec in adapted),
@@ -286,7 +312,7 @@ async def _adaptation(settings: ServeConfig, engines: Engines) -> AdaptationClie
         cores=settings.engine.cores,
         log_format=settings.observability.log_format,
     )
-    return await AdaptationClient.start(order, adapted, engines.adopt)
+    return Followed(order, adapted, tuple(engines.serving.print_of(spec.name) for spec in adapted))
 
 
 def _export(url: str) -> "SpanExport | None":

@@ -8,10 +8,13 @@ from latebind.cli.bench.caches import caches
 from latebind.cli.bench.elastic import elastic
 from latebind.cli.bench.elastic_live import elastic_live
 from latebind.cli.bench.exits import engine, exits
+from latebind.cli.bench.faults import faults
 from latebind.cli.bench.joint import joint
+from latebind.cli.bench.ledger import ledger
 from latebind.cli.bench.load import door, flood, load
 from latebind.cli.bench.memory import memory
 from latebind.cli.bench.overhead import boundary, scheduler, stages
+from latebind.cli.bench.peers import peers
 from latebind.cli.bench.queries import queries
 from latebind.cli.bench.queries_live import queries_live
 from latebind.cli.bench.residency import residency
@@ -47,5 +50,8 @@ for command in (
     residency,
     residency_live,
     queries_live,
+    faults,
+    peers,
+    ledger,
 ):
     app.command()(command)

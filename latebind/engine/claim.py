@@ -61,10 +61,11 @@ class Claim:
     ) -> None:
         self.release()
 
-    async def send(self, *, deadline: float, priority: int = 0) -> Answer:
+    async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
         """Have the engine run the rows, which are filled, by `deadline` and return their outputs.
 
-        Of those that wait for the model, `priority` 1 goes first and 0 last.
+        Of those that wait for the model, `priority` 1 goes first and 0 last. Under the number `trace`, if it is not 0,
+        the engine tells what became of them (`EngineClient.traces`).
         Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.
         """
         lane, client = self._lane, self._client
@@ -73,7 +74,7 @@ class Claim:
             lane.move(slot, request, Step.SEND)
             client.sent[request] = self
         lengths = steps(lane.spec, self.rows)
-        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority))
+        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority, trace))
         try:
             return await self.answer
         except asyncio.CancelledError:

@@ -19,10 +19,12 @@ from latebind.domain.errors import (
     Unavailable,
 )
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
+from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
 from latebind.engine.lane import Lane
 from latebind.engine.messages import Ended, EndedReader, Stepped
-from latebind.engine.order import FORGET, Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.running import read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.sequence.padding import room
@@ -127,13 +129,13 @@ class EngineClient:
         """Whether the engine serves, and `model` is among what it serves."""
         return self._alive and (model is None or model in self.models)
 
-    async def claim(self, model: str, rows: int, *, deadline: float) -> Claim:
+    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Return so many slots to fill, once it is this call's turn. Raises `Refused` or `Unavailable`."""
         self.require_engine()
         lane = self._lanes.get(model)
         if lane is None:
             raise NotFound(f"there is no model {model!r:.140}")
-        return Claim(self, lane, *await lane.claim(rows, deadline=deadline))
+        return Claim(self, lane, *await lane.claim(rows, deadline=deadline, priority=priority))
 
     async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
         """Run rows `(N, *shape)` of every input as N requests due at `deadline` and return their outputs.
@@ -164,25 +166,24 @@ class EngineClient:
 
     async def metrics(self) -> Snapshot:
         """Return the engine's figures of this moment."""
-        self.require_engine()
-        async with self._control_lock:
-            self._control_writer.write(b"\n")
-            snapshot: Snapshot = msgspec.json.decode(await self._line())
-            return snapshot
+        snapshot: Snapshot = msgspec.json.decode(await self._ask(b""))
+        return snapshot
+
+    async def picture(self) -> Picture:
+        """Return what is under way in the engine at this moment."""
+        return msgspec.json.decode(await self._ask(PICTURE), type=Picture)
+
+    async def traces(self) -> Sequence[Trace]:
+        """Return what became of rows to be traced that have ended since this was asked last."""
+        return msgspec.json.decode(await self._ask(TRACES), type=list[Trace])
 
     async def forget(self) -> None:
         """Have the engine count from now; what was asked until now was a trial."""
-        self.require_engine()
-        async with self._control_lock:
-            self._control_writer.write(FORGET + b"\n")
-            await self._line()
+        await self._ask(FORGET)
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of a model's learned caches from its next batch on; raises `ConfigError`."""
-        self.require_engine()
-        async with self._control_lock:
-            self._control_writer.write(msgspec.json.encode(Adopt(model, version)) + b"\n")
-            adopted = msgspec.json.decode(await self._line(), type=Adopted)
+        adopted = msgspec.json.decode(await self._ask(msgspec.json.encode(Adopt(model, version))), type=Adopted)
         if adopted.error is not None:
             raise ConfigError(adopted.error)
 
@@ -249,6 +250,13 @@ class EngineClient:
             for number, (spec, rows) in enumerate(zip(started.models, memory.models, strict=True))
         }
         self._alive = True
+
+    async def _ask(self, line: bytes) -> bytes:
+        """Send a control line and return the engine's answer. Raises `Unavailable`."""
+        self.require_engine()
+        async with self._control_lock:
+            self._control_writer.write(line + b"\n")
+            return await self._line()
 
     async def _line(self) -> bytes:
         line = await self._control.readline()

@@ -7,7 +7,7 @@ decision 20.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -15,6 +15,8 @@ from typing import Any, Self
 from latebind.domain.config import GenerationsConfig
 from latebind.domain.errors import LatebindError, NotFound, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
+from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
 from latebind.engine.client import EngineClient
 from latebind.engine.crashes import Crashes
@@ -101,18 +103,26 @@ class Engines:
             return False
         return self._engine.live() if self._engine is not None else not (self.serving.names or self.unavailable)
 
-    def claim(self, model: str, rows: int, *, deadline: float) -> Coroutine[Any, Any, Claim]:
+    def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
         """Return so many slots to fill, once it is this call's turn. Raises `Refused`, `Unavailable` or `NotFound`."""
         engine = self._engine
         if engine is not None and engine.live() and model in self.models:
-            return engine.claim(model, rows, deadline=deadline)
-        return self._claim_later(model, rows, deadline)
+            return engine.claim(model, rows, deadline=deadline, priority=priority)
+        return self._claim_later(model, rows, deadline, priority)
 
     async def metrics(self) -> Snapshot:
         """Return the figures of the engine that serves, since it began to."""
         if self._engine is None or not self._engine.live():
             return {"models": {}, "restarts": self._restarts}
         return {**await self._engine.metrics(), "restarts": self._restarts}
+
+    async def traces(self) -> Sequence[Trace]:
+        """Return what became of rows to be traced, of the engine that serves."""
+        return () if self._engine is None else await self._engine.traces()
+
+    async def picture(self) -> Picture:
+        """Return what is under way in the engine that serves."""
+        return Picture() if self._engine is None else await self._engine.picture()
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of learned caches; one that follows takes it up by itself."""
@@ -146,7 +156,7 @@ class Engines:
         ends = [engine.close(grace, patience=END_SECONDS) if grace else engine.kill() for engine in engines]
         await asyncio.gather(self._spare.close(), *ends)
 
-    async def _claim_later(self, model: str, rows: int, deadline: float) -> Claim:
+    async def _claim_later(self, model: str, rows: int, deadline: float, priority: int) -> Claim:
         """Wait for an engine where one is to be expected, and claim of that."""
         if model in self.models:
             await self._wait(deadline)
@@ -156,7 +166,7 @@ class Engines:
             raise NotFound(f"there is no model {model!r:.140}")
         if self._engine is None or not self._engine.live():
             raise Unavailable("the engine is starting again: try again later")
-        return await self._engine.claim(model, rows, deadline=deadline)
+        return await self._engine.claim(model, rows, deadline=deadline, priority=priority)
 
     async def _wait(self, deadline: float) -> None:
         """Return when an engine serves, or it is known that none will for long; where too many wait, at once."""

@@ -131,6 +131,12 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
         ("build tests.networks:Chain --input image=float32:3x8x8 --name ../up", "a name has letters"),
         ("build tests.networks:Chain --input image=float32:3x8x8 --weights none.safetensors", "cannot be read"),
         ("models nowhere", "is not a directory"),
+        ("models", "name a folder of models, or a server"),
+        ("models --url ftp://x", "give one such as http://127.0.0.1:8000"),
+        ("models --url http://127.0.0.1:1", "does not answer"),
+        ("serve nowhere --trace-rate 2", "give a share from 0 to 1"),
+        ("serve nowhere --otlp localhost:4318", "give a URL such as http://127.0.0.1:4318"),
+        ("serve nowhere --log-format xml", "take text or json"),
         ("serve nowhere", "is not a directory"),
         ("serve nowhere --granularities 1,two", "--granularities '1,two': give whole numbers"),
         ("simulate nowhere", "is not a directory"),
@@ -187,7 +193,9 @@ def test_serve_answers_tells_metrics_and_ends_cleanly_on_sigterm(models: Path) -
 
 def test_serve_exits_with_0_on_sigint(models: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "latebind", "serve", str(models), "--port", "0"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "latebind", "serve", str(models), "--model", "words", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert "http://127.0.0.1:" in process.stdout.readline()

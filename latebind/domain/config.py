@@ -265,6 +265,25 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the server tells of its work. A share `trace_rate` of all calls is followed from admission to answer.
+
+    Traces go to the collector at `otlp`, where that is given, over HTTP. Lines of the log are `text` or `json`.
+    """
+
+    trace_rate: float = 0.0
+    otlp: str = ""
+    log_format: str = "text"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.trace_rate <= 1.0:
+            raise ConfigError(f"observability.trace_rate is {self.trace_rate}: give a share from 0 to 1")
+        if self.otlp and not self.otlp.startswith(("http://", "https://")):
+            raise ConfigError(f"observability.otlp is {self.otlp!r}: give a URL such as http://127.0.0.1:4318")
+        if self.log_format not in {"text", "json"}:
+            raise ConfigError(f"observability.log_format is {self.log_format!r}: take text or json")
+
+
 class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of `latebind serve`, as its TOML file spells them."""
 
@@ -273,4 +292,5 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: PolicyConfig = PolicyConfig()
     residency: ResidencyConfig = ResidencyConfig()
     adaptation: AdaptationConfig = AdaptationConfig()
+    observability: ObservabilityConfig = ObservabilityConfig()
     generations: GenerationsConfig = GenerationsConfig()

@@ -52,10 +52,13 @@ class Serving:
         """Return this with models called as they call themselves, in their order."""
         return replace(self, models=dict(zip(names, self.models.values(), strict=True)))
 
-    def print_of(self, name: str) -> Print:
-        """Return what changes when somebody exchanges a model or query. Raises `OSError` where it has gone."""
+    def print_of(self, name: str) -> Print | None:
+        """Return what changes when somebody exchanges a model or query; None where it has gone."""
         path = self.queries[name].path if name in self.queries else self.models[name] / MANIFEST
-        about = path.stat()
+        try:
+            about = path.stat()
+        except OSError:
+            return None
         return str(path), about.st_mtime_ns, about.st_ino
 
     def _picked(self, names: Collection[str]) -> "Serving":

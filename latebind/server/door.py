@@ -7,7 +7,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -22,11 +22,12 @@ from latebind.server.exposure import check_exposure
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
-from latebind.server.rest.bounded import BoundedProtocol
 from latebind.server.rest.doorkeeper import Doorkeeper
+from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.service import Service
 from latebind.server.tls import server_context
+from latebind.server.tracing import Explained
 
 if TYPE_CHECKING:
     from latebind.server.rpc.door import RpcDoor
@@ -42,9 +43,9 @@ class Door:
             await door.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
-    `observer` hears of every answer; `catalogue` knows what there is beside what is served. `hurried` is whether it was
-    told to close more than once, so that nothing is waited for. Raises `ConfigError` for tokens and certificates that
-    cannot be used.
+    `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
+    calls is traced, and `export` hears of those that are. `hurried` is whether it was told to close more than once, so
+    that nothing is waited for. Raises `ConfigError` for tokens and certificates that cannot be used.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class Door:
         limits: Limits | None = None,
         deadlines: Mapping[str, float] | None = None,
         observer: Observer | None = None,
+        trace_rate: float = 0.0,
+        export: Callable[[Explained], None] | None = None,
         catalogue: Catalogue | None = None,
     ) -> None:
         self._config = config or DoorConfig()
@@ -66,6 +69,8 @@ class Door:
             longest=self._limits.deadline,
             show_exit=self._config.show_exit,
             observer=observer,
+            trace_rate=trace_rate,
+            export=export,
             catalogue=catalogue,
             manage=self._config.manage,
         )
@@ -134,8 +139,9 @@ class Door:
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
         if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
-        if self._rpc is not None:
+        if self._rpc is not None and not self.hurried:
             await self._rpc.closed()
+        await self._service.close()
 
     async def _open_rpc(self, rpc: "RpcDoor | LeanDoor") -> None:
         """Open the other door, or none."""
@@ -188,7 +194,7 @@ def _rpc_door(service: Service, config: DoorConfig, limits: Limits, guard: Guard
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
-    protocol: Any = partial(BoundedProtocol, limits=limits)
+    protocol: Any = partial(HttpProtocol, answer=app, limits=limits)
     config = uvicorn.Config(
         app,
         http=protocol,

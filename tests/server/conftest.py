@@ -18,6 +18,7 @@ from latebind.domain.config import DoorConfig
 from latebind.server.door import Door
 from latebind.server.limits import Limits
 from tests.server.arithmetic import Arithmetic
+from tests.server.shelf import Shelf
 
 T = TypeVar("T")
 PATIENCE = 10.0
@@ -50,6 +51,7 @@ class Site:
     gateway: Arithmetic
     loop: asyncio.AbstractEventLoop
     port: int
+    shelf: Shelf
 
     def await_(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
@@ -106,8 +108,10 @@ def opened(
 
     async def serve() -> None:
         gateway = Arithmetic()
-        async with Door(gateway, config or DoorConfig(port=0), limits=limits, deadlines=deadlines) as door:
-            started.set_result(Site(door, gateway, asyncio.get_running_loop(), door.port))
+        shelf = Shelf(gateway)
+        door = Door(gateway, config or DoorConfig(port=0), limits=limits, deadlines=deadlines, catalogue=shelf)
+        async with door:
+            started.set_result(Site(door, gateway, asyncio.get_running_loop(), door.port, shelf))
             await door.closed()
 
     thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)

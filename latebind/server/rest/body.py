@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from latebind.domain.errors import TooLarge
 from latebind.server.limits import BodyTimeout, Limits, UnsupportedEncoding
-from latebind.server.rest.asgi import Message, Receive
 from latebind.server.rest.compression import WINDOWS, Inflating
+from latebind.server.rest.messages import Message, Receive
 
 NOTHING = memoryview(b"")
 

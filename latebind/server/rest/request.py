@@ -8,9 +8,9 @@ import orjson
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
 from latebind.server.limits import Limits
-from latebind.server.rest.asgi import Receive
 from latebind.server.rest.body import Body
-from latebind.server.rest.bounded import Connection
+from latebind.server.rest.exchange import Exchange
+from latebind.server.rest.messages import Receive
 
 Headers = tuple[tuple[bytes, bytes], ...]
 T = TypeVar("T")
@@ -22,15 +22,26 @@ MORE: dict[int, Headers] = {401: ((b"www-authenticate", b"Bearer"),), 503: ((b"r
 class Request(msgspec.Struct, frozen=True):
     """What a verb may look at. A `Struct`, like `Reply`, because it is made three times as fast as a dataclass.
 
-    `names` are the parts of the path that its route names; `headers` have lower-case names; `client` is the address
-    that the call came from. `connection` is there where the server tells of it.
+    `names` are the parts of the path that its route names.
     """
 
-    headers: list[tuple[bytes, bytes]]
-    receive: Receive
+    exchange: Exchange
     names: Mapping[str, Any]
-    client: str = ""
-    connection: Connection | None = None
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers, names in lower case."""
+        return self.exchange.headers
+
+    @property
+    def client(self) -> str:
+        """The address that the call came from."""
+        return self.exchange.client
+
+    @property
+    def receive(self) -> Receive:
+        """What has the body come."""
+        return self.exchange.receive
 
     @property
     def model(self) -> str:

@@ -6,14 +6,16 @@ from typing import Any
 
 from latebind.repository.manifest import NAME
 from latebind.server.access import Access
-from latebind.server.rest import about
+from latebind.server.rest import about, repository
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request
 
 Verb = Callable[[Desk, Request], Coroutine[Any, Any, Reply]]
 
-MODEL = rf"/v2/models/(?P<model>{NAME.pattern})(?:/versions/(?P<version>[0-9]{{1,18}}))?"
+NAMED = rf"(?P<model>{NAME.pattern})"
+MODEL = rf"/v2/models/{NAMED}(?:/versions/(?P<version>[0-9]{{1,18}}))?"
+REPOSITORY = rf"/v2/repository(?:/{NAME.pattern})?"
 ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
     (re.compile(path), method, access, verb)
     for path, method, access, verb in (
@@ -27,7 +29,10 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
         (MODEL + "/ready", "GET", Access.ORDINARY, about.model_ready),
         (MODEL + "/config", "GET", Access.ORDINARY, about.configuration),
         (MODEL, "GET", Access.ORDINARY, about.model_metadata),
-        ("/v2/repository/index", "POST", Access.ORDINARY, about.index),
+        (REPOSITORY + "/index", "POST", Access.ORDINARY, repository.index),
+        (REPOSITORY + f"/models/{NAMED}/load", "POST", Access.MUTATING, repository.load),
+        (REPOSITORY + f"/models/{NAMED}/unload", "POST", Access.MUTATING, repository.unload),
+        ("/v2/traces", "GET", Access.ORDINARY, about.traces),
         ("/metrics", "GET", Access.ORDINARY, about.metrics),
     )
 )

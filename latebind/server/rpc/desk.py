@@ -1,6 +1,5 @@
 """What the verbs of gRPC work with: the service, the limits, a codec for each model, and the caller of each."""
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from latebind.domain.errors import UserError
@@ -28,8 +27,8 @@ class Caller(Protocol):
         """Return the address that the call came from."""
         ...
 
-    def metadata(self) -> Mapping[str, str | bytes]:
-        """Return what the client sent beside its request."""
+    def header(self, name: str) -> str:
+        """Return what the client sent beside its request under this name, of lower-case letters; "" for nothing."""
         ...
 
     async def read(self) -> bytes | None:

@@ -1,7 +1,7 @@
 """The gRPC door opens and closes: the official server on a port of its own, drained before it ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +123,8 @@ class _Caller:
         peer: str = self._context.peer()
         return peer.partition(":")[2].rpartition(":")[0]
 
-    def metadata(self) -> Mapping[str, str | bytes]:
-        return dict(self._context.invocation_metadata())
+    def header(self, name: str) -> str:
+        return next((str(value) for key, value in self._context.invocation_metadata() if key == name), "")
 
     async def read(self) -> bytes | None:
         data = await self._context.read()

@@ -150,9 +150,9 @@ class Exchange:
         """Return the address that the call came from."""
         return self._wire.address
 
-    def metadata(self) -> Mapping[str, str | bytes]:
+    def header(self, name: str) -> str:
         """Return what the client sent beside its request."""
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers.items()}
+        return self.headers.get(name.encode(), b"").decode("latin-1")
 
     async def read(self) -> bytes | None:
         """Return the next request of a stream."""

@@ -17,6 +17,7 @@ from latebind.server.rpc.wire import in_stream, read_request
 
 END = None  # in a stream's queue: no more requests
 STATUSES = "triton_grpc_error"  # metadata: errors end a stream with their status
+TRACEPARENT = "traceparent"  # metadata: the caller's span, as in W3C Trace Context
 FINAL_WANTED, FINAL = "triton_enable_empty_final_response", "triton_final_response"  # parameters
 
 Answer = asyncio.Task[bytes]
@@ -29,7 +30,9 @@ async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
     spec = desk.service.model(request.model_name, version)
     codec = desk.codec(spec)
     call = codec.decode(request, raw, caller.seconds())
-    answer = await desk.service.infer(spec, call, partial(fill, call), client=caller.address(), version=version)
+    filled, address = partial(fill, call), caller.address()
+    parent = caller.header(TRACEPARENT)
+    answer = await desk.service.infer(spec, call, filled, client=address, version=version, parent=parent)
     parameters = desk.service.told(spec, answer)
     if request.parameters and _is_set(request, FINAL_WANTED):
         parameters = {**parameters, FINAL: True}
@@ -51,7 +54,7 @@ class InferStream:
     def __init__(self, desk: Desk, caller: Caller) -> None:
         self._desk = desk
         self._caller = caller
-        self._statuses = caller.metadata().get(STATUSES) in ("true", "True", "1")
+        self._statuses = caller.header(STATUSES) in ("true", "True", "1")
         self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
         self._places = asyncio.Semaphore(desk.limits.stream_calls)
         self._reader = asyncio.create_task(self._read())

@@ -93,7 +93,6 @@ class Reception:
     def _admit(self, method: Method, caller: Caller) -> None:
         """Raise where the call may not be made, or `Refused` where those that are here have too many bytes."""
         if self._guard.asks(method.access):
-            shown = caller.metadata().get("authorization")
-            self._guard.check(method.access, shown.encode() if isinstance(shown, str) else None)
+            self._guard.check(method.access, caller.header("authorization").encode() or None)
         if self._bytes > self._most_bytes:
             raise Refused(f"the requests that are under way have more than {self._most_bytes} bytes: try again later")

@@ -86,11 +86,14 @@ class RpcDoor:
 
 def _answering(reception: Reception, method: Method, answer: Answer) -> Callable[[bytes, Any], Awaitable[bytes]]:
     async def serve(data: bytes, context: Any) -> bytes:
+        reception.hold(len(data))
         try:
             return await reception.answer(method, answer, data, _Caller(context))
         except CallFailed as failed:
             await context.abort(grpc.StatusCode[failed.status], failed.text)
             raise
+        finally:
+            reception.hold(-len(data))
 
     return serve
 

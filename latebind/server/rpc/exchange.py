@@ -58,6 +58,7 @@ class Exchange:
         self._come: deque[bytes] = deque()
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
+        self._held = 0  # bytes that came and are here until the call ends
         self._kept_back = 0  # bytes that the client may not send yet
         self._out = bytearray()
         self._responded = False
@@ -90,6 +91,8 @@ class Exchange:
         if self._trailers is not None or self._method is None:
             self._wire.consumed(self._stream, len(chunk))
             return
+        self._held += len(chunk)
+        self._reception.hold(len(chunk))
         if self._messages is None and not self._come and chunk[0] == 0 and len(chunk) == HEAD + _size(chunk):
             self._come.append(chunk[HEAD:])
         else:
@@ -114,6 +117,7 @@ class Exchange:
 
     def close(self) -> None:
         """The stream is no more; who still works for it may stop."""
+        self._release(self._held)
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None and not self._task.done():
@@ -164,7 +168,9 @@ class Exchange:
         if self._kept_back and len(self._come) <= WAITING:
             kept, self._kept_back = self._kept_back, 0
             self._wire.consumed(self._stream, kept)
-        return self._come.popleft()
+        message = self._come.popleft()
+        self._release(len(message))
+        return message
 
     async def write(self, reply: bytes) -> None:
         """Send the next response of a stream; waits where the client takes none."""
@@ -239,9 +245,14 @@ class Exchange:
         if self._messages is None:
             self._messages = Messages(self._most, self.headers.get(b"grpc-encoding", b""))
         try:
+            self._reception.check_bytes()
             self._come.extend(self._messages.feed(chunk))
-        except UserError as error:
+        except (UserError, Refused) as error:
             self.fail(error)
+
+    def _release(self, size: int) -> None:
+        self._held -= size
+        self._reception.hold(-size)
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():

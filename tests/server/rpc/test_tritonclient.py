@@ -12,9 +12,10 @@ import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
+from latebind.domain.config import DoorConfig
 from latebind.server.door import Door
 from tests.server.arithmetic import Arithmetic
-from tests.server.rpc.conftest import GRPC, X, tensor
+from tests.server.rpc.conftest import X, tensor
 
 PATIENCE = 10.0
 
@@ -121,7 +122,7 @@ def test_an_error_ends_a_stream_where_the_client_wants_its_status(client: Any) -
     client.stop_stream()
 
 
-def test_the_asynchronous_client_works_too() -> None:
+def test_the_asynchronous_client_works_too(grpc_config: DoorConfig) -> None:
     async def talk(client: Any) -> list[Any]:
         assert await client.is_server_ready()
         assert (await client.get_model_metadata("double")).platform == "latebind"
@@ -132,7 +133,7 @@ def test_the_asynchronous_client_works_too() -> None:
 
     async def test() -> list[Any]:
         async with (
-            Door(Arithmetic(), GRPC) as door,
+            Door(Arithmetic(), grpc_config) as door,
             triton_aio.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as client,
         ):
             return await talk(client)

@@ -84,6 +84,16 @@ def serve(
     ] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
+    shared_memory: Annotated[
+        list[str] | None,
+        typer.Option(help="Let clients name system shared memory whose key begins so; may be repeated. Default: none."),
+    ] = None,
+    dashboard: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether there is a read-only page at /dashboard. Default: where only this machine reaches it."
+        ),
+    ] = None,
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None,
     policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(POLICIES)}. late.")] = None,
     max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0 is what a model was built for.")] = None,
@@ -172,6 +182,8 @@ def serve(
                 "grpc_stack": grpc_stack,
                 "deadline": None if deadline_ms is None else deadline_ms / 1e3,
                 "show_exit": show_exit,
+                "shared_memory": tuple(shared_memory) if shared_memory else None,
+                "dashboard": dashboard,
                 "token_file": _named(token_file),
                 "admin_token_file": _named(admin_token_file),
                 "allow_hosts": None if allow_host is None else tuple(allow_host),

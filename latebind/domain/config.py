@@ -14,6 +14,7 @@ from latebind.domain.query import Query
 
 LOAD_ORDERS = ("waits", "oldest", "fifo")
 TIERS = ("page-cache", "disk")
+KEY_PREFIX = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9._-]*")
 GRPC_STACKS = ("official", "nghttp2")
 HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
@@ -223,7 +224,9 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     every call but health needs, `admin_token_file` the one for calls that change what is served or how. `allow_hosts`
     are names that clients may call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks
     TLS alone; with `tls_client_ca` clients need a certificate that this signed. Where `manage`, clients may have
-    models loaded and unloaded.
+    models loaded and unloaded. They may register system shared memory whose key begins with one of `shared_memory`;
+    without any, none. There is a `dashboard` where that is said, and where nothing is said and only this machine can
+    reach it.
     """
 
     host: str = "127.0.0.1"
@@ -232,6 +235,8 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grpc_stack: str = GRPC_STACKS[0]
     deadline: float = 1.0
     show_exit: bool = True
+    shared_memory: tuple[str, ...] = ()
+    dashboard: bool | None = None
     token_file: str = ""
     admin_token_file: str = ""
     allow_hosts: tuple[str, ...] = ()
@@ -248,6 +253,9 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"server.grpc_stack is {self.grpc_stack!r}: choose from {', '.join(GRPC_STACKS)}")
         if self.deadline <= 0:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
+        for prefix in self.shared_memory:
+            if not KEY_PREFIX.fullmatch(prefix):
+                raise ConfigError(f"server.shared_memory is {prefix!r}: give how keys begin, such as /latebind-")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("server.tls_cert and server.tls_key belong together: give both, or none for no TLS")
         if self.tls_client_ca and not self.tls_cert:
@@ -255,6 +263,11 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in self.allow_hosts:
             if not HOST.fullmatch(name):
                 raise ConfigError(f"server.allow_hosts has {name!r}: give a name or address, with a port or without")
+
+    @property
+    def shows_dashboard(self) -> bool:
+        """Whether there is a dashboard."""
+        return is_loopback(self.host) if self.dashboard is None else self.dashboard
 
 
 def is_loopback(host: str) -> bool:

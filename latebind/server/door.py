@@ -18,6 +18,7 @@ import uvicorn
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.access import Guard
+from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.exposure import check_exposure
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
@@ -26,6 +27,7 @@ from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.service import Service
+from latebind.server.shared_memory import Regions
 from latebind.server.tls import server_context
 from latebind.server.tracing import Explained
 
@@ -71,12 +73,14 @@ class Door:
             observer=observer,
             trace_rate=trace_rate,
             export=export,
+            regions=Regions(self._config.shared_memory, self._limits),
             catalogue=catalogue,
             manage=self._config.manage,
         )
         check_exposure(self._config)
         guard = Guard.from_files(self._config)
-        app = RestApp(self._service, self._limits, Doorkeeper(self._config, guard))
+        self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
+        app = RestApp(self._service, self._limits, Doorkeeper(self._config, guard), self._dashboard)
         self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
         self._rpc = _rpc_door(self._service, self._config, self._limits, guard)
         self._socket: socket.socket | None = None
@@ -134,6 +138,8 @@ class Door:
         """Return when the door is closed and everything under way has ended."""
         assert self._serving is not None, "the door is not open"
         await self._serving
+        if self._dashboard is not None:
+            await self._dashboard.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client

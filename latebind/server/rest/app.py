@@ -6,6 +6,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from latebind.domain.errors import NotFound, Unavailable
+from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.faults import FOR_CLIENTS, report
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import ClientGone
@@ -20,8 +21,10 @@ from latebind.server.service import Service
 class RestApp:
     """Answers requests for the models behind `service`."""
 
-    def __init__(self, service: Service, limits: Limits, doorkeeper: Doorkeeper) -> None:
-        self._desk = Desk(service, limits)
+    def __init__(
+        self, service: Service, limits: Limits, doorkeeper: Doorkeeper, dashboard: Dashboard | None = None
+    ) -> None:
+        self._desk = Desk(service, limits, dashboard)
         self._doorkeeper = doorkeeper
 
     async def __call__(self, exchange: Exchange) -> Reply | None:
@@ -42,14 +45,18 @@ class RestApp:
     async def _reply(self, exchange: Exchange) -> Reply:
         """Find the verb for path and method and let it answer."""
         path = _path(exchange.target)
+        others: list[str] = []
         for pattern, method, access, verb in ROUTES:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
             if exchange.method != method:
-                raise MethodNotAllowed(f"this path takes {method}")
+                others.append(method)
+                continue
             self._doorkeeper.admit(access, exchange.headers)
             return await verb(self._desk, Request(exchange, found.groupdict()))
+        if others:
+            raise MethodNotAllowed(others)
         raise NotFound("there is no such path")
 
 

@@ -8,7 +8,7 @@ import orjson
 
 from latebind.domain.errors import Expired, InvalidRequest
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import Asked, Call, Calls, Given, check_priority, check_timeout
+from latebind.server.calls import Asked, Call, Calls, Given, check_id, check_priority, check_timeout
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.results import result
@@ -57,7 +57,7 @@ class RpcCodec:
         for tensor, array in zip(tensors, arrays, strict=True):
             tensor.check((array,))
         given = tuple(map(Given, tensors, shapes, arrays))
-        return Call(given, rows, wanted, 0, request.id, _sooner(timeout, seconds), priority)
+        return Call(given, rows, wanted, 0, check_id(request.id), _sooner(timeout, seconds), priority)
 
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
         """Return the response that gives the client the outputs it wants."""

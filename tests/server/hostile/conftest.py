@@ -6,6 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.server.conftest import Site
+from tests.server.rpc.conftest import raw, rpc_site
+
+__all__ = ["raw", "rpc_site"]
 
 LONGEST = 5.0  # seconds that any of them may keep the door busy; far more than any takes, for machines are shared
 

@@ -2,18 +2,10 @@
 
 from typing import Protocol
 
-from latebind.domain.errors import UserError
 from latebind.domain.model import ModelSpec
 from latebind.server.limits import Limits
 from latebind.server.rpc.codec import RpcCodec
 from latebind.server.service import Service
-
-
-class Unimplemented(UserError):
-    """A verb of the protocol that is not served."""
-
-    http_status = 501
-    grpc_status = "UNIMPLEMENTED"
 
 
 class Caller(Protocol):
@@ -52,5 +44,5 @@ class Desk:
         """Return the codec of a model as it is served now."""
         codec = self._codecs.get(spec.name)
         if codec is None or codec.spec is not spec:
-            codec = self._codecs[spec.name] = RpcCodec(spec, self.limits)
+            codec = self._codecs[spec.name] = RpcCodec(spec, self.limits, self.service.regions)
         return codec

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
-from latebind.domain.errors import Expired, InvalidRequest, Refused, UserError
-from latebind.server.rpc.desk import Unimplemented
+from latebind.domain.errors import Expired, InvalidRequest, Refused, Unsupported, UserError
 from latebind.server.rpc.framing import HEAD, STATUSES, Messages, framed, percent_encoded, seconds
 from latebind.server.rpc.nghttp2 import Block, Header
 from latebind.server.rpc.reception import CallFailed, Reception
@@ -232,13 +231,13 @@ class Exchange:
             self._wire.respond(self._stream, RESPONSE, data=True)
 
     def _found(self, methods: Mapping[bytes, Method]) -> Method:
-        """Return the method that is called. Raises `InvalidRequest` and `Unimplemented`."""
+        """Return the method that is called. Raises `InvalidRequest` and `Unsupported`."""
         headers = self.headers
         if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             raise InvalidRequest("this port speaks gRPC: POST messages as application/grpc")
         method = methods.get(headers.get(b":path", b""))
         if method is None:
-            raise Unimplemented("there is no such method")
+            raise Unsupported("there is no such method")
         return method
 
     def _cut(self, chunk: bytes) -> None:

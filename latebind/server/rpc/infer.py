@@ -40,9 +40,14 @@ async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
 
 
 async def fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
-    """Write the inputs, which are there, into `rows`, those of a claim."""
+    """Write the inputs into `rows`, those of a claim. Raises `InvalidRequest` for what lies in shared memory."""
     for given in call.inputs:
-        given.write(given.places(rows))
+        places = given.places(rows)
+        if given.place is None:
+            given.write(places)
+        else:
+            await given.place.read_into(places)
+            given.tensor.check(places)
 
 
 class InferStream:

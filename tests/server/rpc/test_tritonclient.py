@@ -90,13 +90,6 @@ def test_it_is_told_clearly_what_is_wrong(client: Any) -> None:
         client.infer("stuck", [tensor(np.ones((1, 1), np.float32))], client_timeout=0.05)
 
 
-def test_cuda_memory_is_none_and_nothing_has_to_be_forgotten(client: Any) -> None:
-    assert not client.get_cuda_shared_memory_status().regions
-    client.unregister_cuda_shared_memory()
-    with pytest.raises(InferenceServerException, match="not served"):
-        client.register_cuda_shared_memory("region", b"", 0, 16)
-
-
 def test_it_streams(client: Any) -> None:
     answers: Queue[tuple[Any, Any]] = Queue()
     client.start_stream(partial(_put, answers))

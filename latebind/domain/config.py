@@ -14,6 +14,7 @@ from latebind.domain.query import Query
 
 LOAD_ORDERS = ("waits", "oldest", "fifo")
 TIERS = ("page-cache", "disk")
+KEY_PREFIX = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9._-]*")
 HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
@@ -221,7 +222,8 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needs, `admin_token_file` the one for calls that change what is served or how. `allow_hosts` are names that clients
     may call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks TLS alone; with
     `tls_client_ca` clients need a certificate that this signed. Where `manage`, clients may have models loaded and
-    unloaded. There is a `dashboard` where that is said, and where nothing is said and only this machine can reach it.
+    unloaded. They may register system shared memory whose key begins with one of `shared_memory`; without any, none.
+    There is a `dashboard` where that is said, and where nothing is said and only this machine can reach it.
     """
 
     host: str = "127.0.0.1"
@@ -230,6 +232,7 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline: float = 1.0
     show_exit: bool = True
     dashboard: bool | None = None
+    shared_memory: tuple[str, ...] = ()
     token_file: str = ""
     admin_token_file: str = ""
     allow_hosts: tuple[str, ...] = ()
@@ -244,6 +247,9 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"server.{name} is {port}: give 1 to 65535, or 0 for any free port")
         if self.deadline <= 0:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
+        for prefix in self.shared_memory:
+            if not KEY_PREFIX.fullmatch(prefix):
+                raise ConfigError(f"server.shared_memory is {prefix!r}: give how keys begin, such as /latebind-")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("server.tls_cert and server.tls_key belong together: give both, or none for no TLS")
         if self.tls_client_ca and not self.tls_cert:

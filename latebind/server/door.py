@@ -27,6 +27,7 @@ from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.service import Service
+from latebind.server.shared_memory import Regions
 from latebind.server.tls import server_context
 from latebind.server.tracing import Explained
 
@@ -71,6 +72,7 @@ class Door:
             observer=observer,
             trace_rate=trace_rate,
             export=export,
+            regions=Regions(self._config.shared_memory, self._limits),
             catalogue=catalogue,
             manage=self._config.manage,
         )

@@ -24,6 +24,8 @@ from latebind.server.gateway import (
     Observer,
     Snapshot,
 )
+from latebind.server.settings import Log, Traces
+from latebind.server.shared_memory import Regions
 from latebind.server.statistics import statistics
 from latebind.server.tracing import Explained, Tracing
 
@@ -34,6 +36,8 @@ EXTENSIONS = (
     "model_configuration",
     "schedule_policy",
     "statistics",
+    "trace",
+    "logging",
 )  # only what works
 MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # where it is turned on
 UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
@@ -48,7 +52,7 @@ class Service:
     `deadlines` are the seconds of each model's requests that name no time-out, as they are at the moment, `deadline`
     those of models not in it, `longest` the most that a client may ask for. `catalogue` knows what is not served too;
     where `manage`, clients may have it changed. A share `trace_rate` of all calls is followed, and those whose caller
-    is; `export` hears of each.
+    is; `export` hears of each. `regions` are the shared memory of clients; without, it is turned off.
     """
 
     def __init__(
@@ -62,9 +66,13 @@ class Service:
         observer: Observer | None = None,
         trace_rate: float = 0.0,
         export: Callable[[Explained], None] | None = None,
+        regions: Regions | None = None,
         catalogue: Catalogue | None = None,
         manage: bool = False,
     ) -> None:
+        self.regions = regions or Regions()
+        self._trace_settings = Traces()
+        self._log = Log()
         self._gateway = gateway
         self._tracing = Tracing(gateway.traces, rate=trace_rate, export=export)
         self._deadline = deadline
@@ -96,7 +104,8 @@ class Service:
 
     def server_metadata(self) -> dict[str, object]:
         """Return the server's name, version and the extensions of the protocol that it has."""
-        extensions = (*EXTENSIONS, *(MANAGEMENT if self._manage else ()))
+        sharing = ("system_shared_memory",) if self.regions.on else ()
+        extensions = (*EXTENSIONS, *(MANAGEMENT if self._manage else ()), *sharing)
         return {"name": "latebind", "version": __version__, "extensions": list(extensions)}
 
     def models(self) -> list[ModelSpec]:
@@ -160,7 +169,7 @@ class Service:
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
         REQUEST.set(call.id)
-        if not self._tracing.wanted(parent):
+        if not (self._tracing.wanted(parent) or self._trace_settings.wanted(spec.name)):
             return await self._infer(spec, call, fill, client, version)
         with self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent) as followed:
             return await self._infer(spec, call, fill, client, version, followed)
@@ -227,7 +236,25 @@ class Service:
     async def statistics(self, name: str | None = None, version: str | None = None) -> dict[str, object]:
         """Return the protocol's statistics of one model, or of all. Raises `NotFound`."""
         specs = self.models() if name is None else [self.model(name, version)]
-        return statistics(specs, await self.metrics())
+        return statistics(specs, await self.metrics(), epoch=time.time() - time.monotonic())
+
+    def trace_settings(self, name: str | None = None) -> dict[str, object]:
+        """Return which calls are traced, of one model or of those without settings of their own. Raises `NotFound`."""
+        return self._trace_settings.told(None if name is None else self.model(name).name)
+
+    def update_trace_settings(self, given: Mapping[str, object], name: str | None = None) -> dict[str, object]:
+        """Change which calls are traced and return what holds then. Raises `NotFound` and `InvalidRequest`."""
+        self._trace_settings.update(given, None if name is None else self.model(name).name)
+        return self.trace_settings(name)
+
+    def log_settings(self) -> dict[str, object]:
+        """Return what the log has."""
+        return self._log.told()
+
+    def update_log_settings(self, given: Mapping[str, object]) -> dict[str, object]:
+        """Change what the log has and return what holds then. Raises `InvalidRequest`."""
+        self._log.update(given)
+        return self._log.told()
 
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return what is known of learned caches that follow the traffic, by model."""

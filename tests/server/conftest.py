@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import logging
 import socket
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
@@ -124,6 +125,19 @@ def opened(
             site.loop.call_soon_threadsafe(site.door.close)
         thread.join(PATIENCE)
     assert not thread.is_alive(), "the door did not close"
+
+
+@contextmanager
+def logging_as_before() -> Iterator[None]:
+    """Put levels and filters of the log back at the end of the block."""
+    loggers = [logging.getLogger(), logging.getLogger("latebind")]
+    levels = [logger.level for logger in loggers]
+    filters = [(handler, handler.filters[:]) for handler in loggers[0].handlers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    for handler, before in filters:
+        handler.filters[:] = before
 
 
 @pytest.fixture(scope="session")

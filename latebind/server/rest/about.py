@@ -19,18 +19,19 @@ async def server_metadata(desk: Desk, request: Request) -> Reply:
 async def live(desk: Desk, request: Request) -> Reply:
     """`GET /v2/health/live`."""
     del request
-    return health_reply(desk.service.live())
+    return health_reply("live", desk.service.live())
 
 
 async def ready(desk: Desk, request: Request) -> Reply:
     """`GET /v2/health/ready`."""
     del request
-    return health_reply(desk.service.ready())
+    return health_reply("ready", desk.service.ready())
 
 
 async def model_ready(desk: Desk, request: Request) -> Reply:
     """`GET /v2/models/NAME[/versions/N]/ready`."""
-    return health_reply(desk.service.model_ready(request.model, request.version))
+    ready = desk.service.model_ready(request.model, request.version)
+    return health_reply("ready", ready, name=request.model)
 
 
 async def model_metadata(desk: Desk, request: Request) -> Reply:

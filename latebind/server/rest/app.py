@@ -14,8 +14,10 @@ from latebind.server.rest.desk import Desk
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.request import JSON, Reply, Request, error_reply
-from latebind.server.rest.routes import ROUTES
+from latebind.server.rest.routes import PAGE, ROUTES
 from latebind.server.service import Service
+
+KNOWN = (*ROUTES, *PAGE)
 
 
 class RestApp:
@@ -45,14 +47,18 @@ class RestApp:
     async def _reply(self, exchange: Exchange) -> Reply:
         """Find the verb for path and method and let it answer."""
         path = _path(exchange.target)
-        for pattern, method, access, verb in ROUTES:
+        others: list[str] = []
+        for pattern, method, access, verb in KNOWN:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
             if exchange.method != method:
-                raise MethodNotAllowed(f"this path takes {method}")
+                others.append(method)
+                continue
             self._doorkeeper.admit(access, exchange.headers)
             return await verb(self._desk, Request(exchange, found.groupdict()))
+        if others:
+            raise MethodNotAllowed(others)
         raise NotFound("there is no such path")
 
 

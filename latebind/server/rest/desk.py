@@ -27,5 +27,5 @@ class Desk:
         """Return the codec of a model as it is served now."""
         codec = self._codecs.get(spec.name)
         if codec is None or codec.spec is not spec:
-            codec = self._codecs[spec.name] = Codec(spec, self.limits)
+            codec = self._codecs[spec.name] = Codec(spec, self.limits, self.service.regions)
         return codec

@@ -7,7 +7,7 @@ import msgspec
 import orjson
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
-from latebind.server.limits import Limits
+from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import Body
 from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.messages import Receive
@@ -55,6 +55,12 @@ class Request(msgspec.Struct, frozen=True):
         version: str | None = self.names.get("version")
         return version
 
+    @property
+    def region(self) -> str | None:
+        """The shared memory region of the path, if it names one."""
+        region: str | None = self.names.get("region")
+        return region
+
     def header(self, name: bytes) -> bytes | None:
         """Return the value of a header, the first where there are several; None without it."""
         return next((value for found, value in self.headers if found == name), None)
@@ -84,13 +90,15 @@ def json_reply(value: object) -> Reply:
     return Reply(orjson.dumps(value), JSON)
 
 
-def health_reply(well: bool) -> Reply:
-    """Return what health checks are told: 200 or 400, both empty."""
-    return Reply(status=200 if well else 400)
+def health_reply(word: str, well: bool, **about: str) -> Reply:
+    """Return what health checks are told: 200 or 400, as Triton does, with what KServe has in the body."""
+    return Reply(orjson.dumps({**about, word: well}), JSON, 200 if well else 400)
 
 
 def error_reply(error: LatebindError) -> Reply:
     """Return the one envelope of errors."""
     headers = (*JSON, *MORE.get(error.http_status, ()))
+    if isinstance(error, MethodNotAllowed):
+        headers = (*headers, (b"allow", ", ".join(error.allowed).encode()))
     text = str(error).encode("utf-8", "replace").decode()  # orjson takes no lone surrogates
     return Reply(orjson.dumps({"error": text}), headers, error.http_status)

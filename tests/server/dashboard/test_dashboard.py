@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,21 @@ def test_its_figures_are_those_of_the_metrics() -> None:
         )
         assert {entry["name"]: entry["state"] for entry in told["models"]}["scalar"] == "READY"
         assert told["server"] == {"version": told["server"]["version"], "live": True, "ready": True}
+
+
+def test_figures_need_the_token_of_the_metrics_and_files_need_none(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-some-length")
+    token.chmod(0o600)
+    with opened(DoorConfig(port=0, token_file=str(token))) as site:
+        for path in ("/metrics", "/dashboard/data", "/dashboard/data/3", "/dashboard/picture"):
+            assert site.get(path).status == 401
+            assert site.call("GET", path, b"", {"Authorization": "Bearer a-token-of-some-length"}).status == 200
+        assert [site.get(path).status for path in ("/dashboard", "/dashboard/", "/dashboard/main.js")] == [
+            307,
+            200,
+            200,
+        ]
 
 
 def test_the_history_goes_on_behind_the_number_that_a_page_knows() -> None:

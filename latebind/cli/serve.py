@@ -21,7 +21,7 @@ from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
 from latebind.cli.sizes import size
 from latebind.cli.steps import in_order
-from latebind.domain.config import TIERS, ServeConfig
+from latebind.domain.config import GRPC_STACKS, TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.engine.catalogue import Catalogue
@@ -79,17 +79,20 @@ def serve(
     grpc_port: Annotated[
         int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")
     ] = None,
+    grpc_stack: Annotated[
+        str | None, typer.Option(help=f"What speaks gRPC: {' or '.join(GRPC_STACKS)}, which is lean. {GRPC_STACKS[0]}.")
+    ] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
+    shared_memory: Annotated[
+        list[str] | None,
+        typer.Option(help="Let clients name system shared memory whose key begins so; may be repeated. Default: none."),
+    ] = None,
     dashboard: Annotated[
         bool | None,
         typer.Option(
             help="Whether there is a read-only page at /dashboard. Default: where only this machine reaches it."
         ),
-    ] = None,
-    shared_memory: Annotated[
-        list[str] | None,
-        typer.Option(help="Let clients name system shared memory whose key begins so; may be repeated. Default: none."),
     ] = None,
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None,
     policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(POLICIES)}. late.")] = None,
@@ -176,10 +179,11 @@ def serve(
                 "host": host,
                 "port": port,
                 "grpc_port": grpc_port,
+                "grpc_stack": grpc_stack,
                 "deadline": None if deadline_ms is None else deadline_ms / 1e3,
                 "show_exit": show_exit,
-                "dashboard": dashboard,
                 "shared_memory": tuple(shared_memory) if shared_memory else None,
+                "dashboard": dashboard,
                 "token_file": _named(token_file),
                 "admin_token_file": _named(admin_token_file),
                 "allow_hosts": None if allow_host is None else tuple(allow_host),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from latebind.domain.errors import LatebindError, NotFound
 from latebind.queries.file.definition import ENDING, model_names, query_name
-from latebind.repository.listing import Repository, find_served
+from latebind.repository.listing import Repository, check_inside, find_served
 from latebind.repository.manifest import MANIFEST, NAME
 
 Print = tuple[str, int, int]
@@ -100,6 +100,7 @@ class Selection:
         """
         query = self.place / f"{name}{ENDING}"
         if NAME.fullmatch(name) and query.is_file():
+            check_inside(query, self.place)
             return _serving([Repository(self.place).open(model).path for model in model_names(query)], [query])
         if (self.place / MANIFEST).is_file():
             if name != _name(self.place):

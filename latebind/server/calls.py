@@ -12,6 +12,8 @@ from latebind.server.limits import Limits
 from latebind.server.shared_memory import Place, Reference, Regions
 from latebind.server.tensors import Tensor
 
+LONGEST_ID = 1024
+
 
 class Given(msgspec.Struct, frozen=True):
     """An input that fits the model: its rows where they are there already, or where they lie in shared memory.
@@ -151,6 +153,13 @@ class Calls:
             raise InvalidRequest(f"{tensor.title}: classification is {count!s:.40}: ask for 1 to {most} classes")
         if count and tensor.datatype == "BOOL":
             raise InvalidRequest(f"{tensor.title} is BOOL, of which no class is best: leave classification out")
+
+
+def check_id(name: str) -> str:
+    """Return the id of a request, which its answer repeats, or raise `InvalidRequest` where it is too long."""
+    if len(name) > LONGEST_ID:
+        raise InvalidRequest(f"the id of the request has {len(name)} letters: {LONGEST_ID} at most")
+    return name
 
 
 def check_timeout(timeout: int) -> int:

@@ -33,6 +33,7 @@ from latebind.server.tracing import Explained
 
 if TYPE_CHECKING:
     from latebind.server.rpc.door import RpcDoor
+    from latebind.server.rpc.lean import LeanDoor
 
 
 class Door:
@@ -77,11 +78,11 @@ class Door:
             manage=self._config.manage,
         )
         check_exposure(self._config)
+        guard = Guard.from_files(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
-        doorkeeper = Doorkeeper(self._config, Guard.from_files(self._config))
-        app = RestApp(self._service, self._limits, doorkeeper, self._dashboard)
+        app = RestApp(self._service, self._limits, Doorkeeper(self._config, guard), self._dashboard)
         self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
-        self._rpc = _rpc_door(self._service, self._config, self._limits)
+        self._rpc = _rpc_door(self._service, self._config, self._limits, guard)
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -130,6 +131,8 @@ class Door:
         self.hurried = self._server.should_exit
         self._server.force_exit = self.hurried
         self.close()
+        if self.hurried and self._rpc is not None:
+            self._rpc.hurry()
 
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""
@@ -146,7 +149,7 @@ class Door:
             await self._rpc.closed()
         await self._service.close()
 
-    async def _open_rpc(self, rpc: "RpcDoor") -> None:
+    async def _open_rpc(self, rpc: "RpcDoor | LeanDoor") -> None:
         """Open the other door, or none."""
         try:
             await rpc.open()
@@ -183,13 +186,17 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _rpc_door(service: Service, config: DoorConfig, limits: Limits) -> "RpcDoor | None":
+def _rpc_door(service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> "RpcDoor | LeanDoor | None":
     """Return the door for gRPC where it is wanted. Raises `ConfigError` where its packages are not there."""
     if config.grpc_port is None:
         return None
-    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415  (optional dependencies)
+    if config.grpc_stack == "nghttp2":
+        from latebind.server.rpc.lean import LeanDoor  # noqa: PLC0415  (optional dependencies)
 
-    return RpcDoor(service, config, limits)
+        return LeanDoor(service, config, limits, guard)
+    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415
+
+    return RpcDoor(service, config, limits, guard)
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:

@@ -5,6 +5,7 @@ in `Inference-Header-Content-Length`.
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ import orjson
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import Asked, Call, Calls, Given, check_priority, check_timeout
+from latebind.server.calls import LONGEST_ID, Asked, Call, Calls, Given, check_priority, check_timeout
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
 from latebind.server.results import result
@@ -81,7 +82,7 @@ class InferRequest(msgspec.Struct, gc=False):
     """The JSON of an infer call."""
 
     inputs: list[InputTensor]
-    id: str = ""
+    id: Annotated[str, msgspec.Meta(max_length=LONGEST_ID)] = ""
     parameters: RequestParameters = msgspec.field(default_factory=RequestParameters)
     outputs: list[RequestedOutput] | None = None
 

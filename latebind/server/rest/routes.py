@@ -15,7 +15,7 @@ Verb = Callable[[Desk, Request], Coroutine[Any, Any, Reply]]
 
 NAMED = rf"(?P<model>{NAME.pattern})"
 MODEL_ALONE = rf"/v2/models/{NAMED}"
-MODEL = MODEL_ALONE + r"(?:/versions/(?P<version>[0-9]+))?"
+MODEL = MODEL_ALONE + r"(?:/versions/(?P<version>[0-9]{1,18}))?"
 REPOSITORY = rf"/v2/repository(?:/{NAME.pattern})?"
 REGION = r"/region/(?P<region>[^/]+)"
 Route = tuple[re.Pattern[str], str, Access, Verb]

@@ -76,6 +76,7 @@ class AdaptationOrder(msgspec.Struct, frozen=True):
     threads: int
     backend: str | None
     cores: tuple[int, ...]  # of the engine: not for the service
+    log_format: str = "text"
 
 
 class UseVersion(msgspec.Struct, frozen=True, tag="use"):

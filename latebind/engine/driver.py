@@ -25,7 +25,7 @@ from latebind.domain.metrics import Metrics
 from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
-from latebind.engine.running import NOBODY, Running
+from latebind.engine.running import IDLE, Running
 from latebind.engine.staging import Staging
 from latebind.engine.steps import Look, NoTensors, Steps, Tensors
 from latebind.engine.worker import Worker
@@ -66,7 +66,7 @@ class Driver:
         self._tracer = Tracer(config)
         self._traces: deque[Trace] = deque(maxlen=MOST_TRACES)  # that nobody has taken yet
         self._workers = workers
-        self._running: Running = [NOBODY] * len(workers) if running is None else running
+        self._running: Running = [IDLE] * len(workers) if running is None else running
         self._numbers = {served.spec.name: number for number, served in enumerate(config.models, 1)}
         self._listen = listen
         self._wake = wake
@@ -203,7 +203,7 @@ class Driver:
         """Run a stage, with a note of whose it is for the case that this process does not survive it."""
         self._running[run.worker] = self._numbers[run.model]
         event = _report(self._workers[run.worker], run)
-        self._running[run.worker] = NOBODY
+        self._running[run.worker] = IDLE
         return event
 
     def _patience(self) -> float | None:

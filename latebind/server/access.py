@@ -46,6 +46,10 @@ class Guard:
         """Read the tokens that the configuration names. Raises `ConfigError`."""
         return cls(token=_read(config.token_file), admin_token=_read(config.admin_token_file))
 
+    def asks(self, access: Access) -> bool:
+        """Tell whether callers have to show anything for such a call."""
+        return bool(self._keys[access])
+
     def check(self, access: Access, authorization: bytes | None) -> None:
         """Raise `Denied` unless `authorization`, the header or metadata of that name, is good for such a call."""
         keys = self._keys[access]

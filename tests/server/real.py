@@ -26,12 +26,13 @@ async def real_door(
     policy: PolicyConfig | None = None,
     limits: Limits | None = None,
     deadline: float = 30.0,
+    grpc_port: int | None = None,
 ) -> AsyncIterator[tuple[EngineClient, Door]]:
     paths, queries = (tuple(map(str, found)) for found in find_served(models, names))
     order = EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig(), queries=queries)
     client = await EngineClient.start(order)
     try:
-        config = DoorConfig(port=0, deadline=deadline)
+        config = DoorConfig(port=0, grpc_port=grpc_port, deadline=deadline)
         async with Door(client, config, limits=limits, deadlines=client.deadlines) as door:
             yield client, door
     finally:

@@ -8,6 +8,7 @@ from latebind.cli.bench.caches import caches
 from latebind.cli.bench.elastic import elastic
 from latebind.cli.bench.elastic_live import elastic_live
 from latebind.cli.bench.exits import engine, exits
+from latebind.cli.bench.faults import faults
 from latebind.cli.bench.joint import joint
 from latebind.cli.bench.ledger import ledger
 from latebind.cli.bench.load import door, flood, load
@@ -51,5 +52,6 @@ for command in (
     queries_live,
     peers,
     ledger,
+    faults,
 ):
     app.command()(command)

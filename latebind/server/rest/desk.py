@@ -4,6 +4,7 @@ from collections import Counter
 
 from latebind.domain.model import ModelSpec
 from latebind.server.limits import Limits
+from latebind.server.machine import Machine
 from latebind.server.rest.codec import Codec
 from latebind.server.service import Service
 
@@ -15,11 +16,12 @@ class Desk:
         self.service = service
         self.limits = limits
         self.replies: Counter[int] = Counter()
+        self.machine = Machine()
         self._codecs: dict[str, Codec] = {}
 
     def codec(self, spec: ModelSpec) -> Codec:
         """Return the codec of a model as it is served now."""
         codec = self._codecs.get(spec.name)
         if codec is None or codec.spec is not spec:
-            codec = self._codecs[spec.name] = Codec(spec, self.limits)
+            codec = self._codecs[spec.name] = Codec(spec, self.limits, self.service.regions)
         return codec

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -89,6 +88,8 @@ class Built:
 
 @cache
 def digits() -> tuple[Tensor, Tensor]:
+    from sklearn.datasets import load_digits  # takes seconds to import, and most files of tests need no digits
+
     pixels, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     return torch.tensor(pixels).float().view(-1, 1, 8, 8)[order] / 16, torch.tensor(labels)[order]

@@ -74,6 +74,7 @@ class Lane:
             fidelity,
             lower,
             upper,
+            self.adapter.controller.target,
         )
 
 

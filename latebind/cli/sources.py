@@ -107,11 +107,11 @@ def load_samples(data: str, given: dict[str, str], *, seed: int) -> tuple[Sample
     if not arrays:
         raise ConfigError(f"{data} holds no inputs: save an array for each input of the model")
     order = torch.randperm(len(next(iter(arrays.values()))), generator=torch.Generator().manual_seed(seed))
-    fit, calibrate = order.tensor_split(2)
-    return tuple(  # type: ignore[return-value]
+    fit, calibrate = (
         Samples({name: rows[part] for name, rows in arrays.items()}, None if labels is None else labels[part])
-        for part in (fit, calibrate)
+        for part in order.tensor_split(2)
     )
+    return fit, calibrate
 
 
 def load_rows(data: str, given: dict[str, str]) -> tuple[dict[str, Array], Array | None]:

@@ -225,7 +225,8 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     are names that clients may call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks
     TLS alone; with `tls_client_ca` clients need a certificate that this signed. Where `manage`, clients may have
     models loaded and unloaded. They may register system shared memory whose key begins with one of `shared_memory`;
-    without any, none.
+    without any, none. There is a `dashboard` where that is said, and where nothing is said and only this machine can
+    reach it.
     """
 
     host: str = "127.0.0.1"
@@ -235,6 +236,7 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline: float = 1.0
     show_exit: bool = True
     shared_memory: tuple[str, ...] = ()
+    dashboard: bool | None = None
     token_file: str = ""
     admin_token_file: str = ""
     allow_hosts: tuple[str, ...] = ()
@@ -261,6 +263,11 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in self.allow_hosts:
             if not HOST.fullmatch(name):
                 raise ConfigError(f"server.allow_hosts has {name!r}: give a name or address, with a port or without")
+
+    @property
+    def shows_dashboard(self) -> bool:
+        """Whether there is a dashboard."""
+        return is_loopback(self.host) if self.dashboard is None else self.dashboard
 
 
 def is_loopback(host: str) -> bool:

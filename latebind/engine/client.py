@@ -19,11 +19,12 @@ from latebind.domain.errors import (
     Unavailable,
 )
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
 from latebind.engine.lane import Lane
 from latebind.engine.messages import Ended, EndedReader, Stepped
-from latebind.engine.order import FORGET, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.running import read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.sequence.padding import room
@@ -165,32 +166,24 @@ class EngineClient:
 
     async def metrics(self) -> Snapshot:
         """Return the engine's figures of this moment."""
-        self.require_engine()
-        async with self._control_lock:
-            self._control_writer.write(b"\n")
-            snapshot: Snapshot = msgspec.json.decode(await self._line())
-            return snapshot
+        snapshot: Snapshot = msgspec.json.decode(await self._ask(b""))
+        return snapshot
+
+    async def picture(self) -> Picture:
+        """Return what is under way in the engine at this moment."""
+        return msgspec.json.decode(await self._ask(PICTURE), type=Picture)
 
     async def traces(self) -> Sequence[Trace]:
         """Return what became of rows to be traced that have ended since this was asked last."""
-        self.require_engine()
-        async with self._control_lock:
-            self._control_writer.write(TRACES + b"\n")
-            return msgspec.json.decode(await self._line(), type=list[Trace])
+        return msgspec.json.decode(await self._ask(TRACES), type=list[Trace])
 
     async def forget(self) -> None:
         """Have the engine count from now; what was asked until now was a trial."""
-        self.require_engine()
-        async with self._control_lock:
-            self._control_writer.write(FORGET + b"\n")
-            await self._line()
+        await self._ask(FORGET)
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of a model's learned caches from its next batch on; raises `ConfigError`."""
-        self.require_engine()
-        async with self._control_lock:
-            self._control_writer.write(msgspec.json.encode(Adopt(model, version)) + b"\n")
-            adopted = msgspec.json.decode(await self._line(), type=Adopted)
+        adopted = msgspec.json.decode(await self._ask(msgspec.json.encode(Adopt(model, version))), type=Adopted)
         if adopted.error is not None:
             raise ConfigError(adopted.error)
 
@@ -257,6 +250,13 @@ class EngineClient:
             for number, (spec, rows) in enumerate(zip(started.models, memory.models, strict=True))
         }
         self._alive = True
+
+    async def _ask(self, line: bytes) -> bytes:
+        """Send a control line and return the engine's answer. Raises `Unavailable`."""
+        self.require_engine()
+        async with self._control_lock:
+            self._control_writer.write(line + b"\n")
+            return await self._line()
 
     async def _line(self) -> bytes:
         line = await self._control.readline()

@@ -22,6 +22,7 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
+from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
@@ -117,6 +118,11 @@ class Driver:
         """Count from the beginning: what ran until now was not asked for by clients."""
         with self._deciding:
             self._metrics = Metrics(self._config)
+
+    def picture(self) -> Picture:
+        """Return what is under way at this moment."""
+        with self._deciding:
+            return self._scheduler.picture(time.monotonic())
 
     def _take_part(self) -> None:
         """Root of every thread: listen until there is something to do, do it and what follows, listen again."""

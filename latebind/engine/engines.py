@@ -15,6 +15,7 @@ from typing import Any, Self
 from latebind.domain.config import GenerationsConfig
 from latebind.domain.errors import LatebindError, NotFound, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
 from latebind.engine.client import EngineClient
@@ -118,6 +119,10 @@ class Engines:
     async def traces(self) -> Sequence[Trace]:
         """Return what became of rows to be traced, of the engine that serves."""
         return () if self._engine is None else await self._engine.traces()
+
+    async def picture(self) -> Picture:
+        """Return what is under way in the engine that serves."""
+        return Picture() if self._engine is None else await self._engine.picture()
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of learned caches; one that follows takes it up by itself."""

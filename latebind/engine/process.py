@@ -32,7 +32,7 @@ from latebind.engine.driver import Driver
 from latebind.engine.loader import Loader
 from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
-from latebind.engine.order import FORGET, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.running import Running, map_running, telling
 from latebind.engine.served import with_queries
 from latebind.engine.slots import SlotMemory
@@ -165,6 +165,8 @@ class Engine:
         """Do what a control line asks for and return what to say."""
         if not line:
             return {**self._driver.snapshot(), **self._gpu}
+        if line == PICTURE:
+            return self._driver.picture()
         if line == TRACES:
             return self._driver.traces()
         if line == FORGET:

@@ -1,6 +1,7 @@
 """From a trained network to what runs behind a stage: exported, in eight bits where that is faster, compiled."""
 
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from torch import Tensor
@@ -39,7 +40,7 @@ def compile_lookup(predictor: Predictor, selector: Selector, rows: Tensor, progr
         quantised = LookupFiles(*quantise(plain.graph, plain.weights, rows), plain.head)
         if quantised.graph != plain.graph:
             forms["bytes"] = (quantised, _compile(quantised, program))
-    times = interleaved_seconds({name: lambda f=form[1]: f(one) for name, form in forms.items()}, RUNS)  # type: ignore[misc]
+    times = interleaved_seconds({name: partial(function, one) for name, (_, function) in forms.items()}, RUNS)
     seconds = {name: median(found) for name, found in times.items()}
     fastest = min(seconds, key=lambda name: seconds[name])
     return Compiled(*forms[fastest], seconds[fastest])

@@ -48,8 +48,7 @@ def _seconds_in_place(program: Program, inputs: tuple[Tensor, ...], stage: int, 
     for number, run in enumerate(program.stages):
         passed = run(*passed)
         if number == stage:
-            activation = passed[0]
-            seconds = time_call(lambda x=activation: function(x))  # type: ignore[misc]
+            seconds = time_call(partial(function, passed[0]))
     return seconds
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import torch
@@ -97,7 +98,7 @@ def _affordable(program: Program, stage: int, activation: Tensor, limits: Mappin
     for kind, most in limits.items():
         predictor = make_predictor(tuple(activation.shape[1:]), classes, kind).eval()
         with torch.inference_mode():
-            eager = median_seconds(lambda predictor=predictor: predictor(activation))  # type: ignore[misc]
+            eager = median_seconds(partial(predictor, activation))
         if eager > HOPELESS * most:
             continue
         seconds = compile_lookup(predictor, Selector(classes), activation, program).seconds

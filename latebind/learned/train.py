@@ -12,7 +12,7 @@ from torch.nn import functional
 from latebind.learned.head import Selector
 from latebind.learned.lookup import has_bfloat16
 
-FORMAT = 1  # of the training itself: raised whenever what it makes of the same lesson changes
+FORMAT = 2  # of the training itself: raised whenever what it makes of the same lesson changes
 BATCH = 128
 STRETCH_BYTES = 2 << 30  # of activations that are read in any order
 LEARNING_RATE = 1e-2
@@ -22,7 +22,8 @@ WARM_UP, COOL_DOWN = 0.15, 0.75  # shares of the steps
 TEMPERATURE = 2.0
 DISTILLATION = 0.5  # the share of the loss that comes from the base model's distribution; labels give the rest
 
-SELECTOR_STEPS = 1_500
+SELECTOR_STEPS = 300, 1_500  # at least and at most
+PRESENTATIONS_A_STEP = 16  # of the predictor, for each step of its selector
 SELECTOR_BATCH = 256
 SELECTOR_RATE = 1e-3
 FALSE_HIT_PENALTY = 3.0
@@ -176,8 +177,14 @@ def distillation_loss(
     return share * TEMPERATURE**2 * soft + (1.0 - share) * hard
 
 
+def selector_steps(presentations: int) -> int:
+    """Return how many steps a selector learns whose predictor sees so many rows: a short training is short in all."""
+    fewest, most = SELECTOR_STEPS
+    return max(fewest, min(most, presentations // PRESENTATIONS_A_STEP))
+
+
 def train_selector(
-    selector: Selector, predicted: Tensor, same: Tensor, *, generator: torch.Generator, steps: int = SELECTOR_STEPS
+    selector: Selector, predicted: Tensor, same: Tensor, *, generator: torch.Generator, steps: int
 ) -> None:
     """Teach the selector when `predicted` `(N, classes)` is the base model's answer: `same` `(N,) bool`.
 

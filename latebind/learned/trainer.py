@@ -24,7 +24,7 @@ from latebind.learned.explored import Exploration
 from latebind.learned.head import Selector
 from latebind.learned.networks import Predictor, make_predictor
 from latebind.learned.recorded import Recorded, recorded
-from latebind.learned.train import DISTILLATION, PredictorTraining, predict, train_selector
+from latebind.learned.train import DISTILLATION, PredictorTraining, predict, selector_steps, train_selector
 from latebind.repository.directory import write_bytes
 from latebind.repository.tensors import tensor_bytes
 
@@ -105,7 +105,7 @@ def train_network(order: Order, tell: Tell) -> None:
     saver.restore()
     with on_threads(order.threads):
         training.learn(saver)
-        network = _with_selector(predictor, selector, rows, seed=drawn)
+        network = _with_selector(predictor, selector, rows, seed=drawn, steps=selector_steps(order.presentations))
     exploration.keep_network(order.boundary, order.kind, network.tensors())
 
 
@@ -150,13 +150,12 @@ class _Saver:
         self.training.restore(state)
 
 
-def _with_selector(predictor: Predictor, selector: Selector, rows: Recorded, *, seed: int) -> Network:
+def _with_selector(predictor: Predictor, selector: Selector, rows: Recorded, *, seed: int, steps: int) -> Network:
     unseen = rows.unseen()
     predicted = predict(predictor, unseen.activations)
     classes = unseen.answers.argmax(dim=1)
-    train_selector(
-        selector, predicted, predicted.argmax(dim=1) == classes, generator=torch.Generator().manual_seed(seed)
-    )
+    generator = torch.Generator().manual_seed(seed)
+    train_selector(selector, predicted, predicted.argmax(dim=1) == classes, generator=generator, steps=steps)
     kept = slice(0, LESSON_ROWS)
     features = predict(predictor.features, unseen.activations[kept])
     return Network(predictor, selector, features.bfloat16(), unseen.answers[kept].bfloat16(), classes[kept])

@@ -1,6 +1,7 @@
 """Measuring calls: medians of interleaved runs, so that what disturbs the machine disturbs all alike. Seconds."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -59,7 +60,7 @@ def profile_stages(
     for batch in batches:
         passed = with_batch(inputs, batch)
         for number, stage in enumerate(stages):
-            seconds[number].append(median_seconds(lambda s=stage, x=passed: s(*x)))  # type: ignore[misc]
+            seconds[number].append(median_seconds(partial(stage, *passed)))
             passed = stage(*passed)
     return tuple(Curve(tuple(batches), tuple(row)) for row in seconds)
 

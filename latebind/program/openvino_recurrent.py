@@ -63,7 +63,7 @@ def with_single_results(module: GraphModule) -> GraphModule:
 
 def conversions() -> list[Foreign]:
     """Return the extensions with which a frontend converts one such module."""
-    from openvino.frontend.pytorch import ConversionExtension  # noqa: PLC0415
+    from openvino.frontend.pytorch import ConversionExtension
 
     made: dict[int, list[Foreign]] = {}
 
@@ -100,7 +100,7 @@ class _Layer:
 
 
 def _lstm(layer: _Layer) -> Foreign:
-    from openvino import opset13 as ops  # noqa: PLC0415
+    from openvino import opset13 as ops
 
     biases = layer.biases.sum(axis=1).reshape(len(layer.take), -1)
     weights = map(ops.constant, (layer.take, layer.recur, biases))
@@ -109,7 +109,7 @@ def _lstm(layer: _Layer) -> Foreign:
 
 def _gru(layer: _Layer) -> Foreign:
     """The state's bias of the new gate is multiplied by the reset gate, so it stays apart."""
-    from openvino import opset13 as ops  # noqa: PLC0415
+    from openvino import opset13 as ops
 
     both = layer.biases.sum(axis=1)
     biases = np.concatenate((both[:, :2], layer.biases[:, :, 2]), axis=1).reshape(len(layer.take), -1)
@@ -130,7 +130,7 @@ def _layers(node: Foreign, layer: Callable[[_Layer], Foreign], gates: Sequence[i
 
     The settings are those of torch's operators: has_biases, num_layers, dropout, train, bidirectional, batch_first.
     """
-    from openvino import opset13 as ops  # noqa: PLC0415
+    from openvino import opset13 as ops
 
     rows, states, weights = (node.get_input(at) for at in range(2, 5))
     has_biases, layers, _, _, both_ways, batch_first = (node.get_values_from_const_input(at) for at in range(5, 11))

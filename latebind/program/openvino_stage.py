@@ -61,7 +61,7 @@ def compile_with_openvino(
     `precision` is "f32" or "bf16"; `streams` of its twins may run at the same time. Raises `ExportError` if OpenVINO
     has no conversion for an operator of the graph.
     """
-    import openvino  # noqa: PLC0415  (an optional dependency)
+    import openvino
 
     shared = streams == 1 or sum(weight.nbytes for weight in module.buffers()) >= SHARED_FROM
     options = _options(threads, precision, streams if shared else 1, alone=streams == 1)
@@ -107,15 +107,15 @@ def _options(threads: int, precision: str, streams: int, *, alone: bool) -> dict
 
 
 def _convert(graph: Graph, module: GraphModule) -> Foreign:
-    from openvino import PartialShape  # noqa: PLC0415
-    from openvino.frontend import (  # noqa: PLC0415
+    from openvino import PartialShape
+    from openvino.frontend import (
         FrontEndManager,
         GeneralFailure,
         NotImplementedFailure,
         OpConversionFailure,
         OpValidationFailure,
     )
-    from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder  # noqa: PLC0415
+    from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
 
     shapes = [PartialShape([-1, *spec.shape]) for spec in graph.inputs]
     dtypes = [getattr(torch, spec.dtype) for spec in graph.inputs]
@@ -140,8 +140,8 @@ def _with_ports(
     blocks as large as the image writes exactly that, by a fast kernel (2 microseconds). OpenVINO's own transposition
     costs as much as what it is meant to avoid.
     """
-    from openvino import Model, PartialShape  # noqa: PLC0415
-    from openvino import opset13 as operators  # noqa: PLC0415
+    from openvino import Model, PartialShape
+    from openvino import opset13 as operators
 
     parameters = list(model.get_parameters())
     for position, port in enumerate(inputs):
@@ -196,7 +196,7 @@ class BoundRequest:
     """
 
     def __init__(self, create: Callable[[], Foreign], inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> None:
-        from openvino import Tensor as OvTensor  # noqa: PLC0415
+        from openvino import Tensor as OvTensor
 
         self._create = create
         self._request = create()

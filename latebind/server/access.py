@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class Access(Enum):
     """What a caller has to show for a call."""
 
-    OPEN = "nothing: health, which probes ask for"
+    OPEN = "nothing: health, which probes ask for, and the files of the dashboard, which tell nothing"
     ORDINARY = "the token, where there is one"
     MUTATING = "the admin's token, or the token where there is no other"
 

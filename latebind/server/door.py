@@ -18,6 +18,7 @@ import uvicorn
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.access import Guard
+from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.exposure import check_exposure
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
@@ -78,7 +79,8 @@ class Door:
         )
         check_exposure(self._config)
         guard = Guard.from_files(self._config)
-        app = RestApp(self._service, self._limits, Doorkeeper(self._config, guard))
+        self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
+        app = RestApp(self._service, self._limits, Doorkeeper(self._config, guard), self._dashboard)
         self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
         self._rpc = _rpc_door(self._service, self._config, self._limits, guard)
         self._socket: socket.socket | None = None
@@ -136,6 +138,8 @@ class Door:
         """Return when the door is closed and everything under way has ended."""
         assert self._serving is not None, "the door is not open"
         await self._serving
+        if self._dashboard is not None:
+            await self._dashboard.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client

@@ -7,6 +7,7 @@ from typing import Any, NotRequired, Protocol, TypedDict
 from numpy.typing import NDArray
 
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 
 Array = NDArray[Any]
@@ -211,6 +212,10 @@ class Gateway(Protocol):
         """Return the figures since the start, of the form of `Snapshot`."""
         ...
 
+    async def picture(self) -> Picture:
+        """Return what is under way at this moment."""
+        ...
+
     async def traces(self) -> Sequence[Trace]:
         """Return what became of rows to be traced that have ended since this was asked last."""
         ...
@@ -255,7 +260,7 @@ class AdaptationFigures(TypedDict):
     """What is known of a model's learned caches as they follow the traffic.
 
     `fidelity` is the share of the last samples that were answered as the base model does, None before there are any;
-    `lower` and `upper` bound it with 95 % confidence.
+    `lower` and `upper` bound it with 95 % confidence. The caches were chosen for `target` or more.
     """
 
     version: str
@@ -266,6 +271,7 @@ class AdaptationFigures(TypedDict):
     fidelity: float | None
     lower: float
     upper: float
+    target: NotRequired[float]
 
 
 class Observer(Protocol):

@@ -9,6 +9,7 @@ from typing import cast
 from latebind import __version__
 from latebind.domain.errors import InvalidRequest, NotFound, TurnedOff, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
 from latebind.logs import REQUEST
 from latebind.server.calls import Call
 from latebind.server.description import told_of_steps
@@ -219,6 +220,10 @@ class Service:
     async def metrics(self) -> Snapshot:
         """Return the engine's figures."""
         return cast(Snapshot, await self._gateway.metrics())
+
+    async def picture(self) -> Picture:
+        """Return what is under way in the engine."""
+        return await self._gateway.picture()
 
     def traces(self) -> list[dict[str, object]]:
         """Return what became of the last calls that were traced, the newest first."""

@@ -124,11 +124,13 @@ def test_some_sides_are_chosen_by_name() -> None:
 
 
 def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
+    other = "GraphB(0, 8)"
     images = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
     (path,) = find_models(models, ["chain"])
     (tensor,) = ModelDirectory.open(path).read_json("model.json", StoredModel).inputs
-    found = live.run(models, "chain", {tensor.name: images}, setting=Setting(), plan=live.Plan((0.5,), 1, 0.2))
-    assert {row["policy"] for row in found.rows()} == {*live.SIDES, live.TUNED}
+    plan = live.Plan((0.5,), 1, 0.2, (other,))
+    found = live.run(models, "chain", {tensor.name: images}, setting=Setting(), plan=plan)
+    assert {row["policy"] for row in found.rows()} == {SERIAL, other, live.OURS, live.TUNED}
     blocks = found.blocks[0.5]
     assert len({len(block.live) for some in blocks.values() for block in some}) == 1
     assert all(len(block.live) == len(block.simulated) for some in blocks.values() for block in some)

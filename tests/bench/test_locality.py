@@ -45,7 +45,7 @@ def test_services_that_differ_stand_side_by_side(built: Built, tmp_path: Path) -
         "digits",
         rows,
         labels,
-        Traffic(alpha=2.0, phases=2, length=150, jitter=0),
+        Traffic(alpha=2.0, phases=2, length=60, jitter=0),
         setting=Setting(),
         fidelity=0.9,
         services=(Service(), Service(sample=0.5, interval=60.0)),
@@ -54,7 +54,7 @@ def test_services_that_differ_stand_side_by_side(built: Built, tmp_path: Path) -
     adapting = {"adapted, 20%, 900 s", "adapted, 50%, 60 s"}
     assert set(found.calls) == {"off", "built", *adapting}
     assert set(found.begun) == set(found.told) == adapting
-    assert all(len(seconds) == 300 for seconds in found.engine.values())
+    assert all(len(seconds) == 120 for seconds in found.engine.values())
     assert found.same("off").all()
     assert found.same("built").mean() > 0.8
     page = tmp_path / "page.html"

@@ -193,7 +193,9 @@ def test_serve_answers_tells_metrics_and_ends_cleanly_on_sigterm(models: Path) -
 
 def test_serve_exits_with_0_on_sigint(models: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "latebind", "serve", str(models), "--port", "0"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "latebind", "serve", str(models), "--model", "words", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert "http://127.0.0.1:" in process.stdout.readline()

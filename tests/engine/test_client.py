@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.batching import POLICIES
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError, Expired, Failed, Refused, Unavailable
@@ -71,22 +70,6 @@ def test_an_engine_that_shall_stay_awake_holds_the_device_or_says_why_not(models
         assert DEVICE in held
 
     order = EngineOrder(tuple(map(str, find_models(models))), EngineConfig(awake=True), PolicyConfig())
-    run(test())
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_whoever_runs_with_whom_each_call_gets_its_own_answer(models: Path, policy: str) -> None:
-    async def test() -> None:
-        async with engine(models, engine=EngineConfig(workers=2), policy=PolicyConfig(policy, 4)) as client:
-            sent = [images(1 + number % 3, seed=number) for number in range(24)]
-            calls = []
-            for rows in sent:
-                calls.append(asyncio.create_task(client.infer("chain", {"image": rows}, deadline=soon())))
-                await asyncio.sleep(0.0005 * (len(calls) % 3))  # some come while others run
-            for rows, answer in zip(sent, await asyncio.gather(*calls), strict=True):
-                (found,) = answer.outputs.values()
-                np.testing.assert_allclose(found, expected(rows), rtol=1e-4, atol=1e-5)
-
     run(test())
 
 
@@ -282,3 +265,15 @@ def test_a_live_event_log_replays_to_the_identical_actions(models: Path, tmp_pat
             assert tuple(scheduler.handle(entry.event, entry.now)) == entry.actions
             kinds.add(type(entry.event).__name__)
     assert kinds >= {"Arrived", "StageDone"}
+
+
+def test_a_picture_tells_what_workers_have_begun(models: Path) -> None:
+    async def test() -> None:
+        async with engine(models, engine=EngineConfig(workers=2)) as client:
+            picture = await client.picture()
+            assert [worker.batches for worker in picture.workers] == [(), ()]
+            assert set(picture.models) == set(client.models)
+            figures, picture = await asyncio.gather(client.metrics(), client.picture())
+            assert set(figures["models"]) == set(picture.models)
+
+    run(test())

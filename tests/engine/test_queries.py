@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from latebind.engine.order import EngineOrder
 from latebind.queries.scheduler import make_scheduler
 from latebind.repository.listing import find_served
 from latebind.server.gateway import Answer, Array
+from tests.engine.started import Started, started
 from tests.querying import ANIMALS, CARS, Floats, Join, by_hand, rows_going, traffic
 
 
@@ -46,6 +47,14 @@ async def engine(
         await client.close()
 
 
+@pytest.fixture(scope="module")
+def all_queries(queried: Path) -> Iterator[Started]:
+    """An engine of two workers with every model and query."""
+    models, queries = (tuple(map(str, found)) for found in find_served(queried, ()))
+    with started(EngineOrder(models, EngineConfig(workers=2), PolicyConfig(), queries=queries)) as found:
+        yield found
+
+
 def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 120))
 
@@ -71,73 +80,73 @@ async def until_all_is_free(client: EngineClient) -> None:
     assert not client.sent
 
 
-def test_a_chain_answers_as_its_modules_would_one_after_another(queried: Path) -> None:
+def test_a_chain_answers_as_its_modules_would_one_after_another(all_queries: Started) -> None:
     async def test() -> None:
-        async with engine(queried, "chain") as client:
-            rows = rows_going([0, 1, 2])
-            answer = await ask(client, "chain", rows)
-            check(answer.outputs["gate"], rows[:, :3])
-            check(answer.outputs["scores"], by_hand(CARS, rows))
-            await until_all_is_free(client)
+        client = all_queries.client
+        rows = rows_going([0, 1, 2])
+        answer = await ask(client, "chain", rows)
+        check(answer.outputs["gate"], rows[:, :3])
+        check(answer.outputs["scores"], by_hand(CARS, rows))
+        await until_all_is_free(client)
 
-    run(test())
+    all_queries.run(test())
 
 
-def test_rows_of_one_call_take_different_branches(queried: Path) -> None:
+def test_rows_of_one_call_take_different_branches(all_queries: Started) -> None:
     async def test() -> None:
-        async with engine(queried, "traffic") as client:
-            rows = rows_going([0, 1, 2, 0])
-            answer = await ask(client, "traffic", rows)
-            check(answer.outputs["scores"], traffic(rows))
-            ran = [[step.step for step in steps] for steps in answer.steps]
-            assert ran == [["gate", "cars"], ["gate", "animals"], ["gate"], ["gate", "cars"]]
-            await until_all_is_free(client)
+        client = all_queries.client
+        rows = rows_going([0, 1, 2, 0])
+        answer = await ask(client, "traffic", rows)
+        check(answer.outputs["scores"], traffic(rows))
+        ran = [[step.step for step in steps] for steps in answer.steps]
+        assert ran == [["gate", "cars"], ["gate", "animals"], ["gate"], ["gate", "cars"]]
+        await until_all_is_free(client)
 
-    run(test())
+    all_queries.run(test())
 
 
-def test_an_answer_says_who_ran_where_it_left_and_what_it_took(queried: Path) -> None:
+def test_an_answer_says_who_ran_where_it_left_and_what_it_took(all_queries: Started) -> None:
     async def test() -> None:
-        async with engine(queried, "traffic") as client:
-            begun = time.monotonic()
-            (steps,) = (await ask(client, "traffic", rows_going([0]))).steps
-            took = time.monotonic() - begun
-            assert [(step.step, step.model) for step in steps] == [("gate", "gate"), ("cars", "cars")]
-            for step in steps:
-                assert step.left_at == client.models[step.model].stages - 1
-                assert 0.0 < step.spent < took < step.budget
-            assert client.deadlines == {"traffic": 20.0}
+        client = all_queries.client
+        begun = time.monotonic()
+        (steps,) = (await ask(client, "traffic", rows_going([0]))).steps
+        took = time.monotonic() - begun
+        assert [(step.step, step.model) for step in steps] == [("gate", "gate"), ("cars", "cars")]
+        for step in steps:
+            assert step.left_at == client.models[step.model].stages - 1
+            assert 0.0 < step.spent < took < step.budget
+        assert client.deadlines == {"traffic": 20.0}
 
-    run(test())
+    all_queries.run(test())
 
 
-def test_branches_that_run_beside_each_other_are_joined(queried: Path) -> None:
+def test_branches_that_run_beside_each_other_are_joined(all_queries: Started) -> None:
     async def test() -> None:
-        async with engine(queried, "fork", config=EngineConfig(workers=2)) as client:
-            for seed in range(20):
-                rows = rows_going([0, 1], seed)
-                answer = await ask(client, "fork", rows)
-                wanted = by_hand(Join(), by_hand(CARS, rows), by_hand(ANIMALS, rows))
-                check(answer.outputs["sum"], wanted)
-            await until_all_is_free(client)
+        client = all_queries.client
+        for seed in range(20):
+            rows = rows_going([0, 1], seed)
+            answer = await ask(client, "fork", rows)
+            wanted = by_hand(Join(), by_hand(CARS, rows), by_hand(ANIMALS, rows))
+            check(answer.outputs["sum"], wanted)
+        await until_all_is_free(client)
 
-    run(test())
+    all_queries.run(test())
 
 
-def test_a_step_that_raises_fails_its_query_with_the_step_named_and_no_other(queried: Path) -> None:
+def test_a_step_that_raises_fails_its_query_with_the_step_named_and_no_other(all_queries: Started) -> None:
     async def test() -> None:
-        async with engine(queried, "spelling", "fork") as client:
-            failing = [ask(client, "spelling", rows_going([0]) * 100) for _ in range(5)]
-            going = [ask(client, "fork", rows_going([0])) for _ in range(5)]
-            found = await asyncio.gather(*failing, *going, return_exceptions=True)
-            assert [type(one) for one in found] == [StepFailed] * 5 + [Answer] * 5
-            assert str(found[0]).startswith("step 'words' of spelling raised")
-            assert (await ask(client, "spelling", rows_going([0]))).outputs["out"].shape == (1, 4)
-            figures = (await client.metrics())["models"]
-            assert figures["spelling"]["requests"]["failed"] == figures["words"]["requests"]["failed"] == 5
-            await until_all_is_free(client)
+        client = all_queries.client
+        failing = [ask(client, "spelling", rows_going([0]) * 100) for _ in range(5)]
+        going = [ask(client, "fork", rows_going([0])) for _ in range(5)]
+        found = await asyncio.gather(*failing, *going, return_exceptions=True)
+        assert [type(one) for one in found] == [StepFailed] * 5 + [Answer] * 5
+        assert str(found[0]).startswith("step 'words' of spelling raised")
+        assert (await ask(client, "spelling", rows_going([0]))).outputs["out"].shape == (1, 4)
+        figures = (await client.metrics())["models"]
+        assert figures["spelling"]["requests"]["failed"] == figures["words"]["requests"]["failed"] == 5
+        await until_all_is_free(client)
 
-    run(test())
+    all_queries.run(test())
 
 
 def test_a_cancelled_query_ends_with_its_steps(queried: Path) -> None:

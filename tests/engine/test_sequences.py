@@ -1,63 +1,36 @@
-"""Sequence models over the engine's process: rows of any length in, rows trimmed to the longest answer out."""
+"""Sequence models over the engine's process: rows of any length in, rows trimmed to the longest answer out.
 
-import asyncio
+`test_policies` asks for many sentences at once.
+"""
+
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from latebind.batching import POLICIES
 from latebind.domain.config import EngineConfig, PolicyConfig
-from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import find_models
-from tests.sequences import backwards, rows_of, some_sentences
+from tests.engine.started import Started, started
+from tests.sequences import backwards, rows_of
 
 
-def order(models: Path, policy: PolicyConfig, workers: int = 1) -> EngineOrder:
+@pytest.fixture
+def engine(models: Path) -> Iterator[Started]:
     (path,) = find_models(models, ["backwards"])
-    return EngineOrder((str(path),), EngineConfig(workers=workers), policy)
+    with started(EngineOrder((str(path),), EngineConfig(), PolicyConfig("lazy+"))) as found:
+        yield found
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("workers", [1, 2])
-def test_every_policy_answers_every_sentence_as_if_it_were_alone(models: Path, policy: str, workers: int) -> None:
-    sentences = some_sentences(60, seed=2)
-
-    async def ask(client: EngineClient, number: int) -> None:
-        words = sentences[number]
-        await asyncio.sleep(0.001 * (number % 20))
-        answer = await client.infer("backwards", {"tokens": np.array([words])}, deadline=time.monotonic() + 30)
-        assert answer.outputs["tokens"].tolist() == [backwards(words)]
-        assert answer.left_at == (1,)
-
-    async def test() -> None:
-        client = await EngineClient.start(order(models, PolicyConfig(policy), workers))
-        try:
-            async with asyncio.TaskGroup() as group:
-                for number in range(len(sentences)):
-                    group.create_task(ask(client, number))
-        finally:
-            await client.close()
-
-    asyncio.run(asyncio.wait_for(test(), 60))
-
-
-def test_a_call_of_several_rows_has_answers_as_wide_as_the_longest(models: Path) -> None:
+def test_a_call_of_several_rows_has_answers_as_wide_as_the_longest(engine: Started) -> None:
     sentences = [[3, 4], [5], [6, 7, 8, 9, 10]]
 
     async def test() -> None:
-        client = await EngineClient.start(order(models, PolicyConfig("lazy+")))
-        try:
-            rows = {"tokens": rows_of(sentences, 5).numpy()}
-            answer = await client.infer("backwards", rows, deadline=time.monotonic() + 30)
-            found = answer.outputs["tokens"]
-            assert found.shape == (3, 6)
-            assert [[word for word in row if word] for row in found.tolist()] == [
-                backwards(words) for words in sentences
-            ]
-        finally:
-            await client.close()
+        rows = {"tokens": rows_of(sentences, 5).numpy()}
+        answer = await engine.client.infer("backwards", rows, deadline=time.monotonic() + 30)
+        found = answer.outputs["tokens"]
+        assert found.shape == (3, 6)
+        assert [[word for word in row if word] for row in found.tolist()] == [backwards(words) for words in sentences]
 
-    asyncio.run(asyncio.wait_for(test(), 60))
+    engine.run(test())

@@ -30,7 +30,7 @@ from latebind.learned.training import in_processes, side_by_side, train_all
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.repository.tensors import tensor_bytes
-from tests.digits import Built
+from tests.digits import FIT, Built, samples
 
 SHAPE, ROWS, LEARN = (4, 6, 6), 640, 512
 ORIGIN = Origin(1, "graph", "weights", "samples", 0, 4_096)
@@ -96,7 +96,7 @@ def test_a_checkpoint_of_other_rows_or_a_torn_one_is_left_aside(tmp_path: Path) 
 
 
 def test_a_selector_learns_from_rows_that_are_new_to_the_predictor_and_those_are_kept(tmp_path: Path) -> None:
-    order = recorded_order(tmp_path, kind="plain", presentations=1_024)
+    order = recorded_order(tmp_path, kind="plain", presentations=16_000)
     train_network(order, lambda share: None)
     network, found = kept_network(order), recorded(Exploration(tmp_path).activations("relu.1"), SHAPE)
     assert network is not None
@@ -284,7 +284,6 @@ def test_so_many_trainings_run_at_once_as_there_are_cores() -> None:
 
 def explore(
     directory: ModelDirectory,
-    built: Built,
     kinds: tuple[str, ...],
     *,
     disk: int = 1 << 30,
@@ -293,8 +292,8 @@ def explore(
 ) -> CacheReport:
     return build_caches(
         directory,
-        built.fit,
-        built.calibrate,
+        samples(0, 300),
+        samples(FIT, FIT + 300),
         fidelity=0.9,
         confidence=0.9,
         candidates=2,
@@ -303,6 +302,7 @@ def explore(
         disk=disk,
         cache_bytes=cache_bytes,
         explored=explored_folder(directory.path),
+        aside=False,
         progress=progress,
     )
 
@@ -311,7 +311,7 @@ def test_another_build_trains_only_what_is_missing_and_composes_within_the_memor
     files = {name: built.directory.read(name) for name in built.directory.files}
     directory = ModelDirectory.create(tmp_path / "digits" / "1", files)
     folder = explored_folder(directory.path)
-    first = explore(directory, built, ("fc(8)",))
+    first = explore(directory, ("fc(8)",))
     networks = {path: path.stat().st_mtime_ns for path in (folder / "networks").iterdir()}
     assert len(networks) == len(first.tried) == 2
     assert first.notes == ()
@@ -319,7 +319,7 @@ def test_another_build_trains_only_what_is_missing_and_composes_within_the_memor
     assert [one.name for one in Repository(tmp_path).models()] == ["digits"]  # the folder beside it is no version
 
     # half of what the later boundary needs, so it is alone and learns from less
-    disk, recordings = 128 * 8 * 8 * 2 * 450, []
+    disk, recordings = 128 * 8 * 8 * 2 * 150, []
 
     def look(text: str, _share: float) -> None:
         if text.startswith("training"):
@@ -328,7 +328,7 @@ def test_another_build_trains_only_what_is_missing_and_composes_within_the_memor
                 tensors = load_file(path)
                 assert (tensors["answers"].argmax(dim=1) == tensors["labels"]).float().mean() > 0.9
 
-    second = explore(first.directory, built, ("fc(8)", "plain"), disk=disk, cache_bytes=50_000, progress=look)
+    second = explore(first.directory, ("fc(8)", "plain"), disk=disk, cache_bytes=50_000, progress=look)
     assert 0 < max(sum(one.values()) for one in recordings) <= disk
     again = {(one.stage, one.kind): one.fidelity for one in second.tried}
     before = {(one.stage, one.kind): one.fidelity for one in first.tried if (one.stage, one.kind) in again}

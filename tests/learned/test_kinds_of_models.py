@@ -6,7 +6,6 @@ hand on what they get and only take time, so that leaving early pays on any mach
 
 import os
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,20 +15,17 @@ from torch.nn import functional
 
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.learned import trainer
 from latebind.learned.build import build_caches
 from latebind.learned.lookup import load_lookups
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples, checked
-from latebind.learned.train import train_selector
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from tests.building import build_stages
 
 TARGET, CONFIDENCE = 0.9, 0.9
 HELD_OUT, UNSEEN = 250, 300
-SELECTOR_STEPS = 300  # a fifth of what it is given elsewhere
-SLOW, WIDTH = 24, 1_024  # layers, and how wide they are
+SLOW, WIDTH = 12, 1_024  # layers, and how wide they are
 SHARPNESS = 0.1  # so that logits of neighbouring classes are about ten apart
 
 
@@ -122,7 +118,6 @@ def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "cpu_count", lambda: 1)  # threads would wait for each other longer than they work
-        patched.setattr(trainer, "train_selector", partial(train_selector, steps=SELECTOR_STEPS))
         return build(KINDS[request.param], tmp_path_factory.mktemp("kinds"))
 
 

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from latebind.learned.head import Selector
 from latebind.learned.networks import LIGHT, PLAIN, make_predictor
-from latebind.learned.train import Lesson, PredictorTraining, distillation_loss, predict, train_selector
+from latebind.learned.train import Lesson, PredictorTraining, distillation_loss, predict, selector_steps, train_selector
 
 
 def lesson(rows: int = 512) -> Lesson:
@@ -73,7 +73,11 @@ def test_a_selector_is_surer_where_the_predictor_is_right() -> None:
     predicted = torch.randn(2_000, 5, generator=generator) * 3
     same = torch.rand(2_000, generator=generator) < torch.softmax(predicted, dim=1).amax(dim=1)
     selector = Selector(5)
-    train_selector(selector, predicted, same, generator=generator)
+    train_selector(selector, predicted, same, generator=generator, steps=300)
     with torch.no_grad():
         scores = selector(predicted)
     assert scores[same].mean() > scores[~same].mean() + 0.5
+
+
+def test_a_selector_learns_shortly_where_its_predictor_does_and_never_for_ever() -> None:
+    assert [selector_steps(presentations) for presentations in (1, 16_000, 300_000)] == [300, 1_000, 1_500]

@@ -10,6 +10,7 @@ from latebind.program.export import Exported, export, run_module
 from latebind.program.load import compile_graph, compile_module, compile_stages
 from latebind.program.measure import run_chain
 from latebind.program.verify import chain_error, relative_error
+from tests.networks import Chain
 from tests.program.modules import Branchy, Translator, TwoInputs, TwoOutputs, Uncuttable
 
 FAST_EXACT = ("eager", "openvino")
@@ -65,12 +66,13 @@ def test_each_stage_by_itself_equals_eager(residual: tuple[nn.Module, Exported],
 
 
 @pytest.mark.slow
-def test_the_chain_of_torch_compile_equals_eager(residual: tuple[nn.Module, Exported]) -> None:
-    _, exported = residual
-    points = good_points(exported.graph, cut_points(exported.graph))[4:9:4]
-    graphs = split(exported.graph, points)
+def test_the_chain_of_torch_compile_equals_eager() -> None:
+    rows = torch.randn(32, 3, 8, 8)
+    exported = export(Chain(), (rows,))
+    graphs = split(exported.graph, cut_points(exported.graph)[1:2])
+    assert len(graphs) == 2
     stages = compile_stages(graphs, exported.weights, backend=usable("compile"), threads=1)
-    assert chain_error(stages, graphs, exported.weights, (torch.randn(32, 3, 32, 32),), (1, 2, 5, 32)) <= 1e-5
+    assert chain_error(stages, graphs, exported.weights, (rows,), (1, 2, 5, 32)) <= 1e-5
 
 
 def test_bfloat16_is_near_but_not_equal(residual: tuple[nn.Module, Exported]) -> None:

@@ -1,5 +1,6 @@
 """The query example: pictures each have one purpose, models one question, and the file that it writes is a query."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,8 +110,15 @@ def test_the_file_that_it_writes_is_a_query_over_its_models(digits: Scene, weigh
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_demo_serves_what_it_has_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    demo.main(["--out", str(tmp_path), "--requests", "20"])
+def test_the_demo_trains_what_is_missing_and_serves_what_it_has_built(
+    digits: Scene, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "scene", lambda data: digits)
+    shutil.copytree(weights, tmp_path / "weights")
+    missing = weights_of(tmp_path / "weights", "low-small")
+    missing.unlink()
+    demo.main(["--out", str(tmp_path), "--requests", "5"])
     text = capsys.readouterr().out
+    assert missing.exists()
     assert "low-large" in text
-    assert "20 pictures at each of several deadlines" in text
+    assert "5 pictures at each of several deadlines" in text

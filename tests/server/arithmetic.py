@@ -11,6 +11,7 @@ import numpy as np
 
 from latebind.domain.errors import Expired, Failed, Refused, StepFailed, Unavailable
 from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
+from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.domain.tracing import Span, Trace
 from latebind.server.gateway import Answer, Array, StepAnswer
 
@@ -98,6 +99,7 @@ class Arithmetic:
         self.stuck = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.deadlines: list[float] = []
+        self.pictures = 0
 
     def live(self) -> bool:
         return self.is_live
@@ -131,6 +133,12 @@ class Arithmetic:
 
     async def metrics(self) -> Mapping[str, Any]:
         return {"models": {name: figures(count) for name, count in self.answered.items()}}
+
+    async def picture(self) -> Picture:
+        self.pictures += 1
+        member = MemberPicture(7, 0.002, 0.998, 1)
+        batch = BatchPicture("double", 1, STAGES, 1, Doing.RUNS, (member,))
+        return Picture((WorkerPicture(0, 0.001, (batch,)),), {"double": LanePicture(2, 0, 0.003, 40.0)})
 
     async def _stick(self) -> None:
         self.stuck.set()

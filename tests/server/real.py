@@ -32,11 +32,18 @@ async def real_door(
     order = EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig(), queries=queries)
     client = await EngineClient.start(order)
     try:
-        config = DoorConfig(port=0, grpc_port=grpc_port, deadline=deadline)
-        async with Door(client, config, limits=limits, deadlines=client.deadlines) as door:
+        async with door_before(client, limits=limits, deadline=deadline, grpc_port=grpc_port) as door:
             yield client, door
     finally:
         await client.close()
+
+
+def door_before(
+    client: EngineClient, *, limits: Limits | None = None, deadline: float = 30.0, grpc_port: int | None = None
+) -> Door:
+    """Return a door on any free port, still to be entered, before an engine that others may use too."""
+    config = DoorConfig(port=0, grpc_port=grpc_port, deadline=deadline)
+    return Door(client, config, limits=limits, deadlines=client.deadlines)
 
 
 async def until_all_is_free(client: EngineClient) -> None:

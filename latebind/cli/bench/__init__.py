@@ -50,8 +50,8 @@ for command in (
     residency,
     residency_live,
     queries_live,
+    faults,
     peers,
     ledger,
-    faults,
 ):
     app.command()(command)

@@ -98,7 +98,7 @@ def locality(
         counted = ", ".join(f"{name} {count:.0f}" for name, count in report.told[side].items())
         console.print(f"{side}: first version from request {at} on; the service counted {counted}")
     if page is not None:
-        from latebind.bench.page import write_locality_page  # noqa: PLC0415  (plotly is optional)
+        from latebind.bench.page import write_locality_page
 
         write_locality_page(report, page, title=f"latebind: {model}, {kind}")
         console.print(f"page written to {page}")

@@ -167,7 +167,7 @@ Told = tuple[list[tuple[str, report.Rows]], object]  # tables with their titles,
 def _loads(asked: Asked, tell: parts.Progress) -> Told:
     found = parts.loads(asked.plan, asked.networks or parts.MAIN, asked.loads or parts.LOADS, tell)
     if asked.page is not None:
-        from latebind.bench.batching.plots import write_batching_page  # noqa: PLC0415  (plotly is optional)
+        from latebind.bench.batching.plots import write_batching_page
 
         write_batching_page(found, asked.page)
     return _by_load(found)

@@ -93,7 +93,7 @@ def caches(
 def _write(results: Sequence[Result], page: Path | None, *, title: str, text: str) -> None:
     if page is None:
         return
-    from latebind.bench.caches.plots import write_caches_page  # noqa: PLC0415  (plotly is optional)
+    from latebind.bench.caches.plots import write_caches_page
 
     write_caches_page(results, page, title=title, text=text)
     console.print(f"page written to {page}")

@@ -92,7 +92,7 @@ def elastic(
 def _chip(calibrated: bool, launch_ms: float, sharing: Sharing) -> Chip:
     chip = TITAN_RTX
     if calibrated:
-        from latebind.bench.elastic.calibrate import calibrated as measured  # noqa: PLC0415  (torch is slow to import)
+        from latebind.bench.elastic.calibrate import calibrated as measured
 
         chip = measured()
     return replace(chip, launch=launch_ms / 1e3, sharing=sharing)
@@ -119,7 +119,7 @@ def _rising(asked: Asked) -> Told:
     runs = parts.rising(asked.plan, capacity, asked.tell)
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.elastic.plots import rising_figure  # noqa: PLC0415
+        from latebind.bench.elastic.plots import rising_figure
 
         return [rising_figure(runs)]
 
@@ -131,7 +131,7 @@ def _split(asked: Asked) -> Told:
     splits = parts.splits(asked.plan.chip)
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.elastic.plots import split_figure  # noqa: PLC0415
+        from latebind.bench.elastic.plots import split_figure
 
         return [split_figure(splits)]
 
@@ -143,7 +143,7 @@ def _bursts(asked: Asked) -> Told:
     runs = parts.bursts(asked.plan, sides, _high(asked), asked.tell)
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.elastic.plots import burst_figures  # noqa: PLC0415
+        from latebind.bench.elastic.plots import burst_figures
 
         return burst_figures(runs)
 
@@ -162,7 +162,7 @@ def _throughput(asked: Asked) -> Told:
     found = parts.throughput(asked.plan, asked.tell)
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.elastic.plots import throughput_figure  # noqa: PLC0415
+        from latebind.bench.elastic.plots import throughput_figure
 
         return [throughput_figure(found)]
 

@@ -188,7 +188,7 @@ def _show_goodput(report: JointReport, asked: Asked) -> object:
             "fidelity of all answers: " + ", ".join(f"{name} {share:.4f}" for name, share in fidelities.items())
         )
     if asked.page is not None:
-        from latebind.bench.joint.plots import write_joint_page  # noqa: PLC0415  (plotly is optional)
+        from latebind.bench.joint.plots import write_joint_page
 
         write_joint_page(report, asked.page, text)
     return {"capacities": report.capacities, "cells": cells, "kinds": report.kind_rows(), "fidelity": fidelities}

@@ -103,8 +103,8 @@ def ledger(
         for title, found in tables.items():
             show(title, found)
         if page is not None:
-            from latebind.bench.ledger.plots import figures  # noqa: PLC0415  (plotly is optional)
-            from latebind.bench.page import write_plots  # noqa: PLC0415
+            from latebind.bench.ledger.plots import figures
+            from latebind.bench.page import write_plots
 
             write_plots(page, "The ledger", "What became of every request.", list(tables.values()), figures(played))
     save(json_file, {**tables, "evidence": played.ledger.evidence, "problems": bad})
@@ -142,7 +142,7 @@ def _overload(target: Target, mix: Mix, times: float, seconds: float) -> Found:
 
 
 def _run(work: Any) -> Any:
-    import uvloop  # noqa: PLC0415
+    import uvloop
 
     return uvloop.run(work) if asyncio.iscoroutine(work) else work
 

@@ -45,7 +45,7 @@ def load(
         show(f"{model}: {requests} requests a side at {report.rate:.0f}/s, Poisson, seed {seed}", report.rows())
         show("where they left, exits on", report.exit_rows())
         if page is not None:
-            from latebind.bench.page import write_page  # noqa: PLC0415  (plotly is optional)
+            from latebind.bench.page import write_page
 
             write_page(report, page, title=f"latebind: {model} with exits off and on")
             console.print(f"page written to {page}")

@@ -109,7 +109,7 @@ def _identity(asked: Asked, tell: Progress) -> Told:
     runs = identity.run(asked.place, chosen(SIDES, asked.sides), asked.identity, tell)
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.peers.plots import rate_figure  # noqa: PLC0415  (plotly is optional)
+        from latebind.bench.peers.plots import rate_figure
 
         return [rate_figure(runs)]
 
@@ -124,7 +124,7 @@ def _goodput(asked: Asked, tell: Progress) -> Told:
     ]
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.peers.plots import goodput_figure  # noqa: PLC0415  (plotly is optional)
+        from latebind.bench.peers.plots import goodput_figure
 
         return [goodput_figure(one, plan.deadline) for one in found]
 

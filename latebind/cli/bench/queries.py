@@ -135,7 +135,7 @@ def _gains(asked: Asked) -> Told:
     found = asked.found()
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.queries.plots import benefit_figures  # noqa: PLC0415  (plotly is optional)
+        from latebind.bench.queries.plots import benefit_figures
 
         return benefit_figures(found)
 
@@ -157,7 +157,7 @@ def _models(asked: Asked) -> Told:
     found = asked.found()
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.queries.plots import model_figures  # noqa: PLC0415  (plotly is optional)
+        from latebind.bench.queries.plots import model_figures
 
         return model_figures(found)
 

@@ -136,7 +136,7 @@ def _replanning(asked: Asked) -> Told:
     tables["which models answered"] = report.chosen_rows(found)
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.queries.live.plots import trade_figure  # noqa: PLC0415  (plotly is optional)
+        from latebind.bench.queries.live.plots import trade_figure
 
         return [trade_figure(found)]
 

@@ -163,7 +163,7 @@ def _table(asked: Asked) -> Told:
     found, execution = parts.table(asked.plan, asked.sides, asked.tell), asked.plan.execution
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.plots import hit_figure, latency_figures  # noqa: PLC0415
+        from latebind.bench.residency.plots import hit_figure, latency_figures
 
         return [*latency_figures(found, execution), *(hit_figure(found, workload) for workload in asked.plan.pairings)]
 
@@ -178,7 +178,7 @@ def _cdf(asked: Asked) -> Told:
     found = parts.distribution(asked.plan, asked.tell)
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.plots import distribution_figures  # noqa: PLC0415
+        from latebind.bench.residency.plots import distribution_figures
 
         return distribution_figures(found)
 
@@ -199,7 +199,7 @@ def _memory(asked: Asked) -> Told:
     found = parts.memory(asked.plan, asked.tell)
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.plots import latency_figures  # noqa: PLC0415
+        from latebind.bench.residency.plots import latency_figures
 
         return latency_figures(found, asked.plan.execution)
 

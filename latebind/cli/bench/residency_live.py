@@ -151,7 +151,7 @@ def _trace(asked: Asked) -> Told:
     found = asyncio.run(trace.run(asked.zoo, plan, asked.setting, asked.tell))
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.live.plots import latency_figure, memory_figure  # noqa: PLC0415
+        from latebind.bench.residency.live.plots import latency_figure, memory_figure
 
         return [latency_figure(found), memory_figure(found)]
 
@@ -174,7 +174,7 @@ def _crowd(asked: Asked) -> Told:
     )
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.live.plots import crowd_figure  # noqa: PLC0415
+        from latebind.bench.residency.live.plots import crowd_figure
 
         return [crowd_figure(found, plan)]
 
@@ -200,7 +200,7 @@ def _cold(asked: Asked) -> Told:
     )
 
     def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.live.plots import cold_figure  # noqa: PLC0415
+        from latebind.bench.residency.live.plots import cold_figure
 
         return [cold_figure(found)]
 

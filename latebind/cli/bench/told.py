@@ -31,7 +31,7 @@ class Told:
 
 def write_page(page: Path, title: str, text: str, told: Sequence[Told]) -> None:
     """Write all tables and plots to a page."""
-    from latebind.bench.page import write_plots  # noqa: PLC0415  (plotly is optional)
+    from latebind.bench.page import write_plots
 
     tables = [rows for one in told for rows in one.tables.values()]
     write_plots(page, title, text, tables, [plot for one in told for plot in one.draw()])

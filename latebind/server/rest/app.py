@@ -6,6 +6,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from latebind.domain.errors import NotFound, Unavailable
+from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.faults import FOR_CLIENTS, report
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import ClientGone
@@ -20,8 +21,10 @@ from latebind.server.service import Service
 class RestApp:
     """Answers requests for the models behind `service`."""
 
-    def __init__(self, service: Service, limits: Limits, doorkeeper: Doorkeeper) -> None:
-        self._desk = Desk(service, limits)
+    def __init__(
+        self, service: Service, limits: Limits, doorkeeper: Doorkeeper, dashboard: Dashboard | None = None
+    ) -> None:
+        self._desk = Desk(service, limits, dashboard)
         self._doorkeeper = doorkeeper
 
     async def __call__(self, exchange: Exchange) -> Reply | None:

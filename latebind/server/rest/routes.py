@@ -6,7 +6,7 @@ from typing import Any
 
 from latebind.repository.manifest import NAME
 from latebind.server.access import Access
-from latebind.server.rest import about, openapi, regions, repository, settings
+from latebind.server.rest import about, dashboard, openapi, regions, repository, settings
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request
@@ -49,5 +49,10 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
         (f"/v2/cudasharedmemory{REGION}/register", "POST", Access.MUTATING, regions.cuda_register),
         (f"/v2/cudasharedmemory(?:{REGION})?/unregister", "POST", Access.MUTATING, regions.cuda_unregister),
         ("/metrics", "GET", Access.ORDINARY, about.metrics),
+        ("/dashboard", "GET", Access.OPEN, dashboard.to_the_page),
+        ("/dashboard/", "GET", Access.OPEN, dashboard.page),
+        ("/dashboard/data(?:/(?P<since>[0-9]{1,15}))?", "GET", Access.ORDINARY, dashboard.figures),
+        ("/dashboard/picture", "GET", Access.ORDINARY, dashboard.picture),
+        ("/dashboard/(?P<file>[a-z]+[.][a-z]+)", "GET", Access.OPEN, dashboard.file),
     )
 )

@@ -9,7 +9,7 @@ import os
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.domain.config import DoorConfig, EngineConfig
+from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.client import EngineClient
 from latebind.engine.lane import Lane
+from latebind.engine.order import EngineOrder
 from latebind.engine.slots import SlotMemory, create_file, file_bytes
 from latebind.server.access import Guard
 from latebind.server.gateway import Array
@@ -35,7 +36,8 @@ from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.filling import fill, read_call
 from latebind.server.service import Service
 from tests.building import build_stages
-from tests.server.real import binary_body, read_reply, real_door, until_all_is_free, written
+from tests.engine.started import Started, started
+from tests.server.real import binary_body, door_before, read_reply, until_all_is_free, written
 
 SIDE = 512
 CHUNK = 1 << 16
@@ -57,6 +59,13 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     example = {"image": torch.zeros(1, 3, SIDE, SIDE)}
     build_stages(Brightness().eval(), example, root / "brightness" / "1", name="brightness", max_batch=2)
     return root
+
+
+@pytest.fixture(scope="module")
+def large_engine(large: Path) -> Iterator[Started]:
+    order = EngineOrder((str(large / "brightness" / "1"),), EngineConfig(slots=SLOTS), PolicyConfig())
+    with started(order) as found:
+        yield found
 
 
 def images(rows: int) -> Array:
@@ -84,9 +93,10 @@ class Chunks:
             self.exchange.complete()
 
 
-def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer(large: Path) -> None:
+def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer(large_engine: Started) -> None:
     async def test() -> None:
-        async with real_door(large, "brightness", engine=EngineConfig(slots=SLOTS)) as (engine, _):
+        engine = large_engine.client
+        async with door_before(engine):
             app = RestApp(Service(engine, deadline=30.0), Limits(), Doorkeeper(DoorConfig(), Guard()))
             for rows, chunk in ((1, CHUNK), (1, CHUNK), (1, WHOLE), (3, CHUNK), (3, WHOLE)):
                 image = images(rows)
@@ -104,7 +114,7 @@ def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer
                 np.testing.assert_allclose(found, image.mean(axis=(2, 3)), rtol=1e-4)
                 assert peak < image.nbytes / 10
 
-    asyncio.run(asyncio.wait_for(test(), 30))
+    large_engine.run(test())
 
 
 class Counting(Body):
@@ -183,47 +193,52 @@ async def begun(port: int, rows: int, *, but: int) -> tuple[asyncio.StreamReader
 
 
 def test_a_client_that_hangs_up_within_a_tensor_gives_its_slots_back_and_the_engine_never_hears_of_it(
-    large: Path,
+    large_engine: Started,
 ) -> None:
     async def test() -> None:
-        async with real_door(large, "brightness", engine=EngineConfig(slots=SLOTS)) as (engine, door):
+        engine = large_engine.client
+        before = (await engine.metrics())["models"]["brightness"]["requests"]
+        async with door_before(engine) as door:
             _, writer, _ = await begun(door.port, 3, but=1)
             await until(lambda: free(engine) == SLOTS - 3)
             writer.close()
             await until_all_is_free(engine)
-            assert not any((await engine.metrics())["models"]["brightness"]["requests"].values())
+            assert (await engine.metrics())["models"]["brightness"]["requests"] == before
 
-    asyncio.run(test())
+    large_engine.run(test())
 
 
-def test_a_tensor_that_does_not_arrive_in_time_gives_its_slots_back(large: Path) -> None:
+def test_a_tensor_that_does_not_arrive_in_time_gives_its_slots_back(large_engine: Started) -> None:
     async def test() -> None:
-        limits = Limits(body_seconds=0.2)
-        async with real_door(large, "brightness", engine=EngineConfig(slots=SLOTS), limits=limits) as (engine, door):
+        engine = large_engine.client
+        limits = Limits(body_seconds=1.0)
+        async with door_before(engine, limits=limits) as door:
             reader, writer, _ = await begun(door.port, 1, but=1)
             await until(lambda: free(engine) == SLOTS - 1)
             assert (await read_reply(reader)).status == 408
             await until_all_is_free(engine)
             writer.close()
 
-    asyncio.run(test())
+    large_engine.run(test())
 
 
-def test_the_time_that_a_client_takes_to_send_does_not_count(large: Path) -> None:
+def test_the_time_that_a_client_takes_to_send_does_not_count(large_engine: Started) -> None:
     async def test() -> None:
-        async with real_door(large, "brightness", deadline=0.5) as (_, door):
+        engine = large_engine.client
+        async with door_before(engine, deadline=1.0) as door:
             reader, writer, rest = await begun(door.port, 1, but=1)
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(1.1)
             writer.write(rest)
             assert (await read_reply(reader)).status == 200
             writer.close()
 
-    asyncio.run(test())
+    large_engine.run(test())
 
 
-def test_a_call_without_slots_is_not_read_until_it_has_some(large: Path) -> None:
+def test_a_call_without_slots_is_not_read_until_it_has_some(large_engine: Started) -> None:
     async def test() -> None:
-        async with real_door(large, "brightness", engine=EngineConfig(slots=SLOTS)) as (engine, door):
+        engine = large_engine.client
+        async with door_before(engine) as door:
             _, holder, _ = await begun(door.port, 1, but=1)
             await until(lambda: free(engine) == SLOTS - 1)
             reader, writer, rest = await begun(door.port, SLOTS, but=1)
@@ -236,13 +251,13 @@ def test_a_call_without_slots_is_not_read_until_it_has_some(large: Path) -> None
             writer.close()
             await until_all_is_free(engine)
 
-    asyncio.run(test())
+    large_engine.run(test())
 
 
-def test_a_call_that_waits_for_slots_past_its_deadline_is_refused(large: Path) -> None:
+def test_a_call_that_waits_for_slots_past_its_deadline_is_refused(large_engine: Started) -> None:
     async def test() -> None:
-        settings = EngineConfig(slots=SLOTS)
-        async with real_door(large, "brightness", engine=settings, deadline=0.2) as (engine, door):
+        engine = large_engine.client
+        async with door_before(engine, deadline=0.2) as door:
             _, holder, _ = await begun(door.port, SLOTS, but=1)
             await until(lambda: free(engine) == 0)
             reader, writer, _ = await begun(door.port, 1, but=1)
@@ -253,4 +268,4 @@ def test_a_call_that_waits_for_slots_past_its_deadline_is_refused(large: Path) -
             writer.close()
             await until_all_is_free(engine)
 
-    asyncio.run(test())
+    large_engine.run(test())

@@ -1,0 +1,32 @@
+"""An engine that several tests ask, one after another: to start one takes seconds."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from latebind.engine.client import EngineClient
+from latebind.engine.order import EngineOrder
+
+
+@dataclass(frozen=True)
+class Started:
+    """The client, and the event loop that it belongs to, which runs while a test does."""
+
+    client: EngineClient
+    _runner: asyncio.Runner
+
+    def run(self, test: Coroutine[Any, Any, None]) -> None:
+        self._runner.run(asyncio.wait_for(test, 60))
+
+
+@contextmanager
+def started(order: EngineOrder) -> Iterator[Started]:
+    """Have an engine run for as long as the block lasts."""
+    with asyncio.Runner() as runner:
+        client = runner.run(EngineClient.start(order))
+        try:
+            yield Started(client, runner)
+        finally:
+            runner.run(client.close())

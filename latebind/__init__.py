@@ -1,3 +1,18 @@
 """latebind: a prediction server for PyTorch models that decides late."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from latebind.hosting import serve, serving
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "serve", "serving"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what serves from Python when somebody asks for it: it needs torch, and most of the package does not."""
+    if name in {"serve", "serving"}:
+        from latebind import hosting  # noqa: PLC0415
+
+        return getattr(hosting, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

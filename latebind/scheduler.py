@@ -10,6 +10,7 @@ from math import inf, nextafter
 from latebind.batching import make_policy
 from latebind.batching.admission import Admission
 from latebind.batching.lane import Lane
+from latebind.batching.picture import draw
 from latebind.batching.request import Request, State
 from latebind.batching.table import SubBatch
 from latebind.batching.view import GoOn, Launch, Shed
@@ -20,6 +21,7 @@ from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Cancelled, Event, Exited, Loaded, LoadFailed, StageDone, StageFailed, Woke
 from latebind.domain.model import StageKind
 from latebind.domain.outlook import Outlook
+from latebind.domain.picture import Picture
 from latebind.residency.residency import Residency
 
 NOT_RUN = -1  # the stage of a request that has run none
@@ -49,8 +51,7 @@ class Scheduler:
             self._renew(lane)
         self._wake = inf
         self._undecided = False  # whether a worker rests at a boundary where it has a choice
-        self._accepted = 0
-        self._ended = 0
+        self._accepted = self._ended = 0
         self._handlers: dict[type[Event], Callable[..., None]] = {
             Arrived: self._arrived,
             Cancelled: self._cancelled,
@@ -80,12 +81,8 @@ class Scheduler:
 
     def stats(self) -> dict[str, int]:
         """Return how many requests were accepted, are queued and running, and have ended since the start."""
-        return {
-            "accepted": self._accepted,
-            "queued": self._admission.waiting,
-            "running": len(self._live) - self._admission.waiting,
-            "ended": self._ended,
-        }
+        queued = self._admission.waiting
+        return {"accepted": self._accepted, "queued": queued, "running": len(self._live) - queued, "ended": self._ended}
 
     def tallies(self) -> dict[str, dict[str, int]]:
         """Return, by model, how many merges, preemptions and refills there were since the start."""
@@ -95,6 +92,10 @@ class Scheduler:
         """Return what a request of `model` is to expect that comes now, with a load where it has to be loaded."""
         loads = 0.0 if self._residency is None else self._residency.seconds_until(model)
         return self._lanes[model].outlook(max(loads, self._crew.wait(self._lanes, self._admission.backlog)))
+
+    def picture(self, now: float) -> Picture:
+        """Return what is under way at `now`, for somebody to look at."""
+        return draw(self._workers, self._lanes, self._residency, now)
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
@@ -173,9 +174,8 @@ class Scheduler:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
         stage, decoding = batch.stage, batch.kind is StageKind.DECODER
         size, begun = worker.launched
-        if (
-            size == len(batch.members) or batch.padded or not self._compact
-        ):  # who left aside may have had the longest input
+        # Who left aside may have had the longest input.
+        if size == len(batch.members) or batch.padded or not self._compact:
             inputs = batch.inputs if batch.spec.kinds else 1
             self._lanes[batch.spec.name].estimate.observe(now - begun, size, stage, inputs)
         if not self._leave:

@@ -66,6 +66,12 @@ def test_the_door_and_its_end_of_the_engine_import_without_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_package_imports_without_torch_until_something_is_served_from_python() -> None:
+    done = import_without("latebind", "torch", "numpy", "asyncio", "typer")
+    assert done.returncode == 0, done.stderr
+    assert "is blocked here" in import_without("latebind; latebind.serve", "torch").stderr
+
+
 def test_the_engine_imports_without_a_web_server() -> None:
     done = import_without("latebind.engine.process", "uvicorn", "httptools", "orjson")
     assert done.returncode == 0, done.stderr

@@ -114,6 +114,7 @@ class AdaptationClient:
                 fidelity=told.fidelity,
                 lower=told.lower,
                 upper=told.upper,
+                target=told.target,
             )
             for name, told in self.statuses.items()
         }

@@ -82,6 +82,7 @@ class Controller:
     ) -> None:
         self.mix = Mix()
         self._long_mix = Mix(LONG_MEMORY)  # since the traffic changed: what versions are made for
+        self.target = target
         self.watch = FidelityWatch(target)
         self.looks = FidelityWatch(1.0 - MOST_STRANGE)
         self.used = used

@@ -76,6 +76,7 @@ class AdaptationOrder(msgspec.Struct, frozen=True):
     threads: int
     backend: str | None
     cores: tuple[int, ...]  # of the engine: not for the service
+    log_format: str = "text"
 
 
 class UseVersion(msgspec.Struct, frozen=True, tag="use"):
@@ -87,7 +88,10 @@ class UseVersion(msgspec.Struct, frozen=True, tag="use"):
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
-    """What the service knows of a model: counts since the start, and fidelity of the last samples with its bounds."""
+    """What the service knows of a model: counts since the start, and fidelity of the last samples with its bounds.
+
+    The caches were chosen for a fidelity of `target`.
+    """
 
     model: str
     version: str = "built"
@@ -98,6 +102,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     fidelity: float | None = None
     lower: float = 0.0
     upper: float = 1.0
+    target: float = 0.0
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):

@@ -29,6 +29,7 @@ from latebind.adaptation.messages import (
 )
 from latebind.domain.errors import LatebindError, NotFound, RepositoryError
 from latebind.learned.calibrate import upper_bound
+from latebind.logs import write_logs
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Lane:
             fidelity,
             lower,
             upper,
+            self.adapter.controller.target,
         )
 
 
@@ -242,10 +244,10 @@ def main(arguments: Sequence[str]) -> None:
     messages, control = (int(argument) for argument in arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the door hears it and closes
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s adaptation %(levelname)s %(message)s")
     with socket.socket(fileno=messages) as message_socket, socket.socket(fileno=control) as control_socket:
         with control_socket.makefile("rb") as lines:
             order = msgspec.json.decode(lines.readline(), type=AdaptationOrder)
+        write_logs("adaptation", order.log_format)
         _give_way(order)
         try:
             service = AdaptationService(order, message_socket, control_socket)

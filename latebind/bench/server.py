@@ -5,9 +5,18 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from latebind.cli.serve import READY
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A server that answers: its process and its URL."""
+
+    process: subprocess.Popen[str]
+    url: str
 
 
 @contextmanager
@@ -17,7 +26,14 @@ def serving(repository: Path, *options: str, cores: Sequence[int] = (), log: Pat
     `cores` are those of the door; the engine takes its own by `--cores`. `log` takes what the server prints on
     standard error, which else goes where ours goes. No spare process disturbs what is measured, unless asked for.
     """
-    command = [sys.executable, "-m", "latebind", "serve", str(repository), "--port", "0", "--no-spare", *options]
+    with launched(repository, "--no-spare", *options, cores=cores, log=log) as server:
+        yield server.url
+
+
+@contextmanager
+def launched(repository: Path, *options: str, cores: Sequence[int] = (), log: Path | None = None) -> Iterator[Launched]:
+    """Do what `serving` does, with a spare; yields the process as well, which may have ended at the end."""
+    command = [sys.executable, "-m", "latebind", "serve", str(repository), "--port", "0", *options]
     with (log or Path(os.devnull)).open("ab") as errors:
         process = subprocess.Popen(
             command,
@@ -28,7 +44,7 @@ def serving(repository: Path, *options: str, cores: Sequence[int] = (), log: Pat
         if cores:
             os.sched_setaffinity(process.pid, cores)
         try:
-            yield _url(process)
+            yield Launched(process, _url(process))
         finally:
             process.terminate()
             process.wait(timeout=30)

@@ -1,4 +1,4 @@
-"""`latebind models`: what is in a folder of models."""
+"""`latebind models`: what is in a folder of models, or how those of a running server fare."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 
 from latebind.batching.estimate import Estimate
 from latebind.cli.console import JsonFile, Row, console, milliseconds, percent, reporting, save, show
+from latebind.cli.statistics import read_statistics, row
 from latebind.cli.steps import in_order
 from latebind.domain.costs import ModelCosts
 from latebind.domain.errors import QueryError
@@ -24,16 +25,32 @@ app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, a
 
 @app.command()
 def models(
-    repository: Annotated[Path, typer.Argument(help="A folder of models and queries, or one model directory.")],
+    repository: Annotated[
+        Path | None, typer.Argument(help="A folder of models and queries, or one model directory.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--stages", help="Show every stage of every model.")] = False,
+    url: Annotated[str | None, typer.Option(help="Ask this running server instead, as http://127.0.0.1:8000.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="A file with the token that it wants.")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """List models: stages, backend, size, latency, learned caches and what they promise. Verifies every file.
 
     Queries over them are listed too, with their steps; exit code 2 where one is not right, and what is wrong with it.
+    With `--url` it lists what a running server has answered, the figures of its `/v2/models/stats`.
 
-    Example: `latebind models models --stages`
+    Examples:
+
+    * `latebind models models --stages`
+    * `latebind models --url http://127.0.0.1:8000`
     """
+    if url is not None:
+        with reporting():
+            statistics = read_statistics(url, token_file)
+        show(f"models of {url}, since it began", [row(model) for model in statistics])
+        save(json_file, {"model_stats": statistics})
+        return
+    if repository is None:
+        raise typer.BadParameter("name a folder of models, or a server by --url")
     rows: list[Row] = []
     stages: list[Row] = []
     with reporting():

@@ -5,31 +5,36 @@ import logging
 import signal
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 import uvloop
 from msgspec.structs import replace
 
-from latebind.adaptation.client import AdaptationClient
+from latebind.adaptation.following import Followed, Following
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
 from latebind.cli.sizes import size
 from latebind.cli.steps import in_order
-from latebind.domain.config import TIERS, ServeConfig
+from latebind.domain.config import GRPC_STACKS, TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
+from latebind.logs import write_logs
 from latebind.repository.selection import Selection
 from latebind.residency import POLICIES as RESIDENCY_POLICIES
 from latebind.residency import make_policy as make_residency_policy
 from latebind.server.door import Door
+
+if TYPE_CHECKING:
+    from latebind.server.telemetry import SpanExport
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +53,10 @@ def serve(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="TOML: [server], [engine], [policy], [residency], [adaptation], [generations]; options win."),
+        typer.Option(
+            help="TOML: [server], [engine], [policy], [residency], [adaptation], [generations], [observability]; "
+            "options win."
+        ),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None,
@@ -71,8 +79,21 @@ def serve(
     grpc_port: Annotated[
         int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")
     ] = None,
+    grpc_stack: Annotated[
+        str | None, typer.Option(help=f"What speaks gRPC: {' or '.join(GRPC_STACKS)}, which is lean. {GRPC_STACKS[0]}.")
+    ] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None,
     show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None,
+    shared_memory: Annotated[
+        list[str] | None,
+        typer.Option(help="Let clients name system shared memory whose key begins so; may be repeated. Default: none."),
+    ] = None,
+    dashboard: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether there is a read-only page at /dashboard. Default: where only this machine reaches it."
+        ),
+    ] = None,
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None,
     policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(POLICIES)}. late.")] = None,
     max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0 is what a model was built for.")] = None,
@@ -116,6 +137,13 @@ def serve(
         float | None, typer.Option(help="Look for new models and versions every so many seconds. Default: on SIGHUP.")
     ] = None,
     manage: Annotated[bool | None, typer.Option(help="Whether clients may have models loaded and unloaded.")] = None,
+    trace_rate: Annotated[
+        float | None, typer.Option(help="Share of calls to follow from admission to answer. 0, and whose caller asks.")
+    ] = None,
+    otlp: Annotated[
+        str | None, typer.Option(help="Send traces to this OpenTelemetry collector, as http://127.0.0.1:4318.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="Lines of the log: text or json. text.")] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,
 ) -> None:
     """Serve models and queries over the Open Inference Protocol v2 (HTTP, gRPC) until interrupted.
@@ -141,9 +169,9 @@ def serve(
     * `latebind serve models --adapt --sample 0.1`
     * `latebind serve models --host 0.0.0.0 --token-file token --tls-cert server.pem --tls-key server.key`
     * `latebind serve models --watch 10 --manage`
+    * `latebind serve models --log-format json --trace-rate 0.01 --otlp http://127.0.0.1:4318`
     * `latebind serve models --model traffic` (with `models/traffic.query.toml`)
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s door %(levelname)s %(message)s")
     with reporting():
         settings = _settings(
             config,
@@ -151,8 +179,11 @@ def serve(
                 "host": host,
                 "port": port,
                 "grpc_port": grpc_port,
+                "grpc_stack": grpc_stack,
                 "deadline": None if deadline_ms is None else deadline_ms / 1e3,
                 "show_exit": show_exit,
+                "shared_memory": tuple(shared_memory) if shared_memory else None,
+                "dashboard": dashboard,
                 "token_file": _named(token_file),
                 "admin_token_file": _named(admin_token_file),
                 "allow_hosts": None if allow_host is None else tuple(allow_host),
@@ -184,12 +215,14 @@ def serve(
                 "tier": tier,
             },
             generations={"spare": spare, "watch": watch},
+            observability={"trace_rate": trace_rate, "otlp": otlp, "log_format": log_format},
             policy={
                 "name": policy,
                 "max_batch": max_batch,
                 "window": None if window_ms is None else window_ms / 1e3,
             },
         )
+        write_logs("door", settings.observability.log_format)
         make_policy(settings.policy)  # an unknown name is told here, not by the engine
         if settings.residency.budget:
             make_residency_policy(settings.residency)
@@ -209,6 +242,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
         event_log=str(event_log) if event_log else None,
         adapted=settings.adaptation.folder,
         residency=settings.residency,
+        log_format=settings.observability.log_format,
     )
     async with AsyncExitStack() as stack:
         engines = await Engines.start(order, selection.first(), settings.generations)
@@ -219,7 +253,18 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
             stack.push_async_callback(observer.close)
         following = asyncio.create_task(catalogue.follow(settings.generations.watch))
         stack.callback(following.cancel)
-        door = Door(engines, settings.server, deadlines=engines.deadlines, observer=observer, catalogue=catalogue)
+        export = _export(settings.observability.otlp)
+        if export is not None:
+            stack.push_async_callback(asyncio.to_thread, export.close)
+        door = Door(
+            engines,
+            settings.server,
+            deadlines=engines.deadlines,
+            observer=observer,
+            trace_rate=settings.observability.trace_rate,
+            export=export,
+            catalogue=catalogue,
+        )
         async with door:
             door.close_on_signals()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
@@ -242,13 +287,22 @@ def _log(models: Iterable[ModelSpec]) -> None:
             logger.info("serving %s version %s", spec.name, spec.version)
 
 
-async def _adaptation(settings: ServeConfig, engines: Engines) -> AdaptationClient | None:
-    """Start the service for the models that have learned caches in use, if it is wanted."""
-    adapted = [spec for spec in engines.models.values() if spec.lookups]
+async def _adaptation(settings: ServeConfig, engines: Engines) -> Following | None:
+    """Start the service for models that have learned caches in use, if it is wanted."""
     if not settings.adaptation.on:
         return None
-    if not settings.engine.exits or not adapted:
+    following = Following(partial(_followed, settings, engines), engines.adopt)
+    if _followed(settings, engines) is None:
         logger.warning("nothing to adapt: no model that is served has learned caches in use")
+    await following.renew()
+    engines.on_change = following.look
+    return following
+
+
+def _followed(settings: ServeConfig, engines: Engines) -> Followed | None:
+    """Return what there is to adapt."""
+    adapted = tuple(spec for spec in engines.models.values() if spec.lookups)
+    if not settings.engine.exits or not adapted:
         return None
     order = AdaptationOrder(
         directories=tuple(str(engines.serving.models[spec.name]) for spec in adapted),
@@ -256,8 +310,20 @@ async def _adaptation(settings: ServeConfig, engines: Engines) -> AdaptationClie
         threads=settings.engine.threads,
         backend=settings.engine.backend,
         cores=settings.engine.cores,
+        log_format=settings.observability.log_format,
     )
-    return await AdaptationClient.start(order, adapted, engines.adopt)
+    return Followed(order, adapted, tuple(engines.serving.print_of(spec.name) for spec in adapted))
+
+
+def _export(url: str) -> "SpanExport | None":
+    """Return what sends traces to a collector, where there is one. Raises `ConfigError` without the extra."""
+    if not url:
+        return None
+    try:
+        from latebind.server.telemetry import SpanExport  # noqa: PLC0415  (an optional dependency)
+    except ImportError as error:
+        raise ConfigError("OpenTelemetry is not installed: pip install 'latebind[telemetry]'") from error
+    return SpanExport.over_http(url)
 
 
 def _settings(file: Path | None, **options: dict[str, Any]) -> ServeConfig:

@@ -14,6 +14,8 @@ from latebind.domain.query import Query
 
 LOAD_ORDERS = ("waits", "oldest", "fifo")
 TIERS = ("page-cache", "disk")
+KEY_PREFIX = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9._-]*")
+GRPC_STACKS = ("official", "nghttp2")
 HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
@@ -217,18 +219,24 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the door listens, what it tells and whom it answers. `deadline` (seconds) is for requests that name none.
 
-    `grpc_port` is where it speaks gRPC too, None for nowhere. `token_file` has the token that every call but health
-    needs, `admin_token_file` the one for calls that change what is served or how. `allow_hosts` are names that clients
-    may call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks TLS alone; with
-    `tls_client_ca` clients need a certificate that this signed. Where `manage`, clients may have models loaded and
-    unloaded.
+    `grpc_port` is where it speaks gRPC too, None for nowhere, and `grpc_stack` with what: "official" is gRPC's own
+    server, "nghttp2" a lean one on that library, which takes a fraction of the time. `token_file` has the token that
+    every call but health needs, `admin_token_file` the one for calls that change what is served or how. `allow_hosts`
+    are names that clients may call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks
+    TLS alone; with `tls_client_ca` clients need a certificate that this signed. Where `manage`, clients may have
+    models loaded and unloaded. They may register system shared memory whose key begins with one of `shared_memory`;
+    without any, none. There is a `dashboard` where that is said, and where nothing is said and only this machine can
+    reach it.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     grpc_port: int | None = None
+    grpc_stack: str = GRPC_STACKS[0]
     deadline: float = 1.0
     show_exit: bool = True
+    shared_memory: tuple[str, ...] = ()
+    dashboard: bool | None = None
     token_file: str = ""
     admin_token_file: str = ""
     allow_hosts: tuple[str, ...] = ()
@@ -241,8 +249,13 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, port in (("port", self.port), ("grpc_port", self.grpc_port or 0)):
             if not 0 <= port <= 65535:
                 raise ConfigError(f"server.{name} is {port}: give 1 to 65535, or 0 for any free port")
+        if self.grpc_stack not in GRPC_STACKS:
+            raise ConfigError(f"server.grpc_stack is {self.grpc_stack!r}: choose from {', '.join(GRPC_STACKS)}")
         if self.deadline <= 0:
             raise ConfigError(f"server.deadline is {self.deadline} s: give more than 0 seconds")
+        for prefix in self.shared_memory:
+            if not KEY_PREFIX.fullmatch(prefix):
+                raise ConfigError(f"server.shared_memory is {prefix!r}: give how keys begin, such as /latebind-")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("server.tls_cert and server.tls_key belong together: give both, or none for no TLS")
         if self.tls_client_ca and not self.tls_cert:
@@ -250,6 +263,11 @@ class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in self.allow_hosts:
             if not HOST.fullmatch(name):
                 raise ConfigError(f"server.allow_hosts has {name!r}: give a name or address, with a port or without")
+
+    @property
+    def shows_dashboard(self) -> bool:
+        """Whether there is a dashboard."""
+        return is_loopback(self.host) if self.dashboard is None else self.dashboard
 
 
 def is_loopback(host: str) -> bool:
@@ -260,6 +278,25 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the server tells of its work. A share `trace_rate` of all calls is followed from admission to answer.
+
+    Traces go to the collector at `otlp`, where that is given, over HTTP. Lines of the log are `text` or `json`.
+    """
+
+    trace_rate: float = 0.0
+    otlp: str = ""
+    log_format: str = "text"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.trace_rate <= 1.0:
+            raise ConfigError(f"observability.trace_rate is {self.trace_rate}: give a share from 0 to 1")
+        if self.otlp and not self.otlp.startswith(("http://", "https://")):
+            raise ConfigError(f"observability.otlp is {self.otlp!r}: give a URL such as http://127.0.0.1:4318")
+        if self.log_format not in {"text", "json"}:
+            raise ConfigError(f"observability.log_format is {self.log_format!r}: take text or json")
+
+
 class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of `latebind serve`, as its TOML file spells them."""
 
@@ -268,4 +305,5 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: PolicyConfig = PolicyConfig()
     residency: ResidencyConfig = ResidencyConfig()
     adaptation: AdaptationConfig = AdaptationConfig()
+    observability: ObservabilityConfig = ObservabilityConfig()
     generations: GenerationsConfig = GenerationsConfig()

@@ -14,6 +14,7 @@ LatebindError
 |  |- ConfigError               a setting or option that makes no sense
 |  |  `- QueryError             a query file that makes no sense
 |  |- RepositoryError           a model directory that is incomplete, altered or of another format
+|  |- Unsupported           501  a part of the protocol that is not served
 |  `- TrainingStopped           a training that died before its end: building again goes on from there
 |- Refused                 503  not accepted: the queue is full or the deadline cannot be met
 |- Expired                 504  accepted, but its deadline passed before the answer
@@ -75,6 +76,13 @@ class TooLarge(UserError):
 
     http_status = 413
     grpc_status = "RESOURCE_EXHAUSTED"
+
+
+class Unsupported(UserError):
+    """A part of the protocol that latebind does not serve."""
+
+    http_status = 501
+    grpc_status = "UNIMPLEMENTED"
 
 
 class ExportError(UserError):

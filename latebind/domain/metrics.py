@@ -88,8 +88,7 @@ class ModelMetrics:
         self.batches: Counter[int] = Counter()
         self.stage_runs = 0
         self.row_stages = 0
-        self.sizes: Counter[int] = Counter()
-        self.seconds: dict[int, float] = {}
+        self.sizes: dict[int, list[float]] = {}  # stages that have ended and their seconds, by how many were in them
         self.latency = Histogram()
         self.queue = Histogram()
         self.slack = Histogram(SLACK_BUCKETS)
@@ -99,15 +98,18 @@ class ModelMetrics:
     def ran(self, action: Run) -> None:
         """Count one stage of one sub-batch; its size counts as a batch where it starts the network."""
         size = len(action.requests)
-        self.sizes[size] += 1
         self.stage_runs += 1
         self.row_stages += size
         if action.stage == 0:
             self.batches[size] += 1
 
     def took(self, size: int, seconds: float) -> None:
-        """Count the seconds of one stage of so many requests."""
-        self.seconds[size] = self.seconds.get(size, 0.0) + seconds
+        """Count one stage of so many requests that has ended, and its seconds."""
+        entry = self.sizes.get(size)
+        if entry is None:
+            entry = self.sizes[size] = [0, 0.0]
+        entry[0] += 1
+        entry[1] += seconds
 
     def ended(self, action: Reply | StepEnded, now: float) -> None:
         """Count the end of one request, or of a step of a query that this model was asked for."""
@@ -131,8 +133,8 @@ class ModelMetrics:
             "batches": {str(size): count for size, count in sorted(self.batches.items())},
             "stage_runs": self.stage_runs,
             "row_stages": self.row_stages,
-            "runs": {str(size): count for size, count in sorted(self.sizes.items())},
-            "run_seconds": {str(size): seconds for size, seconds in sorted(self.seconds.items())},
+            "runs": {str(size): count for size, (count, _) in sorted(self.sizes.items())},
+            "run_seconds": {str(size): seconds for size, (_, seconds) in sorted(self.sizes.items())},
             "latency_seconds": self.latency.snapshot(),
             "queue_seconds": self.queue.snapshot(),
             "slack_seconds": self.slack.snapshot(),
@@ -184,13 +186,13 @@ class Metrics:
     def observe(self, event: Event, actions: Iterable[Action], *, now: float) -> None:
         """Take in one event, which happened at `now` (seconds), and the actions that answered it."""
         match event:
+            case Arrived():
+                self._models[event.model].pending += len(event.requests)
             case StageDone() | StageFailed():
                 ran = self._running.pop(event.worker, None)
                 if ran is not None:  # None: it began before anybody counted
                     model, size, begun = ran
                     model.took(size, now - begun)
-            case Arrived():
-                self._models[event.model].pending += len(event.requests)
             case Loaded():
                 self._memory[event.model].loaded(event)
             case LoadFailed():

@@ -30,6 +30,7 @@ class Catalogue:
         self._unloaded: set[str] = set()  # by somebody's wish, so that looking again does not bring them back
         self._pinned: dict[str, str] = {}  # versions that somebody wished for
         self._prints = _prints(engines.serving)
+        self._refused: dict[str, Print | None] = {}  # what no engine could serve, as it is
 
     def index(self) -> list[IndexEntry]:
         """Return every model and query, by name."""
@@ -81,7 +82,8 @@ class Catalogue:
             except (LatebindError, OSError) as error:
                 logger.error("the repository cannot be looked at: %s", error)
                 return []
-            gone = {name for name in self._engines.serving.names if name not in names and self._has_gone(name)}
+            there = _prints(self._engines.serving)
+            gone = {name for name, seen in there.items() if seen is None and name not in names}
             found = await self._changed([name for name in names if name not in self._unloaded])
             while gone or found.names:
                 try:
@@ -107,7 +109,11 @@ class Catalogue:
                     await self._asked.wait()
             asked = self._asked.is_set()
             self._asked.clear()
-            changed = await self.reload()
+            try:
+                changed = await self.reload()
+            except Exception:  # the root of this task: the next time may be better
+                logger.exception("the repository could not be looked at")
+                continue
             if changed or asked:
                 logger.info("the repository was looked at: %s", ", ".join(changed) or "nothing has changed")
 
@@ -121,9 +127,12 @@ class Catalogue:
                 self._note(name, error)
                 continue
             wanted = newest.without([model for model in newest.models if model != name and model in self._pinned])
-            new = [each for each, seen in _prints(wanted).items() if self._prints.get(each) != seen]
+            new = [each for each, seen in _prints(wanted).items() if seen not in self._known(each)]
             found = found.with_(newest.only(new))
         return found
+
+    def _known(self, name: str) -> tuple[Print | None, Print | None]:
+        return self._prints.get(name), self._refused.get(name)
 
     async def _find(self, name: str, version: str | None) -> Serving:
         try:
@@ -143,6 +152,7 @@ class Catalogue:
             told = ""
             for name in wanted.intersection(error.models) or wanted:
                 told = self._note(name, error)
+                self._refused[name] = serving.print_of(name)
             raise RepositoryError(told or self._selection.told(error)) from error
         finally:
             self._loading -= wanted
@@ -158,14 +168,6 @@ class Catalogue:
         self._reasons[name] = reason
         return reason
 
-    def _has_gone(self, name: str) -> bool:
-        """Tell whether nothing is there any more where a model or query lay."""
-        try:
-            self._engines.serving.print_of(name)
-        except OSError:
-            return True
-        return False
-
     def _entry(self, name: str) -> IndexEntry:
         served = self._engines.models.get(name)
         reason = self._engines.unavailable.get(name) or self._reasons.get(name, "")
@@ -178,12 +180,6 @@ class Catalogue:
         return IndexEntry(name=name, version="" if served is None else served.version, state=state, reason=reason)
 
 
-def _prints(serving: Serving) -> dict[str, Print]:
-    """Return what tells whether a model or query is another, of each that is there."""
-    found = {}
-    for name in serving.names:
-        try:
-            found[name] = serving.print_of(name)
-        except OSError:
-            continue
-    return found
+def _prints(serving: Serving) -> dict[str, Print | None]:
+    """Return what tells whether a model or query is another."""
+    return {name: serving.print_of(name) for name in serving.names}

@@ -6,33 +6,29 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import count
-from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from latebind.domain.actions import Outcome
 from latebind.domain.errors import (
     ConfigError,
-    Expired,
-    Failed,
-    LatebindError,
     NotFound,
-    Refused,
-    StepFailed,
     Unavailable,
 )
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
+from latebind.domain.tracing import Trace
+from latebind.engine.claim import Claim
 from latebind.engine.lane import Lane
-from latebind.engine.messages import Ended, EndedReader, Stepped, pack_arrived, pack_cancelled
-from latebind.engine.order import FORGET, Adopt, Adopted, EngineOrder, EngineStarted
-from latebind.engine.pool import Step
+from latebind.engine.messages import Ended, EndedReader, Stepped
+from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.running import read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
-from latebind.sequence.padding import room, steps, trimmed
-from latebind.server.gateway import Answer, Snapshot, StepAnswer
+from latebind.sequence.padding import room
+from latebind.server.gateway import Answer, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -40,103 +36,6 @@ STOP_SECONDS = 10.0
 CONTROL_BYTES = 1 << 24
 
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-class Claim:
-    """The slots of one call, from the moment they are its own until it lets go of them. `EngineClient.claim` makes it.
-
-    `rows` are, by input, the rows of the slots, for the owner to fill before it sends them.
-    """
-
-    __slots__ = ("_client", "_ended", "_lane", "_requests", "_slots", "_steps", "answer", "rows")
-
-    def __init__(self, client: "EngineClient", lane: Lane, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
-        self.rows: Mapping[str, list[Rows]] = lane.inputs(slots)
-        self._client = client
-        self._lane = lane
-        self._requests = requests
-        self._slots = slots
-        self._ended: dict[int, Ended] = {}
-        self._steps: dict[int, list[StepAnswer]] = {request: [] for request in requests} if lane.spec.steps else {}
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The model whose slots these are."""
-        return self._lane.spec
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    async def send(self, *, deadline: float, priority: int = 0) -> Answer:
-        """Have the engine run the rows, which are filled, by `deadline` and return their outputs.
-
-        Of those that wait for the model, `priority` 1 goes first and 0 last.
-        Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.
-        """
-        lane, client = self._lane, self._client
-        client.require_engine()
-        for request, slot in zip(self._requests, self._slots, strict=True):
-            lane.move(slot, request, Step.SEND)
-            client.sent[request] = self
-        lengths = steps(lane.spec, self.rows)
-        client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority))
-        try:
-            return await self.answer
-        except asyncio.CancelledError:
-            left = [request for request in self._requests if request not in self._ended]
-            client.write(b"".join([pack_cancelled(request) for request in left]))
-            raise
-
-    def release(self) -> None:
-        """Let go of the slots; the engine may still have some until it says that their requests ended."""
-        for request, slot in zip(self._requests, self._slots, strict=True):
-            self._lane.move(slot, request, Step.LEAVE)
-
-    def step(self, stepped: Stepped) -> None:
-        """Take in the end of one step of a query."""
-        spec = self._lane.spec.steps[stepped.node]
-        model = spec.models[stepped.option]
-        self._steps[stepped.request].append(StepAnswer(spec.name, model, stepped.stage, stepped.budget, stepped.spent))
-
-    def end(self, ended: Ended) -> None:
-        """Take in the end of one request; with the last of them the call is answered."""
-        slot = self._slots[self._requests.index(ended.request)]
-        self._lane.move(slot, ended.request, Step.END)
-        self._ended[ended.request] = ended
-        if len(self._ended) < len(self._requests) or self.answer.done():
-            return
-        worst = _worst(self._ended.values())
-        if worst is None:
-            self.answer.set_result(self._outputs())
-        else:
-            self.answer.set_exception(_error(self._lane.spec, worst))
-
-    def fail(self, error: LatebindError) -> None:
-        """Answer the call with an error, whatever becomes of its requests."""
-        if not self.answer.done():
-            self.answer.set_exception(error)
-
-    def _outputs(self) -> Answer:
-        """Copy the outputs out of the slots."""
-        slots = list(self._slots)
-        ends = [self._ended[request] for request in self._requests]
-        return Answer(
-            outputs={
-                spec.name: trimmed(rows[slots], spec)
-                for spec, rows in zip(self._lane.spec.outputs, self._lane.outputs, strict=True)
-            },
-            left_at=tuple([end.stage for end in ends]),
-            waited=tuple([end.waited for end in ends]),
-            ran=tuple([end.ran for end in ends]),
-            steps=tuple([tuple(self._steps[request]) for request in self._requests]) if self._steps else (),
-            spec=self._lane.spec,
-        )
 
 
 class EngineClient:
@@ -171,19 +70,26 @@ class EngineClient:
 
     @classmethod
     async def prepare(cls) -> Self:
-        """Start a process that imports what it needs and waits; it serves nothing before `begin`."""
-        slots, running = create_file(), create_file()
-        messages, their_messages = socket.socketpair()
-        control, their_control = socket.socketpair()
-        inherited = (slots, running, their_messages.fileno(), their_control.fileno())
-        process = subprocess.Popen(
-            [sys.executable, "-m", "latebind.engine.process", *map(str, inherited)],
-            pass_fds=inherited,
-            stdin=subprocess.DEVNULL,
-        )
-        their_messages.close()
-        their_control.close()
-        client = cls(process, await asyncio.open_connection(sock=control, limit=CONTROL_BYTES), (slots, running))
+        """Start a process that imports what it needs and waits; it serves nothing before `begin`.
+
+        Raises `OSError` where there is no room for one.
+        """
+        with ExitStack() as undo:
+            files = create_file(), create_file()
+            for file in files:
+                undo.callback(os.close, file)
+            pairs = socket.socketpair(), socket.socketpair()
+            (messages, their_messages), (control, their_control) = pairs
+            inherited = (*files, their_messages.fileno(), their_control.fileno())
+            process = subprocess.Popen(
+                [sys.executable, "-m", "latebind.engine.process", *map(str, inherited)],
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+            )
+            their_messages.close()
+            their_control.close()
+            client = cls(process, await asyncio.open_connection(sock=control, limit=CONTROL_BYTES), files)
+            undo.pop_all()
         loop = asyncio.get_running_loop()
         client._messages, _ = await loop.create_connection(lambda: EngineStream(client), sock=messages)
         return client
@@ -223,13 +129,13 @@ class EngineClient:
         """Whether the engine serves, and `model` is among what it serves."""
         return self._alive and (model is None or model in self.models)
 
-    async def claim(self, model: str, rows: int, *, deadline: float) -> Claim:
+    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Return so many slots to fill, once it is this call's turn. Raises `Refused` or `Unavailable`."""
         self.require_engine()
         lane = self._lanes.get(model)
         if lane is None:
             raise NotFound(f"there is no model {model!r:.140}")
-        return Claim(self, lane, *await lane.claim(rows, deadline=deadline))
+        return Claim(self, lane, *await lane.claim(rows, deadline=deadline, priority=priority))
 
     async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
         """Run rows `(N, *shape)` of every input as N requests due at `deadline` and return their outputs.
@@ -260,25 +166,24 @@ class EngineClient:
 
     async def metrics(self) -> Snapshot:
         """Return the engine's figures of this moment."""
-        self.require_engine()
-        async with self._control_lock:
-            self._control_writer.write(b"\n")
-            snapshot: Snapshot = msgspec.json.decode(await self._line())
-            return snapshot
+        snapshot: Snapshot = msgspec.json.decode(await self._ask(b""))
+        return snapshot
+
+    async def picture(self) -> Picture:
+        """Return what is under way in the engine at this moment."""
+        return msgspec.json.decode(await self._ask(PICTURE), type=Picture)
+
+    async def traces(self) -> Sequence[Trace]:
+        """Return what became of rows to be traced that have ended since this was asked last."""
+        return msgspec.json.decode(await self._ask(TRACES), type=list[Trace])
 
     async def forget(self) -> None:
         """Have the engine count from now; what was asked until now was a trial."""
-        self.require_engine()
-        async with self._control_lock:
-            self._control_writer.write(FORGET + b"\n")
-            await self._line()
+        await self._ask(FORGET)
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of a model's learned caches from its next batch on; raises `ConfigError`."""
-        self.require_engine()
-        async with self._control_lock:
-            self._control_writer.write(msgspec.json.encode(Adopt(model, version)) + b"\n")
-            adopted = msgspec.json.decode(await self._line(), type=Adopted)
+        adopted = msgspec.json.decode(await self._ask(msgspec.json.encode(Adopt(model, version))), type=Adopted)
         if adopted.error is not None:
             raise ConfigError(adopted.error)
 
@@ -308,6 +213,7 @@ class EngineClient:
             self._process.kill()
             self._process.wait()
         self._ran = self.ran()
+        self._lanes = {}  # with which the slots go
         while self._files:
             os.close(self._files.pop())
 
@@ -345,6 +251,13 @@ class EngineClient:
         }
         self._alive = True
 
+    async def _ask(self, line: bytes) -> bytes:
+        """Send a control line and return the engine's answer. Raises `Unavailable`."""
+        self.require_engine()
+        async with self._control_lock:
+            self._control_writer.write(line + b"\n")
+            return await self._line()
+
     async def _line(self) -> bytes:
         line = await self._control.readline()
         if not line:
@@ -368,35 +281,3 @@ class EngineStream(asyncio.Protocol):
         """Say that the engine has gone."""
         del exc
         self._client.lose()
-
-
-def _worst(ended: Iterable[Ended]) -> Ended | None:
-    """Return the end that speaks for the whole call: any that is not an answer."""
-    return next((end for end in ended if end.outcome is not Outcome.ANSWERED), None)
-
-
-def _error(spec: ModelSpec, end: Ended) -> LatebindError:
-    who = _who(spec, end.stage)
-    match end.outcome:
-        case Outcome.REFUSED_FULL:
-            return Refused(f"the queue of {who} is full: try again later")
-        case Outcome.REFUSED_LATE:
-            return Refused(f"{who} has too much to do to answer by the deadline: allow more time or try again later")
-        case Outcome.EXPIRED:
-            return Expired(f"the deadline passed before {who} had the answer: allow more time")
-        case Outcome.NOT_LOADED:
-            return Unavailable(
-                f"{who} could not be brought into memory: try again later; the server's log says why, and `latebind "
-                "models` whether its files are whole"
-            )
-        case _:
-            failed = StepFailed if spec.steps else Failed
-            return failed(f"{who} raised while it ran this request: the server's log says why")
-
-
-def _who(spec: ModelSpec, stage: int) -> str:
-    """Name whose fault it is: a model, or the step that a query came to."""
-    if not spec.steps or stage < 0:
-        return spec.name
-    step = spec.steps[stage].name if stage < len(spec.steps) else "outputs"
-    return f"step {step!r} of {spec.name}"

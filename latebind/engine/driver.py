@@ -22,10 +22,11 @@ from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
+from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
-from latebind.engine.running import NOBODY, Running
+from latebind.engine.running import IDLE, Running
 from latebind.engine.staging import Staging
 from latebind.engine.steps import Look, NoTensors, Steps, Tensors
 from latebind.engine.worker import Worker
@@ -66,7 +67,7 @@ class Driver:
         self._tracer = Tracer(config)
         self._traces: deque[Trace] = deque(maxlen=MOST_TRACES)  # that nobody has taken yet
         self._workers = workers
-        self._running: Running = [NOBODY] * len(workers) if running is None else running
+        self._running: Running = [IDLE] * len(workers) if running is None else running
         self._numbers = {served.spec.name: number for number, served in enumerate(config.models, 1)}
         self._listen = listen
         self._wake = wake
@@ -117,6 +118,11 @@ class Driver:
         """Count from the beginning: what ran until now was not asked for by clients."""
         with self._deciding:
             self._metrics = Metrics(self._config)
+
+    def picture(self) -> Picture:
+        """Return what is under way at this moment."""
+        with self._deciding:
+            return self._scheduler.picture(time.monotonic())
 
     def _take_part(self) -> None:
         """Root of every thread: listen until there is something to do, do it and what follows, listen again."""
@@ -203,7 +209,7 @@ class Driver:
         """Run a stage, with a note of whose it is for the case that this process does not survive it."""
         self._running[run.worker] = self._numbers[run.model]
         event = _report(self._workers[run.worker], run)
-        self._running[run.worker] = NOBODY
+        self._running[run.worker] = IDLE
         return event
 
     def _patience(self) -> float | None:

@@ -7,7 +7,7 @@ decision 20.
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -15,7 +15,10 @@ from typing import Any, Self
 from latebind.domain.config import GenerationsConfig
 from latebind.domain.errors import LatebindError, NotFound, Unavailable
 from latebind.domain.model import ModelSpec
-from latebind.engine.client import Claim, EngineClient
+from latebind.domain.picture import Picture
+from latebind.domain.tracing import Trace
+from latebind.engine.claim import Claim
+from latebind.engine.client import EngineClient
 from latebind.engine.crashes import Crashes
 from latebind.engine.order import EngineOrder
 from latebind.engine.probe import Unfit, probe
@@ -48,7 +51,7 @@ class Engines:
 
     Calls that come while there is no engine wait for the next one until their deadline, so many at most. `unavailable`
     says of models that are wanted and not served why that is; `deadlines` are the seconds of requests for queries that
-    name no time-out, of those that have such.
+    name no time-out, of those that have such. `on_change` is called when another engine has taken over.
     """
 
     def __init__(self, order: EngineOrder, config: GenerationsConfig) -> None:
@@ -56,12 +59,14 @@ class Engines:
         self.unavailable: dict[str, str] = {}
         self.models: Mapping[str, ModelSpec] = {}
         self.deadlines: dict[str, float] = {}
+        self.on_change: Callable[[], None] | None = None
         self._order = order
         self._config = config
         self._spare = Spare(config.spare)
         self._crashes = Crashes(config.crashes, config.within)
         self._engine: EngineClient | None = None
         self._number = 0
+        self._restarts = 0
         self._settled = asyncio.Event()  # cleared while the next engine is expected
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,16 +103,26 @@ class Engines:
             return False
         return self._engine.live() if self._engine is not None else not (self.serving.names or self.unavailable)
 
-    def claim(self, model: str, rows: int, *, deadline: float) -> Coroutine[Any, Any, Claim]:
+    def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
         """Return so many slots to fill, once it is this call's turn. Raises `Refused`, `Unavailable` or `NotFound`."""
         engine = self._engine
         if engine is not None and engine.live() and model in self.models:
-            return engine.claim(model, rows, deadline=deadline)
-        return self._claim_later(model, rows, deadline)
+            return engine.claim(model, rows, deadline=deadline, priority=priority)
+        return self._claim_later(model, rows, deadline, priority)
 
     async def metrics(self) -> Snapshot:
         """Return the figures of the engine that serves, since it began to."""
-        return {"models": {}} if self._engine is None else await self._engine.metrics()
+        if self._engine is None or not self._engine.live():
+            return {"models": {}, "restarts": self._restarts}
+        return {**await self._engine.metrics(), "restarts": self._restarts}
+
+    async def traces(self) -> Sequence[Trace]:
+        """Return what became of rows to be traced, of the engine that serves."""
+        return () if self._engine is None else await self._engine.traces()
+
+    async def picture(self) -> Picture:
+        """Return what is under way in the engine that serves."""
+        return Picture() if self._engine is None else await self._engine.picture()
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of learned caches; one that follows takes it up by itself."""
@@ -141,7 +156,7 @@ class Engines:
         ends = [engine.close(grace, patience=END_SECONDS) if grace else engine.kill() for engine in engines]
         await asyncio.gather(self._spare.close(), *ends)
 
-    async def _claim_later(self, model: str, rows: int, deadline: float) -> Claim:
+    async def _claim_later(self, model: str, rows: int, deadline: float, priority: int) -> Claim:
         """Wait for an engine where one is to be expected, and claim of that."""
         if model in self.models:
             await self._wait(deadline)
@@ -151,7 +166,7 @@ class Engines:
             raise NotFound(f"there is no model {model!r:.140}")
         if self._engine is None or not self._engine.live():
             raise Unavailable("the engine is starting again: try again later")
-        return await self._engine.claim(model, rows, deadline=deadline)
+        return await self._engine.claim(model, rows, deadline=deadline, priority=priority)
 
     async def _wait(self, deadline: float) -> None:
         """Return when an engine serves, or it is known that none will for long; where too many wait, at once."""
@@ -170,7 +185,10 @@ class Engines:
         """Return an engine that serves this and has answered trials, and by the names of models what it serves."""
         if not serving.names:
             return None, serving
-        engine = await self._spare.take()
+        try:
+            engine = await self._spare.take()
+        except OSError as error:
+            raise NotUp(Unavailable(f"no process can be started: {error}"), (), crashed=False) from error
         try:
             await engine.begin(self._order_for(serving))
             found = serving.renamed(_models(engine))
@@ -205,8 +223,11 @@ class Engines:
         self.deadlines.clear()
         if engine is not None:
             self.deadlines.update(engine.deadlines)
+            logger.info("engine process %d serves", engine.process_id)
             engine.on_lost = partial(self._lost, engine)
         self._settled.set()
+        if self.on_change is not None:
+            self.on_change()
         if before is not None:
             self._begin(self._end(before))
         self._begin(self._spare.renew())
@@ -228,6 +249,7 @@ class Engines:
         names = _models(engine)
         running = [names[number] for number in engine.ran()]
         logger.error("the engine died while it ran %s: another takes over", ", ".join(running) or "nothing")
+        self._restarts += 1
         self._settled.clear()
         self._blame(running)
         self._begin(self._recover())

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
+from latebind.batching.queue import LAST
 from latebind.domain.errors import LatebindError, Refused
 from latebind.domain.model import ModelSpec
 from latebind.engine.pool import Phase, Pool, Step
@@ -17,10 +18,11 @@ Places = tuple[tuple[int, ...], tuple[int, ...]]  # requests and their slots
 class Turn:
     """A call that waits for slots."""
 
-    __slots__ = ("places", "wanted")
+    __slots__ = ("places", "rank", "wanted")
 
-    def __init__(self, wanted: int) -> None:
+    def __init__(self, wanted: int, priority: int) -> None:
         self.wanted = wanted
+        self.rank = priority or LAST
         self.places: asyncio.Future[Places] = asyncio.get_running_loop().create_future()
 
 
@@ -52,9 +54,10 @@ class Lane:
         """Return the rows of these slots by input, each writable and of the tensor's shape."""
         return {name: [rows[slot] for slot in slots] for name, rows in self._inputs.items()}
 
-    async def claim(self, wanted: int, *, deadline: float) -> Places:
+    async def claim(self, wanted: int, *, deadline: float, priority: int = 0) -> Places:
         """Return `wanted` requests, new ones, and a slot for each; waits behind those who came before.
 
+        Of those who wait, `priority` 1 goes first and 0 last.
         As many calls may wait as there are slots. Raises `Refused` at the `deadline` (`time.monotonic()` seconds), and
         at once where too many wait or there will never be so many slots.
         """
@@ -62,8 +65,8 @@ class Lane:
             return places
         if wanted > len(self.pool) or len(self._waiting) >= len(self.pool):
             raise self._refused(wanted)
-        turn = Turn(wanted)
-        self._waiting.append(turn)
+        turn = Turn(wanted, priority)
+        self._waiting.insert(self._place(turn.rank), turn)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 return await turn.places
@@ -85,6 +88,12 @@ class Lane:
             if not turn.places.done():
                 turn.places.set_exception(error)
         self._waiting.clear()
+
+    def _place(self, rank: int) -> int:
+        """Return the place behind all who wait and go before a newcomer of this rank."""
+        if rank == LAST:
+            return len(self._waiting)
+        return sum([turn.rank <= rank for turn in self._waiting])
 
     def _taken(self, wanted: int) -> Places | None:
         if wanted > self.pool.free:

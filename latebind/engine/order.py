@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.model import ModelSpec
 
+PICTURE = b"picture"  # a later line that asks for a `Picture`
+TRACES = b"traces"  # a line that asks for the traces of requests that have ended
 FORGET = b"forget"  # a later line: count from now, what was asked until now was a trial; answered by an empty object
 
 
@@ -19,6 +21,7 @@ class EngineOrder:
     adapted: str = ""  # the folder of versions of learned caches; empty: beside each model
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
     queries: tuple[str, ...] = ()
+    log_format: str = "text"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,15 @@ from latebind.engine.driver import Driver
 from latebind.engine.loader import Loader
 from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
-from latebind.engine.order import FORGET, Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.running import Running, map_running, telling
 from latebind.engine.served import with_queries
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Staging
 from latebind.engine.worker import LoadedModel, Worker
 from latebind.learned.head import Head
-from latebind.program.device import HOST, find_device
+from latebind.logs import write_logs
+from latebind.program.device import HOST, find_device, identity
 
 READ_BYTES = 1 << 16
 
@@ -49,13 +50,14 @@ def main(arguments: list[str]) -> None:
     slots, running, messages, control = (int(argument) for argument in arguments)
     for number in (signal.SIGINT, signal.SIGTERM):  # which a terminal or systemd sends to all processes
         signal.signal(number, signal.SIG_IGN)  # the door hears it, answers what is in flight, then closes
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(message)s")
     with socket.socket(fileno=messages) as message_socket, socket.socket(fileno=control) as control_socket:
         with control_socket.makefile("rb") as lines:
+            logging.getLogger(__name__).info("process %d is ready for an order", os.getpid())
             line = lines.readline()
         if not line:
             return
         order = msgspec.json.decode(line, type=EngineOrder)
+        write_logs("engine", order.log_format)
         places = map_running(running, order.engine.crew)
         try:
             engine = Engine(order, slots, places, message_socket, control_socket)
@@ -72,6 +74,7 @@ class Engine:
         self, order: EngineOrder, slots: int, running: Running, messages: socket.socket, control: socket.socket
     ) -> None:
         _settle(order.engine)
+        self._gpu = {} if (gpu := identity(order.engine.device)) is None else {"gpu": gpu}
         self._messages = messages
         self._control = control
         self._exit = ExitStack()
@@ -161,7 +164,11 @@ class Engine:
     def _answer(self, line: bytes) -> object:
         """Do what a control line asks for and return what to say."""
         if not line:
-            return self._driver.snapshot()
+            return {**self._driver.snapshot(), **self._gpu}
+        if line == PICTURE:
+            return self._driver.picture()
+        if line == TRACES:
+            return self._driver.traces()
         if line == FORGET:
             self._driver.forget()
             return {}

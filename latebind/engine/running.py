@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, MutableSequence
 from pathlib import Path
 
-NOBODY = 0
+IDLE = 0
 ITEM_BYTES = 4
 MOST_BYTES = 1 << 16
 
@@ -26,7 +26,7 @@ def map_running(fd: int, workers: int) -> Running:
 def read_running(fd: int) -> tuple[int, ...]:
     """Return the models that run, each once, counted from 0."""
     places = memoryview(os.pread(fd, MOST_BYTES, 0)).cast("I")
-    return tuple(sorted({number - 1 for number in places if number != NOBODY}))
+    return tuple(sorted({number - 1 for number in places if number != IDLE}))
 
 
 def telling(paths: Iterable[Path], running: Running) -> Iterator[Path]:
@@ -34,4 +34,4 @@ def telling(paths: Iterable[Path], running: Running) -> Iterator[Path]:
     for number, path in enumerate(paths):
         running[0] = number + 1
         yield path
-    running[0] = NOBODY
+    running[0] = IDLE

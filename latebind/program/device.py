@@ -25,6 +25,12 @@ def find_device(name: str) -> torch.device:
     return torch.device("cuda", number)
 
 
+def identity(name: str) -> str | None:
+    """Return how the driver calls a CUDA device, as `GPU-...`; None for the CPU. Raises `ConfigError`."""
+    device = find_device(name)
+    return None if device == HOST else f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
 def settle(outputs: object) -> None:
     """Wait until `outputs`, a tensor or a tuple of them, are computed; on the CPU they are already."""
     for one in outputs if isinstance(outputs, tuple) else (outputs,):

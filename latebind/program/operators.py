@@ -76,7 +76,7 @@ def resolve(name: str) -> Callable[..., Any]:
     found = _lookup(name)
     if found is None or not _allowed(name, found):
         raise RepositoryError(
-            f"the graph uses the operator {name!r}, which is not on the list of operators that may be served: "
+            f"the graph uses the operator {name!r:.100}, which is not on the list of operators that may be served: "
             "build the model again with `latebind build`, or do that computation outside the model"
         )
     return found

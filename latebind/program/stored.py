@@ -8,7 +8,7 @@ from torch import Tensor
 
 from latebind.domain.costs import EMPTY_STAGE, ModelCosts
 from latebind.domain.errors import RepositoryError
-from latebind.domain.model import ModelSpec, StageKind, TensorSpec
+from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, TensorSpec
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
@@ -23,9 +23,11 @@ from latebind.repository.directory import (
     Writer,
     json_bytes,
 )
+from latebind.repository.manifest import NAME, VERSION
 from latebind.repository.tensors import tensor_file
 
 FORMAT = 1
+MOST_BYTES = 64 << 30  # of the largest batch of one input or output
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,23 @@ def read_model(directory: ModelDirectory) -> StoredModel:
     model = directory.read_json(MODEL, StoredModel)
     if model.format != FORMAT:
         raise RepositoryError(f"{directory.path / MODEL} has format {model.format}, this version reads {FORMAT}")
-    if model.max_batch < 1:
-        raise RepositoryError(f"{directory.path / MODEL} has max_batch {model.max_batch}: build the model again")
+    _check(model, directory.path / MODEL)
     return model
+
+
+def _check(model: StoredModel, path: Path) -> None:
+    """Raise `RepositoryError` for what no build writes: an odd name, or tensors that no memory holds."""
+    if not NAME.fullmatch(model.name) or not VERSION.fullmatch(model.version):
+        named = f"{model.name!r:.100} and version {model.version!r:.40}"
+        raise RepositoryError(f"{path} has the name {named}: build the model again")
+    if model.max_batch < 1:
+        raise RepositoryError(f"{path} has max_batch {model.max_batch}: build the model again")
+    for spec in (*model.inputs, *model.outputs):
+        if spec.dtype not in ITEM_BYTES or any(size < 0 for size in spec.shape):
+            raise RepositoryError(f"{path} has the tensor {spec.name!r:.100} of no dtype or shape: build it again")
+        if spec.row_bytes * model.max_batch > MOST_BYTES:
+            batches = f"batches of {spec.name!r:.100} of more than {MOST_BYTES >> 30} GiB"
+            raise RepositoryError(f"{path} has {batches}: build it with a smaller largest batch")
 
 
 def read_spec_and_costs(directory: ModelDirectory) -> tuple[ModelSpec, ModelCosts]:

@@ -6,11 +6,13 @@ that has to be loaded and leaves early as all do. What looks into tensors is ask
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from latebind.domain.actions import Action, Branch, Map, Outcome, Reply, StepEnded
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFailed, Mapped
+from latebind.domain.picture import Picture
 from latebind.domain.query import NOT_RUN, lay_out
 from latebind.queries import make_planner
 from latebind.queries.branches import Branches
@@ -70,6 +72,14 @@ class QueryScheduler:
         """Return the counts of requests of models, and how many queries were accepted, are live and have ended."""
         queries = {"queries": self._accepted, "queries_live": len(self._live), "queries_ended": self._ended}
         return {**self._scheduler.stats(), **queries}
+
+    def picture(self, now: float) -> Picture:
+        """Return what is under way at `now`, with how many are at each step of each query."""
+        at = {name: [0] * len(query.nodes) for name, query in self._queries.items()}
+        for step, life in self._steps.items():
+            at[life.query.name][step - life.request - 1] += 1
+        steps = {name: tuple(counts) for name, counts in at.items()}
+        return replace(self._scheduler.picture(now), queries=steps)
 
     def tallies(self) -> dict[str, dict[str, int]]:
         """Return, by model, how many merges, preemptions and refills there were since the start."""

@@ -3,6 +3,7 @@
 `root/<name>.query.toml` is a query, whose steps are models beside it.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.queries.file.definition import ENDING, model_names, query_name
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.manifest import MANIFEST, NAME
+from latebind.repository.manifest import MANIFEST, NAME, VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,10 @@ class Listed:
 
 
 class Repository:
-    """Finds models by name and version. It only looks; `ModelDirectory` reads and verifies."""
+    """Finds models by name and version. It only looks; `ModelDirectory` reads and verifies.
+
+    Links are followed within the root; what lies behind others is not there.
+    """
 
     def __init__(self, root: Path | str) -> None:
         self._root = Path(root)
@@ -37,6 +41,8 @@ class Repository:
 
     def open(self, name: str, version: str | None = None) -> ModelDirectory:
         """Verify and return a model, its newest version unless one is named; raises `NotFound` with what there is."""
+        if NAME.fullmatch(name):
+            check_inside(self._root / name, self._root)
         found = self._versions(name) if NAME.fullmatch(name) and (self._root / name).is_dir() else ()
         chosen = [listed for listed in found if version in {None, listed.version}]
         if not chosen:
@@ -47,7 +53,7 @@ class Repository:
 
     def path_for(self, name: str, version: str) -> Path:
         """Return where a model of this name and numeric version belongs; raises for names that are not allowed."""
-        if not NAME.fullmatch(name) or not version.isdecimal():
+        if not NAME.fullmatch(name) or not VERSION.fullmatch(version):
             raise RepositoryError(
                 f"{name!r} version {version!r}: a name has letters, digits, '.', '_', '-' (128 at most), "
                 "a version is a number"
@@ -56,11 +62,26 @@ class Repository:
 
     def _versions(self, name: str) -> tuple[Listed, ...]:
         folder = self._root / name
+        if not is_inside(folder, self._root):
+            return ()
         whole = (Listed(name, "1", folder),) if (folder / MANIFEST).is_file() else ()
-        numbers = sorted(
-            (path.name for path in folder.iterdir() if path.name.isdecimal() and (path / MANIFEST).is_file()), key=int
-        )
+        numbers = sorted((path.name for path in folder.iterdir() if self._is_version(path)), key=int)
         return whole + tuple(Listed(name, number, folder / number) for number in numbers)
+
+    def _is_version(self, path: Path) -> bool:
+        whole = VERSION.fullmatch(path.name) and (path / MANIFEST).is_file()
+        return bool(whole) and is_inside(path, self._root)
+
+
+def is_inside(path: Path, root: Path) -> bool:
+    """Tell whether a path leads, whatever links there are on the way, to something under the root."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))  # `resolve` raises where links go round
+
+
+def check_inside(path: Path, root: Path) -> None:
+    """Raise `RepositoryError` unless a path leads to something under the root."""
+    if not is_inside(path, root):
+        raise RepositoryError(f"{path} is a link that leads out of the repository: put there what it leads to")
 
 
 def find_models(place: Path, names: Sequence[str] | None = None) -> list[Path]:
@@ -80,6 +101,8 @@ def find_models(place: Path, names: Sequence[str] | None = None) -> list[Path]:
 def find_queries(place: Path, names: Sequence[str] | None = None) -> list[Path]:
     """Return the files of all queries in `place`, or of those among `names`, which may name models as well."""
     files = sorted(path for path in place.glob(f"*{ENDING}") if path.is_file()) if place.is_dir() else []
+    for path in files:
+        check_inside(path, place)
     return [path for path in files if not names or path.name.removesuffix(ENDING) in names]
 
 

@@ -11,6 +11,7 @@ from latebind.domain.errors import RepositoryError
 FORMAT = 1
 MANIFEST = "manifest.json"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+VERSION = re.compile(r"[0-9]{1,18}")
 MAX_MANIFEST_BYTES = 1 << 20
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from latebind.domain.errors import LatebindError, NotFound
 from latebind.queries.file.definition import ENDING, model_names, query_name
-from latebind.repository.listing import Repository, find_served
+from latebind.repository.listing import Repository, check_inside, find_served
 from latebind.repository.manifest import MANIFEST, NAME
 
 Print = tuple[str, int, int]
@@ -52,10 +52,13 @@ class Serving:
         """Return this with models called as they call themselves, in their order."""
         return replace(self, models=dict(zip(names, self.models.values(), strict=True)))
 
-    def print_of(self, name: str) -> Print:
-        """Return what changes when somebody exchanges a model or query. Raises `OSError` where it has gone."""
+    def print_of(self, name: str) -> Print | None:
+        """Return what changes when somebody exchanges a model or query; None where it has gone."""
         path = self.queries[name].path if name in self.queries else self.models[name] / MANIFEST
-        about = path.stat()
+        try:
+            about = path.stat()
+        except OSError:
+            return None
         return str(path), about.st_mtime_ns, about.st_ino
 
     def _picked(self, names: Collection[str]) -> "Serving":
@@ -97,6 +100,7 @@ class Selection:
         """
         query = self.place / f"{name}{ENDING}"
         if NAME.fullmatch(name) and query.is_file():
+            check_inside(query, self.place)
             return _serving([Repository(self.place).open(model).path for model in model_names(query)], [query])
         if (self.place / MANIFEST).is_file():
             if name != _name(self.place):

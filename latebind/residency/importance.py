@@ -105,6 +105,10 @@ class ByImportance(ABC):
     def _importance(self, model: Held, now: float) -> float:
         """Return the score of a model: the lowest goes first."""
 
+    def worth(self, model: Held, now: float) -> float:
+        """Return the score of a model, for somebody to look at."""
+        return self._importance(model, now)
+
     def requested(self, model: Held, now: float) -> None:
         """Score it anew where it is in memory."""
         if model in self._queue:

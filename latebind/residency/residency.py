@@ -19,6 +19,7 @@ from latebind.domain.events import Loaded, LoadFailed
 from latebind.residency import make_policy
 from latebind.residency.base import Oracle, Victim
 from latebind.residency.held import Held
+from latebind.residency.importance import ByImportance
 from latebind.residency.memory import Memory
 
 NEWEST = 0.3  # of what a piece is taken to need, when it was measured again
@@ -107,6 +108,14 @@ class Residency:
     def present(self, batch: SubBatch) -> bool:
         """Tell whether the stage that a sub-batch is before is in memory."""
         return batch.stage in self.memory.models[batch.spec.name].resident
+
+    def worths(self, now: float) -> dict[str, tuple[Held, float | None]]:
+        """Return every model, and what a byte of it is worth where the policy goes by importance."""
+        policy = self._policy if isinstance(self._policy, ByImportance) else None
+        return {
+            name: (model, policy.worth(model, now) if policy is not None else None)
+            for name, model in self.memory.models.items()
+        }
 
     def anybody_may_begin(self) -> bool:
         """Tell whether somebody waits whose model is open."""

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class Access(Enum):
     """What a caller has to show for a call."""
 
-    OPEN = "nothing: health, which probes ask for"
+    OPEN = "nothing: health, which probes ask for, and the files of the dashboard, which tell nothing"
     ORDINARY = "the token, where there is one"
     MUTATING = "the admin's token, or the token where there is no other"
 
@@ -45,6 +45,10 @@ class Guard:
     def from_files(cls, config: DoorConfig) -> "Guard":
         """Read the tokens that the configuration names. Raises `ConfigError`."""
         return cls(token=_read(config.token_file), admin_token=_read(config.admin_token_file))
+
+    def asks(self, access: Access) -> bool:
+        """Tell whether callers have to show anything for such a call."""
+        return bool(self._keys[access])
 
     def check(self, access: Access, authorization: bytes | None) -> None:
         """Raise `Denied` unless `authorization`, the header or metadata of that name, is good for such a call."""

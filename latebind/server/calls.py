@@ -9,15 +9,22 @@ from latebind.domain.model import ModelSpec
 from latebind.server.description import platform
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
+from latebind.server.shared_memory import Place, Reference, Regions
 from latebind.server.tensors import Tensor
+
+LONGEST_ID = 1024
 
 
 class Given(msgspec.Struct, frozen=True):
-    """An input that fits the model: its rows where they are there already, None where they follow as bytes."""
+    """An input that fits the model: its rows where they are there already, or where they lie in shared memory.
+
+    Where there is neither, they follow as bytes.
+    """
 
     tensor: Tensor
     shape: Sequence[int]
     rows: Array | None = None
+    place: Place | None = None
 
     def places(self, rows: Mapping[str, Sequence[Array]]) -> list[Array]:
         """Return where its rows go in `rows`, those of a claim; padding fills up what is shorter."""
@@ -33,20 +40,26 @@ class Given(msgspec.Struct, frozen=True):
 class Asked(msgspec.Struct, frozen=True):
     """An output that the client asks for; `binary` is None where it says nothing of how.
 
-    Where `classes` is not 0, it wants the best so many of each row instead of all values.
+    Where `classes` is not 0, it wants the best so many of each row instead of all values. `reference` is the shared
+    memory that it wants them in.
     """
 
     name: str
     binary: bool | None = None
     classes: int = 0
+    reference: Reference | None = None
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """An output to send, as raw bytes or not: its values or, where `classes` is not 0, the best so many of each row."""
+    """An output to send, as raw bytes or not: its values or, where `classes` is not 0, the best so many of each row.
+
+    Where it has a `place`, it is not sent but written there.
+    """
 
     tensor: Tensor
     binary: bool
     classes: int = 0
+    place: Place | None = None
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -66,13 +79,17 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Calls:
-    """What calls of one model may say of its tensors. Raises `InvalidRequest`."""
+    """What calls of one model may say of its tensors. Raises `InvalidRequest`, and what `regions` raise.
 
-    def __init__(self, spec: ModelSpec, limits: Limits) -> None:
+    Without those, shared memory is turned off.
+    """
+
+    def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
         self.spec = spec
         self.inputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.inputs}
         self.outputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.outputs}
         self._limits = limits
+        self._regions = regions or Regions()
 
     def metadata(self) -> dict[str, object]:
         """Return the protocol's description of the model."""
@@ -102,6 +119,14 @@ class Calls:
             raise InvalidRequest(f"input {missing!r} is missing: {self.spec.name!r} needs {list(self.inputs)}")
         return list(found.values()), rows
 
+    def place(self, reference: Reference, tensor: Tensor, shape: Sequence[int]) -> Place:
+        """Return where an input of this shape, which fits, lies in shared memory."""
+        found, needed = self._regions.place(reference), tensor.bytes_of(shape)
+        if found.size != needed:
+            stated = f"{tensor.title} has a shared_memory_byte_size of {found.size}"
+            raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")
+        return found
+
     def wanted(self, asked: Iterable[Asked], *, binary: bool) -> tuple[Wanted, ...]:
         """Return the outputs to send: those asked for, or all; `binary` is the way of those that name none."""
         wanted: dict[str, Wanted] = {}
@@ -110,10 +135,11 @@ class Calls:
             if one.name in wanted:
                 raise InvalidRequest(f"output {one.name!r} is asked for twice")
             self._check_classes(one.classes, tensor)
-            wanted[one.name] = Wanted(tensor, binary if one.binary is None else one.binary, one.classes)
+            place = None if one.reference is None else self._regions.place(one.reference)
+            wanted[one.name] = Wanted(tensor, binary if one.binary is None else one.binary, one.classes, place)
         found = tuple(wanted.values()) or tuple([Wanted(tensor, binary) for tensor in self.outputs.values()])
         for output in found:
-            if not (output.binary or output.tensor.has_json or output.classes):
+            if not (output.binary or output.tensor.has_json or output.classes or output.place):
                 tensor = output.tensor
                 raise InvalidRequest(
                     f"{tensor.title} is {tensor.datatype}, which has no JSON form: ask for binary data"
@@ -127,6 +153,13 @@ class Calls:
             raise InvalidRequest(f"{tensor.title}: classification is {count!s:.40}: ask for 1 to {most} classes")
         if count and tensor.datatype == "BOOL":
             raise InvalidRequest(f"{tensor.title} is BOOL, of which no class is best: leave classification out")
+
+
+def check_id(name: str) -> str:
+    """Return the id of a request, which its answer repeats, or raise `InvalidRequest` where it is too long."""
+    if len(name) > LONGEST_ID:
+        raise InvalidRequest(f"the id of the request has {len(name)} letters: {LONGEST_ID} at most")
+    return name
 
 
 def check_timeout(timeout: int) -> int:

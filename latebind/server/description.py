@@ -17,18 +17,24 @@ def platform(spec: ModelSpec) -> str:
 def model_config(spec: ModelSpec, models: Iterable[ModelSpec]) -> dict[str, object]:
     """Return the protocol's configuration of one of `models`.
 
-    Of a query, a step is there once for each model that may answer it. Tensors are named as `StepSpec` names them.
+    Fields and values are those of Triton's `model_config.proto`; perf_analyzer looks for `model_transaction_policy`,
+    `response_cache` and one kind of scheduling. Of a query, a step is there once for each model that may answer it.
+    Tensors are named as `StepSpec` names them.
     """
     config: dict[str, object] = {
         "name": spec.name,
         "platform": platform(spec),
+        "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": spec.max_batch,
         "input": [_tensor(tensor) for tensor in spec.inputs],
         "output": [_tensor(tensor) for tensor in spec.outputs],
+        "model_transaction_policy": {"decoupled": False},
+        "response_cache": {"enable": False},
     }
     if spec.steps:
         config["ensemble_scheduling"] = {"step": _steps(spec, {model.name: model for model in models})}
     else:
+        config["backend"] = platform(spec)
         config["dynamic_batching"] = {}
     return config
 
@@ -71,4 +77,6 @@ def _steps(spec: ModelSpec, models: Mapping[str, ModelSpec]) -> list[dict[str, o
 
 
 def _tensor(spec: TensorSpec) -> dict[str, object]:
-    return {"name": spec.name, "data_type": f"TYPE_{DATATYPES[spec.dtype]}", "dims": list(spec.shape)}
+    """Describe a tensor without its batch dimension; -1 stands for rows that may be shorter, as in the metadata."""
+    dims = [-1 if spec.padding is not None else size for size in spec.shape]
+    return {"name": spec.name, "data_type": f"TYPE_{DATATYPES[spec.dtype]}", "dims": dims}

@@ -7,7 +7,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -18,18 +18,22 @@ import uvicorn
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.access import Guard
+from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.exposure import check_exposure
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
-from latebind.server.rest.bounded import BoundedProtocol
 from latebind.server.rest.doorkeeper import Doorkeeper
+from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.service import Service
+from latebind.server.shared_memory import Regions
 from latebind.server.tls import server_context
+from latebind.server.tracing import Explained
 
 if TYPE_CHECKING:
     from latebind.server.rpc.door import RpcDoor
+    from latebind.server.rpc.lean import LeanDoor
 
 
 class Door:
@@ -41,9 +45,9 @@ class Door:
             await door.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
-    `observer` hears of every answer; `catalogue` knows what there is beside what is served. `hurried` is whether it was
-    told to close more than once, so that nothing is waited for. Raises `ConfigError` for tokens and certificates that
-    cannot be used.
+    `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
+    calls is traced, and `export` hears of those that are. `hurried` is whether it was told to close more than once, so
+    that nothing is waited for. Raises `ConfigError` for tokens and certificates that cannot be used.
     """
 
     def __init__(
@@ -54,6 +58,8 @@ class Door:
         limits: Limits | None = None,
         deadlines: Mapping[str, float] | None = None,
         observer: Observer | None = None,
+        trace_rate: float = 0.0,
+        export: Callable[[Explained], None] | None = None,
         catalogue: Catalogue | None = None,
     ) -> None:
         self._config = config or DoorConfig()
@@ -65,14 +71,18 @@ class Door:
             longest=self._limits.deadline,
             show_exit=self._config.show_exit,
             observer=observer,
+            trace_rate=trace_rate,
+            export=export,
+            regions=Regions(self._config.shared_memory, self._limits),
             catalogue=catalogue,
             manage=self._config.manage,
         )
         check_exposure(self._config)
-        doorkeeper = Doorkeeper(self._config, Guard.from_files(self._config))
-        app = RestApp(self._service, self._limits, doorkeeper)
+        guard = Guard.from_files(self._config)
+        self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
+        app = RestApp(self._service, self._limits, Doorkeeper(self._config, guard), self._dashboard)
         self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
-        self._rpc = _rpc_door(self._service, self._config, self._limits)
+        self._rpc = _rpc_door(self._service, self._config, self._limits, guard)
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -121,20 +131,25 @@ class Door:
         self.hurried = self._server.should_exit
         self._server.force_exit = self.hurried
         self.close()
+        if self.hurried and self._rpc is not None:
+            self._rpc.hurry()
 
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""
         assert self._serving is not None, "the door is not open"
         await self._serving
+        if self._dashboard is not None:
+            await self._dashboard.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
         if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
-        if self._rpc is not None:
+        if self._rpc is not None and not self.hurried:
             await self._rpc.closed()
+        await self._service.close()
 
-    async def _open_rpc(self, rpc: "RpcDoor") -> None:
+    async def _open_rpc(self, rpc: "RpcDoor | LeanDoor") -> None:
         """Open the other door, or none."""
         try:
             await rpc.open()
@@ -171,17 +186,21 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _rpc_door(service: Service, config: DoorConfig, limits: Limits) -> "RpcDoor | None":
+def _rpc_door(service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> "RpcDoor | LeanDoor | None":
     """Return the door for gRPC where it is wanted. Raises `ConfigError` where its packages are not there."""
     if config.grpc_port is None:
         return None
-    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415  (optional dependencies)
+    if config.grpc_stack == "nghttp2":
+        from latebind.server.rpc.lean import LeanDoor  # noqa: PLC0415  (optional dependencies)
 
-    return RpcDoor(service, config, limits)
+        return LeanDoor(service, config, limits, guard)
+    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415
+
+    return RpcDoor(service, config, limits, guard)
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
-    protocol: Any = partial(BoundedProtocol, limits=limits)
+    protocol: Any = partial(HttpProtocol, answer=app, limits=limits)
     config = uvicorn.Config(
         app,
         http=protocol,

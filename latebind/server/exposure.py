@@ -3,14 +3,23 @@
 import logging
 
 from latebind.domain.config import DoorConfig, is_loopback
+from latebind.domain.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 
 def check_exposure(config: DoorConfig) -> None:
-    """Warn where other machines may call without a token, or send one that everybody on the way can read."""
+    """Raise `ConfigError` where every other machine may change what is served.
+
+    Warn where they may call without a token, or send one that everybody on the way can read.
+    """
     if is_loopback(config.host):
         return
+    if config.manage and not config.admin_token_file:
+        raise ConfigError(
+            f"server.manage lets whoever can reach {config.host} load and unload models: "
+            "give --admin-token-file, or listen on 127.0.0.1"
+        )
     if not (config.token_file or config.tls_client_ca):
         log.warning("whoever can reach %s may use every model: give --token-file, or --host 127.0.0.1", config.host)
     elif config.token_file and not config.tls_cert:

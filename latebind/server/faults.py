@@ -1,9 +1,10 @@
 """What a client is told of an error, the same for every transport: messages written for clients, else a request id."""
 
 import logging
-import secrets
 
 from latebind.domain.errors import Expired, Refused, StepFailed, Unavailable, UserError
+from latebind.logs import REQUEST
+from latebind.server.identity import request_id
 
 log = logging.getLogger(__name__)
 
@@ -12,7 +13,7 @@ FOR_CLIENTS = (UserError, Refused, Expired, StepFailed, Unavailable)
 
 
 def report(error: Exception) -> str:
-    """Log what happened under a fresh id and return what the client is told: the id alone."""
-    request_id = secrets.token_hex(8)
-    log.error("request %s failed", request_id, exc_info=error)
-    return f"internal error, request id {request_id}"
+    """Log what happened and return what the client is told: an id alone, its own where that is harmless."""
+    found = request_id(REQUEST.get())
+    log.error("request %s failed", found, exc_info=error, extra={"request": found})
+    return f"internal error, request id {found}"

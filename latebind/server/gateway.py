@@ -7,6 +7,8 @@ from typing import Any, NotRequired, Protocol, TypedDict
 from numpy.typing import NDArray
 
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
+from latebind.domain.tracing import Trace
 
 Array = NDArray[Any]
 
@@ -66,11 +68,11 @@ class Distribution(TypedDict):
 class ModelMetrics(TypedDict):
     """The figures of one model since the start. `left_at` counts answered requests by stage.
 
-    `batches` counts them by their size as they start the network; `runs` and `run_seconds` are the stages run, by how
-    many requests were in it then, and the time that they took. `latency_seconds` and `queue_seconds` are of requests
-    that were answered: the difference of their sums is what those spent with a worker. `failed_seconds` are all that
-    others spent from arrival to end. `slack_seconds` are of all, what they were taken to have to spare when they came.
-    `last` is when the last was answered, on the clock of `Snapshot.now`; None: none was.
+    `batches` counts them by their size as they start the network; `runs` and `run_seconds` are the stages that have
+    ended, by how many requests were in them, and the time that they took. `latency_seconds` and `queue_seconds` are of
+    requests that were answered: the difference of their sums is what those spent with a worker. `failed_seconds` are
+    all that others spent from arrival to end. `slack_seconds` are of all, what they were taken to have to spare when
+    they came. `last` is when the last was answered, on the clock of `Snapshot.now`; None: none was.
     """
 
     requests: Outcomes
@@ -139,13 +141,14 @@ class Snapshot(TypedDict):
     """All metrics at one moment, by model and query; `memory` where that is limited.
 
     `steps` are those of each query, by name. `now` is the moment, in seconds of `time.monotonic()`. `restarts` is how
-    often the engine had to be replaced.
+    often the engine had to be replaced, `gpu` the identity of the GPU that it computes on.
     """
 
     models: dict[str, ModelMetrics]
     now: NotRequired[float]
     batching: NotRequired[dict[str, Tally]]
     restarts: NotRequired[int]
+    gpu: NotRequired[str]
     memory: NotRequired[Memory]
     steps: NotRequired[dict[str, dict[str, StepMetrics]]]
 
@@ -166,10 +169,11 @@ class Claim(Protocol):
         """
         ...
 
-    async def send(self, *, deadline: float, priority: int = 0) -> Answer:
+    async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
         """Answer the rows, which are complete and checked, all by `deadline`.
 
-        Of those that wait for a model, `priority` 1 goes first, up to 255, and 0, the default, last.
+        Of those that wait for a model, `priority` 1 goes first, up to 255, and 0, the default, last. Where `trace` is
+        not 0, what becomes of each row is told under this number (`Gateway.traces`).
 
         Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
         """
@@ -196,16 +200,24 @@ class Gateway(Protocol):
         """Tell whether requests for `model`, or for every model, can be answered."""
         ...
 
-    async def claim(self, model: str, rows: int, *, deadline: float) -> Claim:
+    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Return places for N rows, each a request of its own, once it is this call's turn.
 
-        Calls wait for places behind those that came before, until the `deadline` (absolute, `time.monotonic()`
-        seconds). Raises `Refused` or `Unavailable`.
+        Calls wait for places behind those that came before and have no later priority, until the `deadline` (absolute,
+        `time.monotonic()` seconds). Raises `Refused` or `Unavailable`.
         """
         ...
 
     async def metrics(self) -> Mapping[str, Any]:
         """Return the figures since the start, of the form of `Snapshot`."""
+        ...
+
+    async def picture(self) -> Picture:
+        """Return what is under way at this moment."""
+        ...
+
+    async def traces(self) -> Sequence[Trace]:
+        """Return what became of rows to be traced that have ended since this was asked last."""
         ...
 
 
@@ -248,7 +260,7 @@ class AdaptationFigures(TypedDict):
     """What is known of a model's learned caches as they follow the traffic.
 
     `fidelity` is the share of the last samples that were answered as the base model does, None before there are any;
-    `lower` and `upper` bound it with 95 % confidence.
+    `lower` and `upper` bound it with 95 % confidence. The caches were chosen for `target` or more.
     """
 
     version: str
@@ -259,6 +271,7 @@ class AdaptationFigures(TypedDict):
     fidelity: float | None
     lower: float
     upper: float
+    target: NotRequired[float]
 
 
 class Observer(Protocol):

@@ -1,5 +1,6 @@
 """What the door takes in at most, and the errors that only HTTP knows. The numbers are checked elsewhere."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from latebind.domain.errors import Unavailable, UserError
@@ -14,7 +15,8 @@ class Limits:
     `json_bytes` bounds the JSON part of a body alone: parsing it holds up every other client (some 10 ms for 150,000
     numbers), while binary tensors cost next to nothing. `deadline` is the longest that a call may ask for, `classes`
     how many best values of a row it may want as text. At most `connections` are open at once; one whose client lets
-    `idle_seconds` pass without a whole head, or takes nothing of its reply for so long, is closed.
+    `idle_seconds` pass without a whole head, or takes nothing of its reply for so long, is closed. All clients
+    together may register `regions` of shared memory.
 
     The last three are of gRPC, which reads a request whole before anybody sees it: calls at once, those of one stream
     at once, and the bytes of all requests that have been read and not answered.
@@ -32,6 +34,8 @@ class Limits:
     connections: int = 4096
     idle_seconds: float = 10.0
     deadline: float = 3600.0
+    regions: int = 256
+    region_bytes: int = 1 << 30
     drain_seconds: int = 25
     calls: int = 1024
     stream_calls: int = 32
@@ -50,9 +54,13 @@ class TooManyConnections(Unavailable):
 
 
 class MethodNotAllowed(UserError):
-    """A route that exists, but not for this method."""
+    """A route that exists, but not for this method: for those `allowed`."""
 
     http_status = 405
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        self.allowed = tuple(dict.fromkeys(allowed))
+        super().__init__(f"this path takes {' or '.join(self.allowed)}")
 
 
 class BodyTimeout(UserError):

@@ -15,6 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from latebind.server.gateway import AdaptationFigures, Distribution, Memory, ModelMetrics, Snapshot
+from latebind.server.machine import Figures
 
 MICROSECONDS = 1e6
 MILLISECONDS = 1e3
@@ -40,13 +41,16 @@ def prometheus_text(
     versions: Mapping[str, str],
     replies: Mapping[int, int],
     adaptation: Mapping[str, AdaptationFigures] | None = None,
+    machine: Mapping[str, Figures] | None = None,
 ) -> bytes:
-    """Return the exposition of `snapshot`, of `replies`, the number of HTTP replies by status, and of `adaptation`.
+    """Return the exposition of `snapshot`, of `replies`, the number of HTTP replies by status, and of the rest.
 
     Labels come from `versions`, the models that are served, never from what a client wrote.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(snapshot, versions, replies, adaptation or {}))
+    if machine:
+        registry.register(_Machine(machine, snapshot.get("gpu", "")))
     return generate_latest(registry)
 
 
@@ -226,6 +230,28 @@ class _Snapshot(Collector):
             latency = model["latency_seconds"]
             first.add_metric(labels, _buckets(latency, MILLISECONDS), latency["sum"] * MILLISECONDS)
         yield from (success, failure, count, executions, pending, *summed.values(), first)
+
+
+class _Machine(Collector):
+    """What the machine does, under Triton's names."""
+
+    def __init__(self, figures: Mapping[str, Figures], gpu: str) -> None:
+        self._figures = figures
+        self._gpu = gpu
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        for name, value in self._figures.get("cpu", {}).items():
+            gauge = GaugeMetricFamily(f"nv_cpu_{name}", "Of the machine, since the metrics were asked for last")
+            gauge.add_metric([], value)
+            yield gauge
+        for name, value in self._figures.get("gpu", {}).items():
+            whole = name if name == "energy_consumption" else f"gpu_{name}"
+            gauge = GaugeMetricFamily(f"nv_{whole}", "Of the GPU, as its driver tells", labels=["gpu_uuid"])
+            gauge.add_metric([self._gpu], value)
+            yield gauge
 
 
 def _outcomes(model: ModelMetrics) -> dict[str, int]:

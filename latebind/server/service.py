@@ -9,6 +9,8 @@ from typing import cast
 from latebind import __version__
 from latebind.domain.errors import InvalidRequest, NotFound, TurnedOff, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
+from latebind.logs import REQUEST
 from latebind.server.calls import Call
 from latebind.server.description import told_of_steps
 from latebind.server.gateway import (
@@ -22,7 +24,10 @@ from latebind.server.gateway import (
     Observer,
     Snapshot,
 )
+from latebind.server.settings import Log, Traces
+from latebind.server.shared_memory import Regions
 from latebind.server.statistics import statistics
+from latebind.server.tracing import Explained, Tracing
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -31,6 +36,8 @@ EXTENSIONS = (
     "model_configuration",
     "schedule_policy",
     "statistics",
+    "trace",
+    "logging",
 )  # only what works
 MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # where it is turned on
 UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
@@ -44,7 +51,8 @@ class Service:
 
     `deadlines` are the seconds of each model's requests that name no time-out, as they are at the moment, `deadline`
     those of models not in it, `longest` the most that a client may ask for. `catalogue` knows what is not served too;
-    where `manage`, clients may have it changed.
+    where `manage`, clients may have it changed. A share `trace_rate` of all calls is followed, and those whose caller
+    is; `export` hears of each. `regions` are the shared memory of clients; without, it is turned off.
     """
 
     def __init__(
@@ -56,10 +64,17 @@ class Service:
         longest: float = 3600.0,
         show_exit: bool = True,
         observer: Observer | None = None,
+        trace_rate: float = 0.0,
+        export: Callable[[Explained], None] | None = None,
+        regions: Regions | None = None,
         catalogue: Catalogue | None = None,
         manage: bool = False,
     ) -> None:
+        self.regions = regions or Regions()
+        self._trace_settings = Traces()
+        self._log = Log()
         self._gateway = gateway
+        self._tracing = Tracing(gateway.traces, rate=trace_rate, export=export)
         self._deadline = deadline
         self._deadlines = {} if deadlines is None else deadlines
         self._longest = longest
@@ -89,7 +104,8 @@ class Service:
 
     def server_metadata(self) -> dict[str, object]:
         """Return the server's name, version and the extensions of the protocol that it has."""
-        extensions = (*EXTENSIONS, *(MANAGEMENT if self._manage else ()))
+        sharing = ("system_shared_memory",) if self.regions.on else ()
+        extensions = (*EXTENSIONS, *(MANAGEMENT if self._manage else ()), *sharing)
         return {"name": "latebind", "version": __version__, "extensions": list(extensions)}
 
     def models(self) -> list[ModelSpec]:
@@ -134,25 +150,52 @@ class Service:
         return spec
 
     async def infer(
-        self, spec: ModelSpec, call: Call, fill: Fill, *, client: str = "", version: str | None = None
+        self,
+        spec: ModelSpec,
+        call: Call,
+        fill: Fill,
+        *,
+        client: str = "",
+        version: str | None = None,
+        parent: str = "",
     ) -> Answer:
-        """Answer a call, whose rows `fill` writes, within its time-out; `client` is the address that it came from.
+        """Answer a call, whose rows `fill` writes, within its time-out.
 
-        Where another version has taken the place of `spec` meanwhile, that answers (`Answer.spec`), unless the client
-        named a `version` or its tensors are others. The time that `fill` takes does not count, for it is the client's:
-        it sends them. Raises what `Gateway.claim`, `fill` and `Claim.send` raise, `NotFound` and `Unavailable`.
+        `client` is the address that it came from, `parent` the caller's span (W3C `traceparent`) if it named one. Where
+        another version has taken the place of `spec` meanwhile, that answers (`Answer.spec`), unless the client named a
+        `version` or its tensors are others. The time that `fill` takes does not count, for it is the client's: it sends
+        them. Raises what `Gateway.claim`, `fill` and `Claim.send` raise, `NotFound` and `Unavailable`.
         """
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
+        REQUEST.set(call.id)
+        if not (self._tracing.wanted(parent) or self._trace_settings.wanted(spec.name)):
+            return await self._infer(spec, call, fill, client, version)
+        with self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent) as followed:
+            return await self._infer(spec, call, fill, client, version, followed)
+
+    async def _infer(
+        self,
+        spec: ModelSpec,
+        call: Call,
+        fill: Fill,
+        client: str,
+        version: str | None,
+        followed: Explained | None = None,
+    ) -> Answer:
         deadline = time.monotonic() + self._seconds(spec, call.timeout)
-        claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline)
+        claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline, priority=call.priority)
         with ExitStack() as held:
             held.callback(claim.release)
             if claim.spec is not spec:
                 _check_same(spec, claim.spec, version)
             begun = time.monotonic()
             await fill(claim.rows)
-            answer = await claim.send(deadline=deadline + time.monotonic() - begun, priority=call.priority)
+            deadline += time.monotonic() - begun
+            trace = 0
+            if followed is not None:
+                trace, followed.sent = followed.number, True
+            answer = await claim.send(deadline=deadline, priority=call.priority, trace=trace)
             if self._observer is not None:  # it sees the rows after the reply is on its way, and then lets go of them
                 held.pop_all()
                 asyncio.get_running_loop().call_soon(self._show, self._observer, claim.spec, claim, answer, client)
@@ -178,10 +221,40 @@ class Service:
         """Return the engine's figures."""
         return cast(Snapshot, await self._gateway.metrics())
 
+    async def picture(self) -> Picture:
+        """Return what is under way in the engine."""
+        return await self._gateway.picture()
+
+    def traces(self) -> list[dict[str, object]]:
+        """Return what became of the last calls that were traced, the newest first."""
+        return self._tracing.last()
+
+    async def close(self) -> None:
+        """Let what is known of traced calls come in; call it when nothing is under way any more."""
+        await self._tracing.close()
+
     async def statistics(self, name: str | None = None, version: str | None = None) -> dict[str, object]:
         """Return the protocol's statistics of one model, or of all. Raises `NotFound`."""
         specs = self.models() if name is None else [self.model(name, version)]
-        return statistics(specs, await self.metrics())
+        return statistics(specs, await self.metrics(), epoch=time.time() - time.monotonic())
+
+    def trace_settings(self, name: str | None = None) -> dict[str, object]:
+        """Return which calls are traced, of one model or of those without settings of their own. Raises `NotFound`."""
+        return self._trace_settings.told(None if name is None else self.model(name).name)
+
+    def update_trace_settings(self, given: Mapping[str, object], name: str | None = None) -> dict[str, object]:
+        """Change which calls are traced and return what holds then. Raises `NotFound` and `InvalidRequest`."""
+        self._trace_settings.update(given, None if name is None else self.model(name).name)
+        return self.trace_settings(name)
+
+    def log_settings(self) -> dict[str, object]:
+        """Return what the log has."""
+        return self._log.told()
+
+    def update_log_settings(self, given: Mapping[str, object]) -> dict[str, object]:
+        """Change what the log has and return what holds then. Raises `InvalidRequest`."""
+        self._log.update(given)
+        return self._log.told()
 
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return what is known of learned caches that follow the traffic, by model."""

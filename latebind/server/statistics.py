@@ -7,33 +7,36 @@ from latebind.domain.model import ModelSpec
 from latebind.server.gateway import ModelMetrics, Snapshot
 
 NANOSECONDS = 1e9
+MILLISECONDS = 1e3
 KINDS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
-PARTS = ("compute_input", "compute_infer", "compute_output")
 
 Duration = dict[str, int]
 
 
-def statistics(specs: Iterable[ModelSpec], snapshot: Snapshot) -> dict[str, object]:
+def statistics(specs: Iterable[ModelSpec], snapshot: Snapshot, *, epoch: float) -> dict[str, object]:
     """Return the statistics of these models and queries since the start.
 
     Every row is a request of its own here, so `inference_count` is the number of successes. `execution_count` counts
-    batches as they begin: one that rows leave early still counts as one. What the engine does not tell is 0.
+    batches as they begin: one that rows leave early still counts as one, and a query runs by itself. The time of inputs
+    and outputs is part of `compute_infer`. `epoch` is when the clock of the snapshot was 0, in seconds of Unix time.
     """
-    return {"model_stats": [_of_model(spec, snapshot) for spec in specs]}
+    return {"model_stats": [_of_model(spec, snapshot, epoch) for spec in specs]}
 
 
-def _of_model(spec: ModelSpec, snapshot: Snapshot) -> dict[str, object]:
+def _of_model(spec: ModelSpec, snapshot: Snapshot, epoch: float) -> dict[str, object]:
     figures = snapshot["models"].get(spec.name)
     batches = figures["batches"] if figures else {}
+    last = figures["last"] if figures else None
+    answered = figures["requests"]["answered"] if figures else 0
     return {
         "name": spec.name,
         "version": spec.version,
-        "last_inference": 0,
-        "inference_count": figures["requests"]["answered"] if figures else 0,
-        "execution_count": sum(batches.values()),
+        "last_inference": 0 if last is None else round((epoch + last) * MILLISECONDS),
+        "inference_count": answered,
+        "execution_count": answered if spec.steps else sum(batches.values()),
         "inference_stats": {**dict.fromkeys(KINDS, _duration(0, 0.0)), **(_durations(figures) if figures else {})},
         "response_stats": {},
-        "batch_stats": [_of_batches(int(size), count) for size, count in sorted(batches.items(), key=_size)],
+        "batch_stats": _of_batches(figures) if figures else [],
         "memory_usage": _memory(spec, snapshot),
     }
 
@@ -41,16 +44,29 @@ def _of_model(spec: ModelSpec, snapshot: Snapshot) -> dict[str, object]:
 def _durations(figures: ModelMetrics) -> dict[str, Duration]:
     outcomes: Mapping[str, Any] = figures["requests"]
     answered, latency, queue = outcomes["answered"], figures["latency_seconds"], figures["queue_seconds"]
+    aside = _duration(latency["count"], 0.0)  # perf_analyzer gives up unless the three counts are equal
     return {
         "success": _duration(answered, latency["sum"]),
-        "fail": _duration(sum(outcomes.values()) - answered, 0.0),
+        "fail": _duration(sum(outcomes.values()) - answered, figures["failed_seconds"]),
         "queue": _duration(queue["count"], queue["sum"]),
+        "compute_input": aside,
         "compute_infer": _duration(latency["count"], latency["sum"] - queue["sum"]),
+        "compute_output": aside,
     }
 
 
-def _of_batches(size: int, count: int) -> dict[str, object]:
-    return {"batch_size": size, **{part: _duration(count, 0.0) for part in PARTS}}
+def _of_batches(figures: ModelMetrics) -> list[dict[str, object]]:
+    """Return how many batches of each size began, and the time of all stages that ran with so many in them."""
+    counts, seconds = figures["batches"], figures["run_seconds"]
+    return [
+        {
+            "batch_size": size,
+            "compute_input": _duration(counts.get(str(size), 0), 0.0),
+            "compute_infer": _duration(counts.get(str(size), 0), seconds.get(str(size), 0.0)),
+            "compute_output": _duration(counts.get(str(size), 0), 0.0),
+        }
+        for size in sorted(map(int, {*counts, *seconds}))
+    ]
 
 
 def _memory(spec: ModelSpec, snapshot: Snapshot) -> list[dict[str, object]]:
@@ -61,7 +77,3 @@ def _memory(spec: ModelSpec, snapshot: Snapshot) -> list[dict[str, object]]:
 
 def _duration(count: int, seconds: float) -> Duration:
     return {"count": count, "ns": max(0, round(seconds * NANOSECONDS))}
-
-
-def _size(batches: tuple[str, int]) -> int:
-    return int(batches[0])

@@ -265,3 +265,15 @@ def test_a_live_event_log_replays_to_the_identical_actions(models: Path, tmp_pat
             assert tuple(scheduler.handle(entry.event, entry.now)) == entry.actions
             kinds.add(type(entry.event).__name__)
     assert kinds >= {"Arrived", "StageDone"}
+
+
+def test_a_picture_tells_what_workers_have_begun(models: Path) -> None:
+    async def test() -> None:
+        async with engine(models, engine=EngineConfig(workers=2)) as client:
+            picture = await client.picture()
+            assert [worker.batches for worker in picture.workers] == [(), ()]
+            assert set(picture.models) == set(client.models)
+            figures, picture = await asyncio.gather(client.metrics(), client.picture())
+            assert set(figures["models"]) == set(picture.models)
+
+    run(test())

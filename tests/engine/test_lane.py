@@ -44,6 +44,25 @@ async def waiting(lane: Lane, *wanted: int) -> list[asyncio.Task[Places]]:
     return calls
 
 
+def test_of_those_who_wait_the_first_priority_has_its_turn_first() -> None:
+    async def test() -> None:
+        subject, turns = lane(slots=5), list[int]()
+
+        async def call(priority: int) -> None:
+            places = await subject.claim(5, deadline=soon(), priority=priority)
+            turns.append(priority)
+            leave(subject, places)
+
+        held = await subject.claim(5, deadline=soon())
+        calls = [asyncio.create_task(call(priority)) for priority in (0, 3, 1, 255, 3)]
+        await asyncio.sleep(0)
+        leave(subject, held)
+        await asyncio.gather(*calls)
+        assert turns == [1, 3, 3, 255, 0]
+
+    run(test())
+
+
 def test_who_came_first_has_its_turn_first_even_if_fewer_places_would_do_for_the_next() -> None:
     async def test() -> None:
         subject = lane()

@@ -1,14 +1,18 @@
 """A gateway that is real but small: models of one line each, computed on the door's own event loop."""
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from latebind.domain.errors import Expired, Failed, Refused, StepFailed, Unavailable
 from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
+from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
+from latebind.domain.tracing import Span, Trace
 from latebind.server.gateway import Answer, Array, StepAnswer
 
 Rows = Mapping[str, Array]
@@ -86,6 +90,7 @@ class Arithmetic:
     """
 
     def __init__(self, *specs: ModelSpec) -> None:
+        self.ended: list[Trace] = []
         self.models: Mapping[str, ModelSpec] = {spec.name: spec for spec in specs or SPECS}
         self.taken = 0  # places that nobody has given back
         self.is_live = True
@@ -94,6 +99,7 @@ class Arithmetic:
         self.stuck = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.deadlines: list[float] = []
+        self.pictures = 0
 
     def live(self) -> bool:
         return self.is_live
@@ -101,7 +107,7 @@ class Arithmetic:
     def ready(self, model: str | None = None) -> bool:
         return model not in self.unready if model else not self.unready
 
-    async def claim(self, model: str, rows: int, *, deadline: float) -> "Places":
+    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> "Places":
         self.taken += 1
         return Places(self, self.models[model], rows)
 
@@ -121,8 +127,18 @@ class Arithmetic:
             return Answer(compute(rows), tuple([len(ran) - 1 for ran in steps]), waited, ran, steps)
         return Answer(compute(rows), tuple([0 if start < 0 else STAGES - 1 for start in starts]), waited, ran)
 
+    async def traces(self) -> Sequence[Trace]:
+        ended, self.ended = self.ended, []
+        return ended
+
     async def metrics(self) -> Mapping[str, Any]:
         return {"models": {name: figures(count) for name, count in self.answered.items()}}
+
+    async def picture(self) -> Picture:
+        self.pictures += 1
+        member = MemberPicture(7, 0.002, 0.998, 1)
+        batch = BatchPicture("double", 1, STAGES, 1, Doing.RUNS, (member,))
+        return Picture((WorkerPicture(0, 0.001, (batch,)),), {"double": LanePicture(2, 0, 0.003, 40.0)})
 
     async def _stick(self) -> None:
         self.stuck.set()
@@ -142,11 +158,22 @@ class Places:
         self._arrays = {tensor.name: np.empty((rows, *tensor.shape), tensor.dtype) for tensor in spec.inputs}
         self.rows = {name: [array[i, ...] for i in range(rows)] for name, array in self._arrays.items()}
 
-    async def send(self, *, deadline: float, priority: int = 0) -> Answer:
-        return await self._gateway.answer(self.spec.name, self._arrays, deadline=deadline)
+    async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
+        if trace:
+            self._gateway.ended.append(lived(self.spec.name, trace, deadline, priority))
+        answer = await self._gateway.answer(self.spec.name, self._arrays, deadline=deadline)
+        return replace(answer, spec=self.spec)
 
     def release(self) -> None:
         self._gateway.taken -= 1
+
+
+def lived(model: str, number: int, deadline: float, priority: int) -> Trace:
+    """What the engine would tell of a row that ran one stage."""
+    now = time.monotonic()
+    stage = Span("stage", now, now, facts={"stage": 0, "worker": 0, "batch": 1, "runs": 1, "joined": 0})
+    spans = [Span("wait", now, now), stage]
+    return Trace(number, number, model, now, deadline, priority, spans, 0, now, "answered", 0, 0.5)
 
 
 def figures(answered: int) -> dict[str, Any]:

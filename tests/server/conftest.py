@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import logging
 import socket
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
@@ -18,6 +19,7 @@ from latebind.domain.config import DoorConfig
 from latebind.server.door import Door
 from latebind.server.limits import Limits
 from tests.server.arithmetic import Arithmetic
+from tests.server.shelf import Shelf
 
 T = TypeVar("T")
 PATIENCE = 10.0
@@ -50,6 +52,7 @@ class Site:
     gateway: Arithmetic
     loop: asyncio.AbstractEventLoop
     port: int
+    shelf: Shelf
 
     def await_(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
@@ -106,8 +109,10 @@ def opened(
 
     async def serve() -> None:
         gateway = Arithmetic()
-        async with Door(gateway, config or DoorConfig(port=0), limits=limits, deadlines=deadlines) as door:
-            started.set_result(Site(door, gateway, asyncio.get_running_loop(), door.port))
+        shelf = Shelf(gateway)
+        door = Door(gateway, config or DoorConfig(port=0), limits=limits, deadlines=deadlines, catalogue=shelf)
+        async with door:
+            started.set_result(Site(door, gateway, asyncio.get_running_loop(), door.port, shelf))
             await door.closed()
 
     thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
@@ -120,6 +125,19 @@ def opened(
             site.loop.call_soon_threadsafe(site.door.close)
         thread.join(PATIENCE)
     assert not thread.is_alive(), "the door did not close"
+
+
+@contextmanager
+def logging_as_before() -> Iterator[None]:
+    """Put levels and filters of the log back at the end of the block."""
+    loggers = [logging.getLogger(), logging.getLogger("latebind")]
+    levels = [logger.level for logger in loggers]
+    filters = [(handler, handler.filters[:]) for handler in loggers[0].handlers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    for handler, before in filters:
+        handler.filters[:] = before
 
 
 @pytest.fixture(scope="session")

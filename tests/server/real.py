@@ -26,20 +26,24 @@ async def real_door(
     policy: PolicyConfig | None = None,
     limits: Limits | None = None,
     deadline: float = 30.0,
+    grpc_port: int | None = None,
 ) -> AsyncIterator[tuple[EngineClient, Door]]:
     paths, queries = (tuple(map(str, found)) for found in find_served(models, names))
     order = EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig(), queries=queries)
     client = await EngineClient.start(order)
     try:
-        async with door_before(client, limits=limits, deadline=deadline) as door:
+        async with door_before(client, limits=limits, deadline=deadline, grpc_port=grpc_port) as door:
             yield client, door
     finally:
         await client.close()
 
 
-def door_before(client: EngineClient, *, limits: Limits | None = None, deadline: float = 30.0) -> Door:
+def door_before(
+    client: EngineClient, *, limits: Limits | None = None, deadline: float = 30.0, grpc_port: int | None = None
+) -> Door:
     """Return a door on any free port, still to be entered, before an engine that others may use too."""
-    return Door(client, DoorConfig(port=0, deadline=deadline), limits=limits, deadlines=client.deadlines)
+    config = DoorConfig(port=0, grpc_port=grpc_port, deadline=deadline)
+    return Door(client, config, limits=limits, deadlines=client.deadlines)
 
 
 async def until_all_is_free(client: EngineClient) -> None:

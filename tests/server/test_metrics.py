@@ -1,11 +1,15 @@
 """The metrics as Prometheus reads them."""
 
+import re
+from pathlib import Path
+
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from latebind.server.gateway import AdaptationFigures, Distribution, MemoryMetrics, Snapshot, StepMetrics
 from latebind.server.metrics import prometheus_text
 from tests.server.conftest import opened, scalar
 
+ROOT = Path(__file__).parent.parent.parent
 MODEL = {"model": "m", "version": "7"}
 SNAPSHOT: Snapshot = {
     "models": {
@@ -35,6 +39,25 @@ SNAPSHOT: Snapshot = {
     },
     "batching": {"m": {"merges": 3, "preemptions": 4, "refills": 5}},
     "restarts": 2,
+}
+
+
+SPENT: Distribution = {"le": [0.01], "counts": [1, 0], "sum": 0.005, "count": 1}
+LOADED: MemoryMetrics = {
+    "resident_bytes": 1,
+    "bytes": 1,
+    "loads": 1,
+    "evictions": 0,
+    "failures": 0,
+    "read_bytes": 1,
+    "cached_bytes": 1,
+    "load_seconds": SPENT,
+}
+STEP: StepMetrics = {"answered": {"m": 1}, "replanned": 0, "budget_seconds": 0.1, "spent_seconds": SPENT}
+EVERYTHING: Snapshot = {
+    **SNAPSHOT,
+    "memory": {"budget_bytes": 1, "models": {"m": LOADED}},
+    "steps": {"m": {"gate": STEP}},
 }
 
 
@@ -144,8 +167,24 @@ def test_tritons_names_tell_the_same() -> None:
     assert value(text, "nv_inference_first_response_histogram_ms_sum", **MODEL) == 500
 
 
+def test_the_machine_is_told_under_tritons_names() -> None:
+    snapshot: Snapshot = {**SNAPSHOT, "gpu": "GPU-1"}
+    machine = {"cpu": {"utilization": 0.5}, "gpu": {"power_usage": 70.5, "energy_consumption": 9.0}}
+    text = prometheus_text(snapshot, versions={"m": "7"}, replies={}, machine=machine)
+    assert value(text, "nv_cpu_utilization") == 0.5
+    assert value(text, "nv_gpu_power_usage", gpu_uuid="GPU-1") == 70.5
+    assert value(text, "nv_energy_consumption", gpu_uuid="GPU-1") == 9.0
+
+
 def test_a_model_that_is_not_served_gets_no_label() -> None:
     assert b'"m"' not in prometheus_text(SNAPSHOT, versions={}, replies={})
+
+
+def test_the_documentation_has_every_name_of_ours() -> None:
+    text = prometheus_text(EVERYTHING, versions={"m": "7"}, replies={200: 1})
+    found = {metric.name for metric in parse(text.decode()) if metric.name.startswith("latebind_")}
+    written = re.findall(r"latebind_[a-z_]+", (ROOT / "docs" / "observability.md").read_text())
+    assert found == {name.removesuffix("_total") for name in written}
 
 
 def test_the_door_tells_its_metrics() -> None:
@@ -157,3 +196,4 @@ def test_the_door_tells_its_metrics() -> None:
         assert reply.headers["content-type"].startswith("text/plain")
         assert value(reply.body, "latebind_requests_total", model="scalar", version="1", outcome="answered") == 3
         assert value(reply.body, "latebind_http_replies_total", status="404") == 1
+        assert 0.0 <= value(reply.body, "nv_cpu_utilization") <= 1.0

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from latebind.domain.errors import Failed, InvalidRequest
-from latebind.domain.model import ModelSpec
+from latebind.domain.errors import Failed, InvalidRequest, NotFound, Unavailable
+from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.server.calls import Call
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.service import Service
@@ -75,6 +77,50 @@ def test_places_come_back_from_a_call_that_is_broken_refused_or_cancelled() -> N
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
+        assert gateway.taken == 0
+
+    asyncio.run(test())
+
+
+# Another version takes over while a call is on its way ----------------------------------------------------------------
+
+
+def versions_of(gateway: Arithmetic, **change: Any) -> ModelSpec:
+    """Have version 2 of `scalar` take over, changed like this; return version 1."""
+    before = gateway.models["scalar"]
+    gateway.models = {**gateway.models, "scalar": replace(before, version="2", **change)}
+    return before
+
+
+def test_a_call_on_its_way_is_answered_by_the_version_that_took_over() -> None:
+    async def test() -> None:
+        gateway = Arithmetic()
+        asked = versions_of(gateway, stages=5)
+        service = Service(gateway)
+        answer = await service.infer(asked, call_of(1), ones)
+        assert answer.spec == gateway.models["scalar"]
+        assert service.told(asked, answer)["stages"] == 5
+
+    asyncio.run(test())
+
+
+def test_a_call_that_names_its_version_is_not_answered_by_another() -> None:
+    async def test() -> None:
+        gateway = Arithmetic()
+        asked = versions_of(gateway)
+        with pytest.raises(NotFound, match="no version '1': it has 2"):
+            await Service(gateway).infer(asked, call_of(1), ones, version="1")
+        assert gateway.taken == 0
+
+    asyncio.run(test())
+
+
+def test_a_call_for_tensors_that_are_no_more_is_not_answered() -> None:
+    async def test() -> None:
+        gateway = Arithmetic()
+        asked = versions_of(gateway, inputs=(TensorSpec("x", "float64", (2,)),))
+        with pytest.raises(Unavailable, match="became another"):
+            await Service(gateway).infer(asked, call_of(1), ones)
         assert gateway.taken == 0
 
     asyncio.run(test())

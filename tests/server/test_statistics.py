@@ -9,18 +9,20 @@ import pytest
 import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 
+from latebind.domain.model import StepSpec
 from latebind.server.gateway import MemoryMetrics, Snapshot
 from latebind.server.statistics import statistics
-from tests.server.arithmetic import one_to_one
+from tests.server.arithmetic import one_to_one, query
 from tests.server.conftest import Site, opened, scalar
 from tests.server.test_metrics import SNAPSHOT
 
+STEP = StepSpec("gate", ("scalar",), (), ("x",))
 SPEC = one_to_one("m", "float32", 1)
 KINDS = {"success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"}
 
 
 def of_model(snapshot: Snapshot) -> dict[str, Any]:
-    (found,) = json.loads(json.dumps(statistics([SPEC], snapshot)))["model_stats"]
+    (found,) = json.loads(json.dumps(statistics([SPEC], snapshot, epoch=1_000.0)))["model_stats"]
     assert isinstance(found, dict)
     return found
 
@@ -32,14 +34,43 @@ def test_successes_failures_and_times_come_from_the_engines_figures() -> None:
     assert told["execution_count"] == 5
     stats = told["inference_stats"]
     assert stats["success"] == {"count": 10, "ns": 500_000_000}
-    assert stats["fail"]["count"] == 21
+    assert stats["fail"] == {"count": 21, "ns": 1_500_000_000}
     assert stats["queue"] == {"count": 10, "ns": 25_000_000}
     assert stats["compute_infer"] == {"count": 10, "ns": 475_000_000}
 
 
+def test_the_parts_of_computing_have_one_count_without_which_perf_analyzer_ends() -> None:
+    stats = of_model(SNAPSHOT)["inference_stats"]
+    assert [stats[f"compute_{part}"]["count"] for part in ("input", "infer", "output")] == [10, 10, 10]
+
+
 def test_batches_are_told_by_their_size_in_order() -> None:
     told = of_model(SNAPSHOT)["batch_stats"]
-    assert [(entry["batch_size"], entry["compute_infer"]["count"]) for entry in told] == [(2, 4), (16, 1)]
+    assert [(entry["batch_size"], entry["compute_infer"]) for entry in told] == [
+        (2, {"count": 4, "ns": 500_000_000}),
+        (16, {"count": 1, "ns": 250_000_000}),
+    ]
+
+
+def test_a_query_is_executed_once_for_each_request() -> None:
+    snapshot: Snapshot = {"models": {"m": {**SNAPSHOT["models"]["m"], "batches": {}}}}
+    (told,) = json.loads(json.dumps(statistics([query("m", STEP)], snapshot, epoch=0.0)))["model_stats"]
+    assert (told["inference_count"], told["execution_count"], told["batch_stats"][0]["batch_size"]) == (10, 10, 2)
+
+
+def test_the_last_inference_is_told_in_milliseconds_of_unix_time() -> None:
+    assert of_model(SNAPSHOT)["last_inference"] == 1_004_000
+    assert of_model(Snapshot(models={}))["last_inference"] == 0
+
+
+def test_a_size_that_batches_shrank_to_has_time_but_no_batch_began_with_it() -> None:
+    figures = SNAPSHOT["models"]["m"]
+    shrunk: Snapshot = {"models": {"m": {**figures, "run_seconds": {"1": 0.5, "16": 0.25}}}}
+    assert [(entry["batch_size"], entry["compute_infer"]) for entry in of_model(shrunk)["batch_stats"]] == [
+        (1, {"count": 0, "ns": 500_000_000}),
+        (2, {"count": 4, "ns": 0}),
+        (16, {"count": 1, "ns": 250_000_000}),
+    ]
 
 
 def whole_numbers(value: object) -> bool:

@@ -8,6 +8,7 @@ from latebind.cli.bench.caches import caches
 from latebind.cli.bench.elastic import elastic
 from latebind.cli.bench.elastic_live import elastic_live
 from latebind.cli.bench.exits import engine, exits
+from latebind.cli.bench.faults import faults
 from latebind.cli.bench.joint import joint
 from latebind.cli.bench.load import door, flood, load
 from latebind.cli.bench.memory import memory
@@ -47,5 +48,6 @@ for command in (
     residency,
     residency_live,
     queries_live,
+    faults,
 ):
     app.command()(command)

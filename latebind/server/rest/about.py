@@ -1,19 +1,13 @@
 """What the server and its models are and how they fare: metadata, health, configuration, metrics."""
 
-import msgspec
+import asyncio
 
 from latebind.server.description import model_config
 from latebind.server.metrics import prometheus_text
 from latebind.server.rest.desk import Desk
-from latebind.server.rest.request import Headers, Reply, Request, health_reply, json_reply, read_json
+from latebind.server.rest.request import Headers, Reply, Request, health_reply, json_reply
 
 TEXT: Headers = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),)
-
-
-class IndexRequest(msgspec.Struct):
-    """The JSON of a repository index call. All models that are served are ready, so `ready` selects nothing."""
-
-    ready: bool = False
 
 
 async def server_metadata(desk: Desk, request: Request) -> Reply:
@@ -25,18 +19,19 @@ async def server_metadata(desk: Desk, request: Request) -> Reply:
 async def live(desk: Desk, request: Request) -> Reply:
     """`GET /v2/health/live`."""
     del request
-    return health_reply(desk.service.live())
+    return health_reply("live", desk.service.live())
 
 
 async def ready(desk: Desk, request: Request) -> Reply:
     """`GET /v2/health/ready`."""
     del request
-    return health_reply(desk.service.ready())
+    return health_reply("ready", desk.service.ready())
 
 
 async def model_ready(desk: Desk, request: Request) -> Reply:
     """`GET /v2/models/NAME[/versions/N]/ready`."""
-    return health_reply(desk.service.model_ready(request.model, request.version))
+    ready = desk.service.model_ready(request.model, request.version)
+    return health_reply("ready", ready, name=request.model)
 
 
 async def model_metadata(desk: Desk, request: Request) -> Reply:
@@ -60,10 +55,10 @@ async def models(desk: Desk, request: Request) -> Reply:
     return json_reply({"models": [spec.name for spec in desk.service.models()]})
 
 
-async def index(desk: Desk, request: Request) -> Reply:
-    """`POST /v2/repository/index`, with an empty body or an object."""
-    await read_json(request, IndexRequest, desk.limits)
-    return json_reply(desk.service.index())
+async def traces(desk: Desk, request: Request) -> Reply:
+    """`GET /v2/traces`: what became of the last calls that were traced."""
+    del request
+    return json_reply({"traces": desk.service.traces()})
 
 
 async def metrics(desk: Desk, request: Request) -> Reply:
@@ -71,4 +66,6 @@ async def metrics(desk: Desk, request: Request) -> Reply:
     del request
     service = desk.service
     snapshot, versions, adaptation = await service.metrics(), service.versions(), service.adaptation()
-    return Reply(prometheus_text(snapshot, versions=versions, replies=desk.replies, adaptation=adaptation), TEXT)
+    machine = await asyncio.to_thread(desk.machine.figures, snapshot.get("gpu"))
+    text = prometheus_text(snapshot, versions=versions, replies=desk.replies, adaptation=adaptation, machine=machine)
+    return Reply(text, TEXT)

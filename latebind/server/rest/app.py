@@ -1,36 +1,38 @@
-"""The ASGI application: finds a request's verb, lets it answer, and sees to it that every request gets one reply."""
+"""The HTTP application: finds a request's verb, lets it answer, and sees to it that every request gets one reply."""
 
 import asyncio
-from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import orjson
 
 from latebind.domain.errors import NotFound, Unavailable
+from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.faults import FOR_CLIENTS, report
 from latebind.server.limits import Limits, MethodNotAllowed
-from latebind.server.rest.asgi import Receive, Scope, Send
 from latebind.server.rest.body import ClientGone
-from latebind.server.rest.bounded import CONNECTION
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.doorkeeper import Doorkeeper
+from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.request import JSON, Reply, Request, error_reply
 from latebind.server.rest.routes import ROUTES
 from latebind.server.service import Service
 
 
 class RestApp:
-    """The ASGI application."""
+    """Answers requests for the models behind `service`."""
 
-    def __init__(self, service: Service, limits: Limits, doorkeeper: Doorkeeper) -> None:
-        self._desk = Desk(service, limits)
+    def __init__(
+        self, service: Service, limits: Limits, doorkeeper: Doorkeeper, dashboard: Dashboard | None = None
+    ) -> None:
+        self._desk = Desk(service, limits, dashboard)
         self._doorkeeper = doorkeeper
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request, whatever happens; nothing is sent to a client that has gone."""
+    async def __call__(self, exchange: Exchange) -> Reply | None:
+        """Return the reply to one request, whatever happens; None for a client that has gone."""
         try:
-            reply = await self._reply(scope, receive)
+            reply = await self._reply(exchange)
         except ClientGone:
-            return
+            return None
         except asyncio.CancelledError:  # the time to drain is over; the task ends with this reply
             reply = error_reply(Unavailable("the server shut down before it had the answer"))
         except FOR_CLIENTS as error:
@@ -38,28 +40,30 @@ class RestApp:
         except Exception as error:  # the root of the request's task: report, answer, go on serving
             reply = Reply(orjson.dumps({"error": report(error)}), JSON, 500)
         self._desk.replies[reply.status] += 1
-        length = (b"content-length", b"%d" % len(reply.body))
-        await send({"type": "http.response.start", "status": reply.status, "headers": [*reply.headers, length]})
-        await send({"type": "http.response.body", "body": reply.body})
+        return reply
 
-    async def _reply(self, scope: Scope, receive: Receive) -> Reply:
+    async def _reply(self, exchange: Exchange) -> Reply:
         """Find the verb for path and method and let it answer."""
-        path: str = scope["path"]
-        raw_path: bytes = scope.get("raw_path") or b""
-        if b"%2" in raw_path and b"%2f" in raw_path.lower():  # else a proxy that guards paths would see another one
-            raise NotFound("there is no such path: a slash in it is written as a slash")
+        path = _path(exchange.target)
+        others: list[str] = []
         for pattern, method, access, verb in ROUTES:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
-            if scope["method"] != method:
-                raise MethodNotAllowed(f"this path takes {method}")
-            self._doorkeeper.admit(access, scope["headers"])
-            return await verb(self._desk, _request(scope, receive, found.groupdict()))
+            if exchange.method != method:
+                others.append(method)
+                continue
+            self._doorkeeper.admit(access, exchange.headers)
+            return await verb(self._desk, Request(exchange, found.groupdict()))
+        if others:
+            raise MethodNotAllowed(others)
         raise NotFound("there is no such path")
 
 
-def _request(scope: Scope, receive: Receive, names: dict[str, Any]) -> Request:
-    address: tuple[str, int] | None = scope.get("client")
-    connection = scope.get("extensions", {}).get(CONNECTION)
-    return Request(scope["headers"], receive, names, address[0] if address else "", connection)
+def _path(target: bytes) -> str:
+    """Return the path that a target means. Raises `NotFound`."""
+    if b"%" in target:
+        if b"%2f" in target.lower():  # else a proxy that guards paths would see another one
+            raise NotFound("there is no such path: a slash in it is written as a slash")
+        target = unquote_to_bytes(target)
+    return target.decode("utf-8", "replace")

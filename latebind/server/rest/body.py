@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from latebind.domain.errors import TooLarge
 from latebind.server.limits import BodyTimeout, Limits, UnsupportedEncoding
-from latebind.server.rest.asgi import Message, Receive
 from latebind.server.rest.compression import WINDOWS, Inflating
+from latebind.server.rest.messages import Message, Receive
 
 NOTHING = memoryview(b"")
 
@@ -41,6 +41,8 @@ class Body:
                 self.size = int(value)
             if name == b"content-encoding" and (encoding := value.strip().lower()) not in (b"", b"identity"):
                 self._inflate(encoding)
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                raise UnsupportedEncoding("no Transfer-Encoding but chunked is taken: compress by Content-Encoding")
         if self.size is not None and self.size > limits.body_bytes:
             raise self._too_large()
         if isinstance(self._receive, Inflating):

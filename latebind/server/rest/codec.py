@@ -1,9 +1,11 @@
 """Bodies of the protocol's infer call between bytes and arrays, for one model: JSON and the binary tensor extension.
 
-No input or output happens here, and nothing knows of HTTP beyond the number in `Inference-Header-Content-Length`.
+No input or output happens here save for outputs that go to shared memory, and nothing knows of HTTP beyond the number
+in `Inference-Header-Content-Length`.
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -11,27 +13,43 @@ import orjson
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import Asked, Call, Calls, Given, check_priority, check_timeout
+from latebind.server.calls import LONGEST_ID, Asked, Call, Calls, Given, check_priority, check_timeout
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
 from latebind.server.results import result
+from latebind.server.shared_memory import Reference, Regions
+from latebind.server.tensors import Tensor
 
 NO_DATA = msgspec.Raw()
 
 
-class InputParameters(msgspec.Struct, gc=False):
+class TensorParameters(msgspec.Struct, gc=False):
+    """Where a tensor lies, if that is shared memory."""
+
+    shared_memory_region: str | None = None
+    shared_memory_byte_size: int | None = None
+    shared_memory_offset: int = 0
+
+    def reference(self) -> Reference | None:
+        """Return the bytes of shared memory that are meant. Raises `InvalidRequest` where it is unclear which."""
+        if self.shared_memory_region is not None:
+            return Reference(self.shared_memory_region, self.shared_memory_byte_size, self.shared_memory_offset)
+        if self.shared_memory_byte_size is not None or self.shared_memory_offset:
+            raise InvalidRequest("a place in shared memory is given without its shared_memory_region")
+        return None
+
+
+class InputParameters(TensorParameters, gc=False):
     """What may stand beside an input."""
 
     binary_data_size: int | None = None
-    shared_memory_region: str | None = None
 
 
-class OutputParameters(msgspec.Struct, gc=False):
+class OutputParameters(TensorParameters, gc=False):
     """What may stand beside a requested output."""
 
     binary_data: bool | None = None
     classification: int = 0
-    shared_memory_region: str | None = None
 
 
 class RequestParameters(msgspec.Struct, gc=False):
@@ -64,7 +82,7 @@ class InferRequest(msgspec.Struct, gc=False):
     """The JSON of an infer call."""
 
     inputs: list[InputTensor]
-    id: str = ""
+    id: Annotated[str, msgspec.Meta(max_length=LONGEST_ID)] = ""
     parameters: RequestParameters = msgspec.field(default_factory=RequestParameters)
     outputs: list[RequestedOutput] | None = None
 
@@ -82,10 +100,10 @@ class Codec:
     Bytes of binary data are none of its business: `server/rest/filling.py` takes them to their slots.
     """
 
-    def __init__(self, spec: ModelSpec, limits: Limits) -> None:
+    def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
         self.spec = spec
         self._limits = limits
-        self._calls = Calls(spec, limits)
+        self._calls = Calls(spec, limits, regions)
         self._request = msgspec.json.Decoder(InferRequest)
 
     def metadata(self) -> dict[str, object]:
@@ -109,8 +127,7 @@ class Codec:
         if following is not None and size != len(text) + following:
             raise wrong_size(size, len(text) + following)
         inputs = [
-            Given(tensor, given.shape, None if binary else tensor.from_json(bytes(given.data), shape=given.shape))
-            for tensor, given, binary in plan
+            Given(tensor, given.shape) if binary else self._given(tensor, given) for tensor, given, binary in plan
         ]
         return Call(tuple(inputs), rows, wanted, size, request.id, timeout, priority)
 
@@ -139,7 +156,9 @@ class Codec:
                 "datatype": found.datatype,
                 "shape": found.shape,
             }
-            if wanted.binary:
+            if wanted.place is not None:
+                wanted.place.write(found.raw())  # said nowhere: the C++ client takes all parameters for binary data
+            elif wanted.binary:
                 raw = found.raw()
                 entry["parameters"] = {"binary_data_size": memoryview(raw).nbytes}
                 blobs.append(raw)
@@ -156,6 +175,13 @@ class Codec:
         text = orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
         return Encoded(b"".join((text, *blobs)), len(text)) if blobs else Encoded(text)
 
+    def _given(self, tensor: Tensor, given: InputTensor) -> Given:
+        """Return an input that does not follow as binary: it stands in the JSON or lies in shared memory."""
+        reference = None if given.parameters is None else given.parameters.reference()
+        if reference is None:
+            return Given(tensor, given.shape, tensor.from_json(bytes(given.data), shape=given.shape))
+        return Given(tensor, given.shape, place=self._calls.place(reference, tensor, given.shape))
+
     def _parse(self, text: bytes) -> InferRequest:
         self.check_json_size(len(text))
         check_depth(text, self._limits.json_depth)
@@ -166,21 +192,22 @@ class Codec:
 
 
 def _asked(output: RequestedOutput) -> Asked:
-    """Return what the client asks for. Raises `InvalidRequest` for what is not served."""
-    parameters = output.parameters or OutputParameters()
-    if parameters.shared_memory_region is not None:
-        raise InvalidRequest(f"output {output.name!r}: shared memory is not served")
-    return Asked(output.name, parameters.binary_data, parameters.classification)
+    """Return what the client asks for. Raises `InvalidRequest`."""
+    parameters = output.parameters
+    if parameters is None:
+        return Asked(output.name)
+    return Asked(output.name, parameters.binary_data, parameters.classification, parameters.reference())
 
 
 def _is_binary(given: InputTensor, needed: int) -> bool:
-    """Tell whether this input's data follow as binary, as many bytes as are needed, or stand in the JSON."""
+    """Tell whether this input's data follow as binary, as many bytes as are needed."""
     parameters = given.parameters
-    if parameters is not None and parameters.shared_memory_region is not None:
-        raise InvalidRequest(f"input {given.name!r}: shared memory is not served")
     size = None if parameters is None else parameters.binary_data_size
-    if (given.data is not NO_DATA) == (size is not None):
-        raise InvalidRequest(f"input {given.name!r} must have either data or the parameter binary_data_size")
+    lies = parameters is not None and parameters.shared_memory_region is not None
+    if (given.data is not NO_DATA) + (size is not None) + lies != 1:
+        raise InvalidRequest(
+            f"input {given.name!r} must have either data, the parameter binary_data_size or shared_memory_region"
+        )
     if size is not None and size != needed:
         stated = f"input {given.name!r} has a binary_data_size of {size!s:.40}"
         raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")

@@ -5,7 +5,7 @@ import zlib
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.server.limits import Limits
-from latebind.server.rest.asgi import Message, Receive
+from latebind.server.rest.messages import Message, Receive
 
 WINDOWS = {b"gzip": 31, b"deflate": 15}  # what zlib calls the two
 STEP = 1 << 18  # bytes that are made at once, in about a millisecond

@@ -1,9 +1,13 @@
-"""What the verbs of HTTP work with: the service, the limits, a codec for each model and the count of replies."""
+"""What the verbs of HTTP work with: the service, the limits, a codec for each model, the count of replies
+and the dashboard, if there is one.
+"""
 
 from collections import Counter
 
 from latebind.domain.model import ModelSpec
+from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Limits
+from latebind.server.machine import Machine
 from latebind.server.rest.codec import Codec
 from latebind.server.service import Service
 
@@ -11,15 +15,17 @@ from latebind.server.service import Service
 class Desk:
     """One for a door."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
+    def __init__(self, service: Service, limits: Limits, dashboard: Dashboard | None = None) -> None:
         self.service = service
         self.limits = limits
+        self.dashboard = dashboard
         self.replies: Counter[int] = Counter()
+        self.machine = Machine()
         self._codecs: dict[str, Codec] = {}
 
     def codec(self, spec: ModelSpec) -> Codec:
         """Return the codec of a model as it is served now."""
         codec = self._codecs.get(spec.name)
         if codec is None or codec.spec is not spec:
-            codec = self._codecs[spec.name] = Codec(spec, self.limits)
+            codec = self._codecs[spec.name] = Codec(spec, self.limits, self.service.regions)
         return codec

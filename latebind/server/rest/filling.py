@@ -34,7 +34,9 @@ async def fill(call: Call, body: Body, rows: Mapping[str, Sequence[Array]]) -> N
     """Write the inputs into `rows`, those of a claim, and check what came as bytes. Raises `InvalidRequest`."""
     inputs = [(given, given.places(rows)) for given in call.inputs]
     for given, places in inputs:
-        if given.rows is None:
+        if given.place is not None:
+            await given.place.read_into(places)
+        elif given.rows is None:
             await _take(call, body, places)
         else:
             given.write(places)

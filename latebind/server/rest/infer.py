@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from latebind.domain.errors import InvalidRequest
 from latebind.server.rest.body import Body, ClientGone
-from latebind.server.rest.bounded import Connection
 from latebind.server.rest.compression import SMALL, accepted, packed
 from latebind.server.rest.desk import Desk
+from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.filling import fill, read_call
 from latebind.server.rest.request import JSON, Headers, Reply, Request
 
@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 BINARY: Headers = ((b"content-type", b"application/octet-stream"),)
 JSON_LENGTH = b"inference-header-content-length"
+TRACEPARENT = b"traceparent"  # W3C Trace Context: the caller's span
 VARY = (b"vary", b"accept-encoding")
 TIMING = b"server-timing"  # W3C Server Timing: how long the request waited and ran in the engine
 NUMBER = re.compile(rb"[0-9]{1,18}")
@@ -31,8 +32,9 @@ async def infer(desk: Desk, request: Request) -> Reply:
     body = Body(request.headers, request.receive, desk.limits)
     call = await read_call(codec, body, json_bytes)
     filled = partial(fill, call, body)
-    work = desk.service.infer(spec, call, filled, client=request.client, version=request.version)
-    answer = await while_connected(work, request.connection)
+    parent = (request.header(TRACEPARENT) or b"").decode("latin-1")
+    work = desk.service.infer(spec, call, filled, client=request.client, version=request.version, parent=parent)
+    answer = await while_connected(work, request.exchange)
     encoded = codec.encode(answer, call, desk.service.told(spec, answer))
     timing = (TIMING, b"queue;dur=%.3f, compute;dur=%.3f" % desk.service.milliseconds(answer))
     if encoded.json_bytes is None:
@@ -42,22 +44,17 @@ async def infer(desk: Desk, request: Request) -> Reply:
     return await _as_accepted(request, reply) if len(encoded.body) >= SMALL else reply
 
 
-async def while_connected(work: Coroutine[Any, Any, T], connection: Connection | None) -> T:
-    """Await `work`, but cancel it and raise `ClientGone` when the client hangs up first.
-
-    Without a `connection` to watch (under another ASGI server) the work goes on to its end.
-    """
-    if connection is None:
-        return await work
-    connection.watch()
+async def while_connected(work: Coroutine[Any, Any, T], exchange: Exchange) -> T:
+    """Await `work`, but cancel it and raise `ClientGone` when the client hangs up first."""
+    exchange.watch()
     try:
         return await work
     except asyncio.CancelledError:
-        if connection.lost:
+        if exchange.lost:
             raise ClientGone from None
         raise
     finally:
-        connection.unwatch()
+        exchange.unwatch()
 
 
 async def _as_accepted(request: Request, reply: Reply) -> Reply:

@@ -7,10 +7,10 @@ import msgspec
 import orjson
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
-from latebind.server.limits import Limits
-from latebind.server.rest.asgi import Receive
+from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import Body
-from latebind.server.rest.bounded import Connection
+from latebind.server.rest.exchange import Exchange
+from latebind.server.rest.messages import Receive
 
 Headers = tuple[tuple[bytes, bytes], ...]
 T = TypeVar("T")
@@ -22,15 +22,26 @@ MORE: dict[int, Headers] = {401: ((b"www-authenticate", b"Bearer"),), 503: ((b"r
 class Request(msgspec.Struct, frozen=True):
     """What a verb may look at. A `Struct`, like `Reply`, because it is made three times as fast as a dataclass.
 
-    `names` are the parts of the path that its route names; `headers` have lower-case names; `client` is the address
-    that the call came from. `connection` is there where the server tells of it.
+    `names` are the parts of the path that its route names.
     """
 
-    headers: list[tuple[bytes, bytes]]
-    receive: Receive
+    exchange: Exchange
     names: Mapping[str, Any]
-    client: str = ""
-    connection: Connection | None = None
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers, names in lower case."""
+        return self.exchange.headers
+
+    @property
+    def client(self) -> str:
+        """The address that the call came from."""
+        return self.exchange.client
+
+    @property
+    def receive(self) -> Receive:
+        """What has the body come."""
+        return self.exchange.receive
 
     @property
     def model(self) -> str:
@@ -43,6 +54,12 @@ class Request(msgspec.Struct, frozen=True):
         """The version of the path, if it names one."""
         version: str | None = self.names.get("version")
         return version
+
+    @property
+    def region(self) -> str | None:
+        """The shared memory region of the path, if it names one."""
+        region: str | None = self.names.get("region")
+        return region
 
     def header(self, name: bytes) -> bytes | None:
         """Return the value of a header, the first where there are several; None without it."""
@@ -73,13 +90,15 @@ def json_reply(value: object) -> Reply:
     return Reply(orjson.dumps(value), JSON)
 
 
-def health_reply(well: bool) -> Reply:
-    """Return what health checks are told: 200 or 400, both empty."""
-    return Reply(status=200 if well else 400)
+def health_reply(word: str, well: bool, **about: str) -> Reply:
+    """Return what health checks are told: 200 or 400, as Triton does, with what KServe has in the body."""
+    return Reply(orjson.dumps({**about, word: well}), JSON, 200 if well else 400)
 
 
 def error_reply(error: LatebindError) -> Reply:
     """Return the one envelope of errors."""
     headers = (*JSON, *MORE.get(error.http_status, ()))
+    if isinstance(error, MethodNotAllowed):
+        headers = (*headers, (b"allow", ", ".join(error.allowed).encode()))
     text = str(error).encode("utf-8", "replace").decode()  # orjson takes no lone surrogates
     return Reply(orjson.dumps({"error": text}), headers, error.http_status)

@@ -6,14 +6,18 @@ from typing import Any
 
 from latebind.repository.manifest import NAME
 from latebind.server.access import Access
-from latebind.server.rest import about
+from latebind.server.rest import about, dashboard, openapi, regions, repository, settings
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request
 
 Verb = Callable[[Desk, Request], Coroutine[Any, Any, Reply]]
 
-MODEL = rf"/v2/models/(?P<model>{NAME.pattern})(?:/versions/(?P<version>[0-9]+))?"
+NAMED = rf"(?P<model>{NAME.pattern})"
+MODEL_ALONE = rf"/v2/models/{NAMED}"
+MODEL = MODEL_ALONE + r"(?:/versions/(?P<version>[0-9]{1,18}))?"
+REPOSITORY = rf"/v2/repository(?:/{NAME.pattern})?"
+REGION = r"/region/(?P<region>[^/]+)"
 ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
     (re.compile(path), method, access, verb)
     for path, method, access, verb in (
@@ -21,13 +25,34 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
         ("/v2/health/live", "GET", Access.OPEN, about.live),
         ("/v2/health/ready", "GET", Access.OPEN, about.ready),
         ("/v2", "GET", Access.ORDINARY, about.server_metadata),
+        (r"/v2/openapi\.json", "GET", Access.ORDINARY, openapi.description),
         ("/v2/models", "GET", Access.ORDINARY, about.models),
         ("/v2/models/stats", "GET", Access.ORDINARY, about.statistics),  # before the model of this name
         (MODEL + "/stats", "GET", Access.ORDINARY, about.statistics),
         (MODEL + "/ready", "GET", Access.ORDINARY, about.model_ready),
         (MODEL + "/config", "GET", Access.ORDINARY, about.configuration),
         (MODEL, "GET", Access.ORDINARY, about.model_metadata),
-        ("/v2/repository/index", "POST", Access.ORDINARY, about.index),
+        (REPOSITORY + "/index", "POST", Access.ORDINARY, repository.index),
+        (REPOSITORY + f"/models/{NAMED}/load", "POST", Access.MUTATING, repository.load),
+        (REPOSITORY + f"/models/{NAMED}/unload", "POST", Access.MUTATING, repository.unload),
+        ("/v2/traces", "GET", Access.ORDINARY, about.traces),
+        ("/v2/trace/setting", "GET", Access.ORDINARY, settings.traces),
+        ("/v2/trace/setting", "POST", Access.MUTATING, settings.update_traces),
+        (MODEL_ALONE + "/trace/setting", "GET", Access.ORDINARY, settings.traces),
+        (MODEL_ALONE + "/trace/setting", "POST", Access.MUTATING, settings.update_traces),
+        ("/v2/logging", "GET", Access.ORDINARY, settings.log),
+        ("/v2/logging", "POST", Access.MUTATING, settings.update_log),
+        (f"/v2/systemsharedmemory(?:{REGION})?/status", "GET", Access.ORDINARY, regions.status),
+        (f"/v2/systemsharedmemory{REGION}/register", "POST", Access.MUTATING, regions.register),
+        (f"/v2/systemsharedmemory(?:{REGION})?/unregister", "POST", Access.MUTATING, regions.unregister),
+        (f"/v2/cudasharedmemory(?:{REGION})?/status", "GET", Access.ORDINARY, regions.cuda_status),
+        (f"/v2/cudasharedmemory{REGION}/register", "POST", Access.MUTATING, regions.cuda_register),
+        (f"/v2/cudasharedmemory(?:{REGION})?/unregister", "POST", Access.MUTATING, regions.cuda_unregister),
         ("/metrics", "GET", Access.ORDINARY, about.metrics),
+        ("/dashboard", "GET", Access.OPEN, dashboard.to_the_page),
+        ("/dashboard/", "GET", Access.OPEN, dashboard.page),
+        ("/dashboard/data(?:/(?P<since>[0-9]{1,15}))?", "GET", Access.ORDINARY, dashboard.figures),
+        ("/dashboard/picture", "GET", Access.ORDINARY, dashboard.picture),
+        ("/dashboard/(?P<file>[a-z]+[.][a-z]+)", "GET", Access.OPEN, dashboard.file),
     )
 )

@@ -2,6 +2,7 @@
 
 from latebind.domain.errors import NotFound
 from latebind.server.description import model_config
+from latebind.server.rpc.codec import parameter
 from latebind.server.rpc.desk import Caller, Desk, Unimplemented
 from latebind.server.rpc.messages import INFERENCE, Message, ModelConfig, from_json, health_pb2, service_pb2
 
@@ -53,8 +54,32 @@ async def configuration(desk: Desk, request: Message, caller: Caller) -> Message
 
 async def index(desk: Desk, request: Message, caller: Caller) -> Message:
     """`RepositoryIndex`."""
-    del request, caller
-    return from_json({"models": desk.service.index()}, service_pb2.RepositoryIndexResponse())
+    del caller
+    models = desk.service.index(ready=request.ready)
+    return from_json({"models": models}, service_pb2.RepositoryIndexResponse())
+
+
+async def load(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`RepositoryModelLoad`."""
+    del caller
+    await desk.service.load(request.model_name, _given(request))
+    return service_pb2.RepositoryModelLoadResponse()
+
+
+async def unload(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`RepositoryModelUnload`."""
+    del caller
+    await desk.service.unload(
+        request.model_name, unload_dependents=_given(request).get("unload_dependents", False) is True
+    )
+    return service_pb2.RepositoryModelUnloadResponse()
+
+
+async def statistics(desk: Desk, request: Message, caller: Caller) -> Message:
+    """`ModelStatistics`, of all models where it names none."""
+    del caller
+    found = await desk.service.statistics(request.name or None, request.version or None)
+    return from_json(found, service_pb2.ModelStatisticsResponse())
 
 
 async def no_cuda_regions(desk: Desk, request: Message, caller: Caller) -> Message:
@@ -81,6 +106,10 @@ async def unimplemented(desk: Desk, request: Message, caller: Caller) -> Message
     """Any verb that is not served."""
     del desk, caller
     raise Unimplemented(f"{request.DESCRIPTOR.name.removesuffix('Request')} is not served")
+
+
+def _given(request: Message) -> dict[str, object]:
+    return {name: parameter(value) for name, value in request.parameters.items()}
 
 
 def health(desk: Desk) -> Message:

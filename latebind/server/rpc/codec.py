@@ -8,9 +8,10 @@ import orjson
 
 from latebind.domain.errors import Expired, InvalidRequest
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import Asked, Call, Calls, Given, check_priority, check_timeout
+from latebind.server.calls import Asked, Call, Calls, Given, check_id, check_priority, check_timeout
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
+from latebind.server.results import result
 from latebind.server.rpc.messages import Message, ModelInferResponse
 from latebind.server.rpc.wire import Raw, joined
 from latebind.server.tensors import Tensor
@@ -56,20 +57,19 @@ class RpcCodec:
         for tensor, array in zip(tensors, arrays, strict=True):
             tensor.check((array,))
         given = tuple(map(Given, tensors, shapes, arrays))
-        return Call(given, rows, wanted, 0, request.id, _sooner(timeout, seconds), priority)
+        return Call(given, rows, wanted, 0, check_id(request.id), _sooner(timeout, seconds), priority)
 
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
         """Return the response that gives the client the outputs it wants."""
-        spec = self.spec
+        spec = answer.spec or self.spec
         reply = ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
         for key, value in parameters.items():
             _tell(reply.parameters[key], value)
-        raw: list[memoryview] = []
+        raw: list[bytes | memoryview] = []
         for wanted in call.wanted:
-            tensor = wanted.tensor
-            array = np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
-            reply.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=array.shape)
-            raw.append(array.data)
+            found = result(wanted, answer)
+            reply.outputs.add(name=wanted.tensor.name, datatype=found.datatype, shape=found.shape)
+            raw.append(found.raw())
         return joined(reply, raw)
 
 
@@ -107,12 +107,11 @@ def _sooner(timeout: int, seconds: float | None) -> int:
 def _asked(output: Message) -> Asked:
     """Return what the client asks for. Raises `InvalidRequest` for what is not served."""
     parameters = output.parameters
-    if parameters:
-        if "classification" in parameters and parameter(parameters["classification"]):
-            raise InvalidRequest(f"output {output.name!r}: classification is not served")
-        if "shared_memory_region" in parameters:
-            raise InvalidRequest(f"output {output.name!r}: shared memory is not served")
-    return Asked(output.name)
+    if not parameters:
+        return Asked(output.name)
+    if "shared_memory_region" in parameters:
+        raise InvalidRequest(f"output {output.name!r:.100}: shared memory is not served")
+    return Asked(output.name, classes=_number(parameters, "classification"))
 
 
 def _shape(given: Message) -> Sequence[int]:

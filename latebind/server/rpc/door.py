@@ -1,17 +1,18 @@
 """The gRPC door opens and closes: the official server on a port of its own, drained before it ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from latebind.domain.config import DoorConfig
-from latebind.domain.errors import ConfigError, Refused, Unavailable
+from latebind.domain.errors import ConfigError
+from latebind.server.access import Guard
 from latebind.server.limits import Limits
-from latebind.server.rpc.desk import Caller, Desk
-from latebind.server.rpc.faults import told
+from latebind.server.rpc.desk import Desk
 from latebind.server.rpc.messages import grpc
-from latebind.server.rpc.routes import SERVICES, STREAMS, Handler, Stream, handlers
+from latebind.server.rpc.reception import CallFailed, Reception
+from latebind.server.rpc.routes import Answer, Method, methods
 from latebind.server.service import Service
 
 LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time for
@@ -23,10 +24,10 @@ class RpcDoor:
     Open it on the event loop that the service belongs to.
     """
 
-    def __init__(self, service: Service, config: DoorConfig, limits: Limits) -> None:
+    def __init__(self, service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> None:
         self._config = config
         self._limits = limits
-        self._reception = Reception(Desk(service, limits))
+        self._reception = Reception(Desk(service, limits), guard)
         self._server: Any = None
         self._closing: asyncio.Task[None] | None = None
         self.port = 0
@@ -34,11 +35,12 @@ class RpcDoor:
     async def open(self) -> None:
         """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
         self._server = grpc.aio.server(options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls)
-        for service in SERVICES:
-            self._server.add_registered_method_handlers(service.full_name, self._reception.handlers(service))
+        for method in methods().values():
+            service, name = method.path[1:].split("/")
+            self._server.add_registered_method_handlers(service, {name: self._handler(method)})
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
         try:
-            self.port = self._server.add_insecure_port(f"{host}:{self._config.grpc_port}")
+            self.port = self._add_port(f"{host}:{self._config.grpc_port}")
         except RuntimeError:
             where = f"{self._config.host} port {self._config.grpc_port}"
             raise ConfigError(f"server.grpc_port: cannot listen on {where}: is the port taken?") from None
@@ -49,109 +51,59 @@ class RpcDoor:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
 
+    def hurry(self) -> None:
+        """Give those under way no more time."""
+        self._reception.give_up()
+
     async def closed(self) -> None:
         """Return when the door is closed and everything under way has ended."""
         assert self._closing is not None, "nobody has closed the door"
         await self._closing
 
+    def _add_port(self, address: str) -> int:
+        """Listen there, over TLS where the configuration names a certificate; gRPC takes none below 1.2."""
+        config = self._config
+        if not config.tls_cert:
+            return int(self._server.add_insecure_port(address))
+        pair = (Path(config.tls_key).read_bytes(), Path(config.tls_cert).read_bytes())
+        authority = Path(config.tls_client_ca).read_bytes() if config.tls_client_ca else None
+        credentials = grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+        return int(self._server.add_secure_port(address, credentials))
+
+    def _handler(self, method: Method) -> Any:
+        """Return what the server calls for a method."""
+        if method.answer is None:
+            return grpc.stream_stream_rpc_method_handler(_following(self._reception, method))
+        return grpc.unary_unary_rpc_method_handler(_answering(self._reception, method, method.answer))
+
     async def _close(self) -> None:
-        seconds = self._limits.drain_seconds
-        stopped = asyncio.create_task(self._server.stop(seconds + LAST_WORDS))
+        """Answer until nobody is under way; the server, once stopping, would cancel whoever comes at that moment."""
         self._reception.drain()
-        await asyncio.wait({stopped}, timeout=seconds)
+        await self._reception.emptied(self._limits.drain_seconds)
         self._reception.give_up()
-        await stopped
+        await self._server.stop(LAST_WORDS)
 
 
-class Reception:
-    """Takes calls in from the server and sees to it that each gets one answer, also when the door closes."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._limits = desk.limits
-        self._under_way: set[asyncio.Task[Any]] = set()
-        self._streams: set[Stream] = set()
-        self._bytes = 0
-        self._over = False
-
-    def handlers(self, service: Any) -> dict[str, Any]:
-        """Return what the server calls for each method of a service."""
-        found = {
-            name: grpc.unary_unary_rpc_method_handler(self._unary(handler))
-            for name, handler in handlers(service).items()
-        }
-        for method in service.methods:
-            if method.name in STREAMS:
-                found[method.name] = grpc.stream_stream_rpc_method_handler(self._stream(STREAMS[method.name]))
-        return found
-
-    def drain(self) -> None:
-        """Have streams take no more requests."""
-        for stream in self._streams:
-            stream.end()
-
-    def give_up(self) -> None:
-        """Tell all that are still under way that there is no time left."""
-        self._over = True
-        for task in self._under_way:
-            task.cancel()
-
-    def _unary(self, handler: Handler) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        async def serve(data: bytes, context: Any) -> bytes:
-            with self._call(len(data)):
-                try:
-                    self._bound_bytes()
-                    return await handler(self._desk, data, _Caller(context))
-                except asyncio.CancelledError:
-                    await self._cancelled(context)
-                    raise
-                except Exception as error:  # the root of the call's task: report, answer, go on serving
-                    await _abort(context, error)
-                    raise
-
-        return serve
-
-    def _stream(self, make: Callable[[Desk, Caller], Stream]) -> Callable[[Any, Any], Awaitable[None]]:
-        async def serve(requests: Any, context: Any) -> None:
-            del requests  # they are read by the context
-            with self._call(0):
-                stream = make(self._desk, _Caller(context))
-                self._streams.add(stream)
-                try:
-                    await stream.serve()
-                except asyncio.CancelledError:
-                    await self._cancelled(context)
-                    raise
-                except Exception as error:  # as above
-                    await _abort(context, error)
-                finally:
-                    self._streams.discard(stream)
-
-        return serve
-
-    @contextmanager
-    def _call(self, size: int) -> Iterator[None]:
-        """Have a call and the bytes of its request counted as long as it lasts."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._under_way.add(task)
-        self._bytes += size
+def _answering(reception: Reception, method: Method, answer: Answer) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    async def serve(data: bytes, context: Any) -> bytes:
         try:
-            yield
-        finally:
-            self._under_way.discard(task)
-            self._bytes -= size
+            return await reception.answer(method, answer, data, _Caller(context))
+        except CallFailed as failed:
+            await context.abort(grpc.StatusCode[failed.status], failed.text)
+            raise
 
-    def _bound_bytes(self) -> None:
-        """Raise `Refused` where the calls that are here have too many bytes together."""
-        most = self._limits.held_bytes
-        if self._bytes > most:
-            raise Refused(f"the requests that are under way have more than {most} bytes: try again later")
+    return serve
 
-    async def _cancelled(self, context: Any) -> None:
-        """Tell a client that is still there why its call ends."""
-        if self._over:
-            await _abort(context, Unavailable("the server shut down before it had the answer"))
+
+def _following(reception: Reception, method: Method) -> Callable[[Any, Any], Awaitable[None]]:
+    async def serve(requests: Any, context: Any) -> None:
+        del requests  # they are read by the context
+        try:
+            await reception.follow(method, _Caller(context))
+        except CallFailed as failed:
+            await context.abort(grpc.StatusCode[failed.status], failed.text)
+
+    return serve
 
 
 class _Caller:
@@ -180,12 +132,6 @@ class _Caller:
 
     async def write(self, reply: bytes) -> None:
         await self._context.write(reply)
-
-
-async def _abort(context: Any, error: Exception) -> None:
-    """End the call with the status of an error. Raises what the server wants raised then."""
-    status, text = told(error)
-    await context.abort(grpc.StatusCode[status], text)
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:

@@ -17,6 +17,7 @@ from latebind.server.rpc.wire import in_stream, read_request
 
 END = None  # in a stream's queue: no more requests
 STATUSES = "triton_grpc_error"  # metadata: errors end a stream with their status
+TRACEPARENT = "traceparent"  # metadata: the caller's span, as in W3C Trace Context
 FINAL_WANTED, FINAL = "triton_enable_empty_final_response", "triton_final_response"  # parameters
 
 Answer = asyncio.Task[bytes]
@@ -25,10 +26,13 @@ Answer = asyncio.Task[bytes]
 async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
     """Answer one call."""
     request, raw = read_request(data, desk.limits)
-    spec = desk.service.model(request.model_name, request.model_version or None)
+    version = request.model_version or None
+    spec = desk.service.model(request.model_name, version)
     codec = desk.codec(spec)
     call = codec.decode(request, raw, caller.seconds())
-    answer = await desk.service.infer(spec, call, partial(fill, call), client=caller.address())
+    parent = str(caller.metadata().get(TRACEPARENT, ""))
+    work = desk.service.infer(spec, call, partial(fill, call), client=caller.address(), version=version, parent=parent)
+    answer = await work
     parameters = desk.service.told(spec, answer)
     if request.parameters and _is_set(request, FINAL_WANTED):
         parameters = {**parameters, FINAL: True}
@@ -54,6 +58,7 @@ class InferStream:
         self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
         self._places = asyncio.Semaphore(desk.limits.stream_calls)
         self._reader = asyncio.create_task(self._read())
+        self._reader.add_done_callback(lambda _: self._answers.put_nowait(END))
         self._ended = False
 
     async def serve(self) -> None:
@@ -74,15 +79,10 @@ class InferStream:
 
     async def _read(self) -> None:
         """Begin calls as they come."""
-        try:
-            while True:
-                await self._places.acquire()
-                data = await self._caller.read()
-                if data is None:
-                    return
-                self._answers.put_nowait(asyncio.create_task(self._answer(data)))
-        finally:
-            self._answers.put_nowait(END)
+        await self._places.acquire()
+        while (data := await self._caller.read()) is not None:
+            self._answers.put_nowait(asyncio.create_task(self._answer(data)))
+            await self._places.acquire()
 
     async def _answer(self, data: bytes) -> bytes:
         try:

@@ -1,8 +1,10 @@
-"""Which method leads to which verb."""
+"""Which method leads to which verb, and what a caller has to show for it."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Protocol
 
+from latebind.server.access import Access
 from latebind.server.rpc import about
 from latebind.server.rpc.desk import Caller, Desk
 from latebind.server.rpc.infer import InferStream, infer
@@ -11,7 +13,7 @@ from latebind.server.rpc.watch import HealthWatch
 from latebind.server.rpc.wire import parse
 
 Verb = Callable[[Desk, Message, Caller], Awaitable[Message]]
-Handler = Callable[[Desk, bytes, Caller], Awaitable[bytes]]
+Answer = Callable[[Desk, bytes, Caller], Awaitable[bytes]]
 
 VERBS: dict[str, Verb] = {
     "ServerLive": about.server_live,
@@ -20,11 +22,29 @@ VERBS: dict[str, Verb] = {
     "ServerMetadata": about.server_metadata,
     "ModelMetadata": about.model_metadata,
     "ModelConfig": about.configuration,
+    "ModelStatistics": about.statistics,
     "RepositoryIndex": about.index,
+    "RepositoryModelLoad": about.load,
+    "RepositoryModelUnload": about.unload,
     "CudaSharedMemoryStatus": about.no_cuda_regions,
     "CudaSharedMemoryUnregister": about.no_cuda_region_to_forget,
     "Check": about.check,
 }
+HEALTHS = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})
+READS = frozenset(
+    {
+        "ModelInfer",
+        "ModelStreamInfer",
+        "ModelReady",
+        "ServerMetadata",
+        "ModelMetadata",
+        "ModelConfig",
+        "ModelStatistics",
+        "RepositoryIndex",
+        "SystemSharedMemoryStatus",
+        "CudaSharedMemoryStatus",
+    }
+)
 
 
 class Stream(Protocol):
@@ -42,21 +62,41 @@ class Stream(Protocol):
 STREAMS: dict[str, Callable[[Desk, Caller], Stream]] = {"ModelStreamInfer": InferStream, "Watch": HealthWatch}
 
 
-def handlers(service: Message) -> dict[str, Handler]:
-    """Return who answers each method of a service that takes one message and gives one."""
-    return {
-        method.name: _translated(VERBS.get(method.name, about.unimplemented), request_type(method))
-        for method in service.methods
-        if method.name not in ("ModelInfer", *STREAMS)
-    } | ({"ModelInfer": infer} if service is INFERENCE else {})
+def access(method: str) -> Access:
+    """Return what a caller has to show for a method; what is not listed above may change something."""
+    if method in HEALTHS:
+        return Access.OPEN
+    return Access.ORDINARY if method in READS else Access.MUTATING
 
 
-def _translated(verb: Verb, request: Message) -> Handler:
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of a service by its path: who answers a single call, or who serves a stream."""
+
+    path: str
+    access: Access
+    answer: Answer | None = None
+    stream: Callable[[Desk, Caller], Stream] | None = None
+
+
+def methods() -> dict[str, Method]:
+    """Return all methods of all services, by path."""
+    found = [_method(service, method) for service in (INFERENCE, HEALTH) for method in service.methods]
+    return {method.path: method for method in found}
+
+
+def _method(service: Message, method: Message) -> Method:
+    path, needed = f"/{service.full_name}/{method.name}", access(method.name)
+    if method.name in STREAMS:
+        return Method(path, needed, stream=STREAMS[method.name])
+    if method.name == "ModelInfer":
+        return Method(path, needed, infer)
+    return Method(path, needed, _translated(VERBS.get(method.name, about.unimplemented), request_type(method)))
+
+
+def _translated(verb: Verb, request: Message) -> Answer:
     async def answer(desk: Desk, data: bytes, caller: Caller) -> bytes:
         reply: bytes = (await verb(desk, parse(request, data), caller)).SerializeToString()
         return reply
 
     return answer
-
-
-SERVICES = (INFERENCE, HEALTH)

@@ -58,11 +58,11 @@ def split(data: bytes) -> tuple[bytes, list[memoryview]]:
     return b"".join(described), raw
 
 
-def joined(reply: Message, raw: Iterable[memoryview]) -> bytes:
+def joined(reply: Message, raw: Iterable[bytes | memoryview]) -> bytes:
     """Return an infer response with these raw contents behind what it has."""
     parts: list[bytes | memoryview] = [reply.SerializeToString()]
     for content in raw:
-        parts += (RAW_OUTPUT, varint(content.nbytes), content)
+        parts += (RAW_OUTPUT, varint(memoryview(content).nbytes), content)
     return b"".join(parts)
 
 

@@ -33,19 +33,23 @@ def test_the_server_says_what_it_is_and_only_what_it_can(site: Site) -> None:
     assert site.get("/v2").json() == {"name": "latebind", "version": __version__, "extensions": extensions}
 
 
-def test_health_is_a_status_with_an_empty_body() -> None:
+HEALTH: dict[str, dict[str, object]] = {
+    "/v2/health/live": {"live": True},
+    "/v2/health/ready": {"ready": True},
+    "/v2/models/double/ready": {"name": "double", "ready": True},
+    "/v2/models/double/versions/1/ready": {"name": "double", "ready": True},
+}
+
+
+def test_health_is_a_status_and_says_the_same_in_its_body() -> None:
     with opened() as site:
-        for path in (
-            "/v2/health/live",
-            "/v2/health/ready",
-            "/v2/models/double/ready",
-            "/v2/models/double/versions/1/ready",
-        ):
-            assert (site.get(path).status, site.get(path).body) == (200, b"")
+        for path, body in HEALTH.items():
+            assert (site.get(path).status, site.get(path).json()) == (200, body)
         site.gateway.unready.add("double")
         site.gateway.is_live = False
-        for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/double/ready"):
-            assert (site.get(path).status, site.get(path).body) == (400, b"")
+        for path, body in HEALTH.items():
+            ill = {key: False if value is True else value for key, value in body.items()}
+            assert (site.get(path).status, site.get(path).json()) == (400, ill)
         assert site.get("/v2/models/half/ready").status == 200
 
 

@@ -149,8 +149,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("ragged", {"data": [[1, 2], [3]]}, "not INT16"),
     ("nested otherwise", {"data": [[1], [2], [3]]}, "data of shape [3, 1]"),
     ("nested too deep", {"data": [[[1, 2, 3]]]}, "Expected `int`"),
-    ("shared memory", {"parameters": {"shared_memory_region": "r"}}, "shared memory"),
-    ("data and a size", {"parameters": {"binary_data_size": 6}}, "either data or"),
+    ("data and shared memory", {"parameters": {"shared_memory_region": "r"}}, "either data"),
+    (
+        "shared memory that is not named",
+        {"parameters": {"shared_memory_byte_size": 6}},
+        "without its shared_memory_region",
+    ),
+    ("data and a size", {"parameters": {"binary_data_size": 6}}, "either data"),
     ("a size that is text", {"parameters": {"binary_data_size": "6"}}, "Expected `int"),
 ]
 
@@ -169,7 +174,7 @@ def test_an_input_that_does_not_fit_is_refused(change: dict[str, Any], reason: s
         ({"outputs": [{"name": "y"}, {"name": "y"}]}, "asked for twice"),
         ({"outputs": [{"name": "y", "parameters": {"classification": -1}}]}, "ask for 1 to 1024"),
         ({"outputs": [{"name": "y", "parameters": {"classification": 2**64}}]}, "ask for 1 to 1024"),
-        ({"outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]}, "shared memory"),
+        ({"outputs": [{"name": "y", "parameters": {"shared_memory_offset": 8}}]}, "without its shared_memory_region"),
         ({"parameters": {"timeout": -1}}, "timeout"),
         ({"parameters": {"timeout": 0.5}}, "Expected `int`"),
         ({"parameters": {"sequence_id": 7, "sequence_start": True}}, "sequences"),

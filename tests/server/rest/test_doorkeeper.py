@@ -187,6 +187,13 @@ def test_an_allowed_host_that_is_none_is_a_clear_error(host: str) -> None:
 # What is warned of --------------------------------------------------------------------------------------------------
 
 
+def test_other_machines_may_change_what_is_served_only_with_the_admins_token() -> None:
+    with pytest.raises(ConfigError, match="give --admin-token-file"):
+        check_exposure(DoorConfig(host="0.0.0.0", manage=True, token_file="t"))
+    check_exposure(DoorConfig(host="0.0.0.0", manage=True, admin_token_file="t"))
+    check_exposure(DoorConfig(manage=True))
+
+
 @pytest.mark.parametrize(
     ("config", "warned"),
     [

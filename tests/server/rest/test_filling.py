@@ -1,6 +1,6 @@
 """From the bytes that the HTTP library hands over to the first stage a tensor is copied once, into its slots.
 
-What the library does before is said in `server/rest/body.py`; here a call is made as the library does, through ASGI.
+What the library does before is said in `server/rest/body.py`; here a call comes chunk by chunk.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ from latebind.server.rest.app import RestApp
 from latebind.server.rest.body import Body
 from latebind.server.rest.codec import Codec
 from latebind.server.rest.doorkeeper import Doorkeeper
+from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.filling import fill, read_call
 from latebind.server.service import Service
 from tests.building import build_stages
@@ -71,22 +72,25 @@ def images(rows: int) -> Array:
     return np.random.default_rng(rows).random((rows, 3, SIDE, SIDE), np.float32)
 
 
-async def call(app: RestApp, chunks: list[bytes], json_bytes: int) -> tuple[int, bytes]:
-    """Make one call as uvicorn does, the body in these chunks; return status and body."""
-    messages = iter({"type": "http.request", "body": chunk, "more_body": chunk is not chunks[-1]} for chunk in chunks)
-    sent: list[Any] = []
+class Chunks:
+    """A connection on which the next chunk of a body comes whenever somebody wants it."""
 
-    async def receive() -> Any:
-        await asyncio.sleep(0)
-        return next(messages)
+    def __init__(self, chunks: list[bytes], json_bytes: int) -> None:
+        self._left = list(chunks)
+        self._loop = asyncio.get_running_loop()
+        headers = [(b"inference-header-content-length", b"%d" % json_bytes)]
+        self.exchange = Exchange(self, self._loop, "POST", b"/v2/models/brightness/infer", headers)
 
-    async def send(message: Any) -> None:
-        sent.append(message)
+    def hold(self) -> None:
+        pass
 
-    headers = [(b"inference-header-content-length", b"%d" % json_bytes)]
-    path = "/v2/models/brightness/infer"
-    await app({"type": "http", "method": "POST", "path": path, "headers": headers}, receive, send)
-    return sent[0]["status"], sent[1]["body"]
+    def go_on(self) -> None:
+        self._loop.call_soon(self._bring)
+
+    def _bring(self) -> None:
+        self.exchange.feed(self._left.pop(0))
+        if not self._left:
+            self.exchange.complete()
 
 
 def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer(large_engine: Started) -> None:
@@ -100,12 +104,13 @@ def test_nothing_of_a_tensors_size_is_allocated_between_its_bytes_and_the_answer
                 chunks = [body[start : start + chunk] for start in range(0, len(body), chunk)]
                 tracemalloc.start()
                 try:
-                    status, answer = await call(app, chunks, json_bytes)
+                    reply = await app(Chunks(chunks, json_bytes).exchange)
                     _, peak = tracemalloc.get_traced_memory()
                 finally:
                     tracemalloc.stop()
-                assert status == 200
-                found = np.array(json.loads(answer)["outputs"][0]["data"]).reshape(rows, 3)
+                assert reply is not None
+                assert reply.status == 200
+                found = np.array(json.loads(reply.body)["outputs"][0]["data"]).reshape(rows, 3)
                 np.testing.assert_allclose(found, image.mean(axis=(2, 3)), rtol=1e-4)
                 assert peak < image.nbytes / 10
 

@@ -1,5 +1,6 @@
 """An open door that speaks gRPC, with an arithmetic gateway behind it, and ways to call it."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from latebind.domain.config import DoorConfig
 from latebind.server.gateway import Array
 from tests.server.conftest import Site, opened
 
-GRPC = DoorConfig(port=0, grpc_port=0)
+GRPC = DoorConfig(port=0, grpc_port=0, grpc_stack=os.environ.get("STACK", "official"))
 SERVICE = "/inference.GRPCInferenceService/"
 ANY_SIZE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 X = np.arange(32, dtype=np.float32).reshape(2, 16)
@@ -63,13 +64,13 @@ class Raw:
     """Sends bytes that may be no message at all to a method, and returns the bytes of the response."""
 
     def __init__(self, channel: Any) -> None:
-        self._channel = channel
+        self.channel = channel
 
     def infer(self, message: Any, **options: Any) -> Any:
         return service_pb2.ModelInferResponse.FromString(self.call(message.SerializeToString(), **options))
 
     def call(self, data: bytes, method: str = SERVICE + "ModelInfer", **options: Any) -> bytes:
-        answer: bytes = self._channel.unary_unary(method)(data, **{"timeout": 10.0, **options})
+        answer: bytes = self.channel.unary_unary(method)(data, **{"timeout": 10.0, **options})
         return answer
 
     def refusal(self, data: bytes, method: str = SERVICE + "ModelInfer", **options: Any) -> tuple[str, str]:

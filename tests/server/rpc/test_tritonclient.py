@@ -74,11 +74,18 @@ def test_it_gets_the_outputs_that_it_asks_for_in_half_precision_and_truths_too(c
     assert client.infer("invert", [tensor(truths, datatype="BOOL")]).as_numpy("y").tolist() == [[False, True, False]]
 
 
+def test_it_gets_the_best_classes(client: Any) -> None:
+    result = client.infer("double", [tensor(X)], outputs=[triton.InferRequestedOutput("y", class_count=2)])
+    assert result.as_numpy("y").tolist() == [[b"30.000000:15", b"28.000000:14"], [b"62.000000:15", b"60.000000:14"]]
+    with pytest.raises(InferenceServerException, match="classes"):
+        client.infer("double", [tensor(X)], outputs=[triton.InferRequestedOutput("y", class_count=2000)])
+
+
 def test_it_is_told_clearly_what_is_wrong(client: Any) -> None:
     with pytest.raises(InferenceServerException, match="has shape") as caught:
         client.infer("double", [tensor(X[:, :15])])
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
-    with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
+    with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
         client.infer("stuck", [tensor(np.ones((1, 1), np.float32))], client_timeout=0.05)
 
 

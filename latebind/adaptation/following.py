@@ -1,0 +1,79 @@
+"""An observer that outlives its service: another is started when the models that it follows are others."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from latebind.adaptation.client import AdaptationClient, Adopt
+from latebind.adaptation.messages import AdaptationOrder
+from latebind.domain.errors import LatebindError
+from latebind.domain.model import ModelSpec
+from latebind.repository.selection import Print
+from latebind.server.gateway import AdaptationFigures, Answer, Array
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Models that have learned caches, in the order of the directories, and what tells whether they are others."""
+
+    order: AdaptationOrder
+    models: tuple[ModelSpec, ...]
+    prints: tuple[Print | None, ...]
+
+
+class Following:
+    """Passes on what the door answers. `find` says what is to be followed now, None for nothing.
+
+    Begin with `renew`, say `look` when what is served may be another, end with `close`.
+    """
+
+    def __init__(self, find: Callable[[], Followed | None], adopt: Adopt) -> None:
+        self._find = find
+        self._adopt = adopt
+        self._followed: Followed | None = None
+        self._client: AdaptationClient | None = None
+        self._renewing: asyncio.Task[None] | None = None
+
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
+        """Tell the service, if there is one at the moment."""
+        if self._client is not None:
+            self._client.answered(spec, rows, answer, client)
+
+    def figures(self) -> Mapping[str, AdaptationFigures]:
+        """Return what the service last told, by model."""
+        return {} if self._client is None else self._client.figures()
+
+    async def renew(self) -> None:
+        """Have the service follow what is there now. Raises `ConfigError` where it does not start."""
+        before, self._client = self._client, None
+        if before is not None:
+            await before.close()
+        self._followed = found = self._find()
+        if found is not None:
+            self._client = await AdaptationClient.start(found.order, found.models, self._adopt)
+
+    def look(self) -> None:
+        """See whether what is followed is another; then nothing is told until a service is there that knows it."""
+        if self._renewing is None and self._find() != self._followed:
+            self._renewing = asyncio.create_task(self._renew())
+
+    async def close(self) -> None:
+        """End the service."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait({self._renewing})
+        if self._client is not None:
+            await self._client.close()
+
+    async def _renew(self) -> None:
+        """Renew until nothing changes meanwhile; without a service, serving goes on as it is."""
+        try:
+            while self._find() != self._followed:
+                await self.renew()
+        except LatebindError as error:
+            logger.error("learned caches are not followed any more: %s", error)
+        finally:
+            self._renewing = None

@@ -1,0 +1,91 @@
+"""The engine is killed again and again under load: how long until the next one answers, and who got no answer."""
+
+import asyncio
+import os
+import re
+import signal
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from latebind.bench.faults.clients import NO_ANSWER, Asked, Clients, load, session
+from latebind.bench.faults.models import build_scale, publish, right
+from latebind.bench.server import launched
+
+CLIENTS = 8
+OFTEN = "[generations]\ncrashes = 1000000\n"  # else a model that all this happens to would be left out
+SERVES = re.compile(r"engine process (\d+) serves")
+READY = re.compile(r"process (\d+) is ready for an order")
+SPARE_SECONDS = 120.0  # that a spare may take to import everything on a machine that does much else
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of it. `seconds` are, of each crash, those until a request that was sent after it was answered."""
+
+    seconds: list[float]
+    requests: int
+    answered: int
+    refused: int
+    without_answer: int
+    wrong: int
+    longest: float
+
+
+def run(times: int, *, pause: float, spare: bool = True) -> Report:
+    """Kill the engine so many times, `pause` seconds after the last one was over and the next spare was there."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, settings, log = Path(folder) / "models", Path(folder) / "often.toml", Path(folder) / "log"
+        build_scale(Path(folder) / "built")
+        publish(Path(folder) / "built", root, 1)
+        settings.write_text(OFTEN)
+        options = ("--config", str(settings), "--spare" if spare else "--no-spare")
+        with launched(root, *options, log=log) as server:
+            return asyncio.run(_run(server.url, Log(log, spare), times, pause))
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What the server's log tells of its processes."""
+
+    file: Path
+    spare: bool
+
+    def serves(self) -> int:
+        """Return the process that serves now."""
+        return int(SERVES.findall(self.file.read_text())[-1])
+
+    async def ready(self) -> None:
+        """Return when the spare is there, if there is to be one."""
+        async with asyncio.timeout(SPARE_SECONDS):
+            while self.spare and READY.findall(self.file.read_text())[-1] == str(self.serves()):
+                await asyncio.sleep(0.05)
+
+
+async def _run(url: str, log: Log, times: int, pause: float) -> Report:
+    async with session(url) as connections:
+        clients, watch, killed = Clients(connections, "scale"), Clients(connections, "scale"), list[float]()
+        async with load(clients, CLIENTS) as asked:
+            for _ in range(times):
+                await log.ready()
+                await asyncio.sleep(pause)
+                engine = log.serves()
+                killed.append(time.monotonic())
+                os.kill(engine, signal.SIGKILL)
+                while (await watch.ask()).status != 200 or engine == log.serves():
+                    await asyncio.sleep(0.01)
+    return _report(asked, killed)
+
+
+def _report(asked: list[Asked], killed: list[float]) -> Report:
+    answers = [one for one in asked if one.status == 200]
+    return Report(
+        seconds=[min(one.ended for one in answers if one.sent > at) - at for at in killed],
+        requests=len(asked),
+        answered=len(answers),
+        refused=sum(one.status == 503 for one in asked),
+        without_answer=sum(one.status == NO_ANSWER for one in asked),
+        wrong=sum(not right(one.version, one.value) for one in answers),
+        longest=max(one.ended - one.sent for one in asked),
+    )

@@ -1,0 +1,140 @@
+"""`latebind bench faults`: what clients see of crashes, shutdowns and changes."""
+
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+from statistics import median
+from typing import Annotated
+
+import typer
+
+from latebind.bench.faults import crash, hang_up, reload, terminate
+from latebind.cli.console import JsonFile, console, reporting, save, show
+
+
+class Part(StrEnum):
+    """What to run."""
+
+    CRASH = "crash"
+    TERMINATE = "terminate"
+    RELOAD = "reload"
+    HANG_UP = "hang-up"
+
+
+def faults(
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="crash: kill -9 of the engine under load; terminate: SIGTERM with requests in flight; reload: new "
+            "versions under load; hang-up: clients that leave while a slow model runs. May be repeated. Default: all."
+        ),
+    ] = None,
+    times: Annotated[int, typer.Option(min=1, help="How often the engine is killed and the server told to end.")] = 20,
+    versions: Annotated[int, typer.Option(min=1, help="New versions of the model.")] = 50,
+    in_flight: Annotated[int, typer.Option(min=1, help="Requests in flight when the server is told to end.")] = 32,
+    hang_ups: Annotated[int, typer.Option(min=1, help="How often six clients leave.")] = 5,
+    pause: Annotated[float, typer.Option(help="Seconds of calm before each kill, once a spare is ready.")] = 1.0,
+    spare: Annotated[bool, typer.Option(help="Whether a process stands ready to take over.")] = True,
+    layers: Annotated[int, typer.Option(min=2, help="Layers of the slow model.")] = 12,
+    repeats: Annotated[int, typer.Option(min=1, help="Rows that each of them multiplies by 1024 x 1024.")] = 4096,
+    json_file: JsonFile = None,
+) -> None:
+    """Hurt a real `latebind serve` on purpose and count what its clients get.
+
+    Examples:
+
+    * `latebind bench faults`
+    * `latebind bench faults --part crash --times 5 --no-spare`
+    """
+    found: dict[Part, object] = {}
+    with reporting():
+        for one in part or Part:
+            match one:
+                case Part.CRASH:
+                    found[one] = _tell_crash(crash.run(times, pause=pause, spare=spare))
+                case Part.TERMINATE:
+                    found[one] = _tell_terminate(terminate.run(times, in_flight=in_flight), in_flight)
+                case Part.RELOAD:
+                    found[one] = _tell_reload(reload.run(versions, spare=spare))
+                case Part.HANG_UP:
+                    found[one] = _tell_hang_up(hang_up.run(hang_ups, layers=layers, repeats=repeats))
+    save(json_file, found)
+
+
+def _tell_crash(report: crash.Report) -> crash.Report:
+    show(
+        f"the engine is killed {len(report.seconds)} times, {crash.CLIENTS} clients",
+        [
+            {
+                "answered again after s, median": f"{median(report.seconds):.2f}",
+                "longest": f"{max(report.seconds):.2f}",
+                "requests": report.requests,
+                "answered": report.answered,
+                "503": report.refused,
+                "without answer": report.without_answer,
+                "wrong": report.wrong,
+                "longest request s": f"{report.longest:.2f}",
+            }
+        ],
+    )
+    return report
+
+
+def _tell_terminate(endings: Sequence[terminate.Ending], in_flight: int) -> Sequence[terminate.Ending]:
+    statuses = sum((Counter(one.statuses) for one in endings), Counter[int]())
+    show(
+        f"SIGTERM with {in_flight} requests in flight, {len(endings)} times",
+        [
+            {
+                "answered": statuses[200],
+                "not answered": statuses.total() - statuses[200],
+                "exit codes": _counted(Counter(one.code for one in endings)),
+                "seconds to the end, median": f"{median(one.seconds for one in endings):.2f}",
+                "longest": f"{max(one.seconds for one in endings):.2f}",
+                "processes left": sum(one.left for one in endings),
+            }
+        ],
+    )
+    return endings
+
+
+def _tell_reload(report: reload.Report) -> reload.Report:
+    show(
+        f"{len(report.seconds)} new versions, {reload.CLIENTS} clients",
+        [
+            {
+                "requests": report.requests,
+                "failed": _counted(report.failed) or 0,
+                "wrong": report.wrong,
+                "by an older version": report.older,
+                "versions that answered": report.versions,
+                "a change takes s, median": f"{median(report.seconds):.2f}",
+                "longest": f"{max(report.seconds):.2f}",
+                "longest request s": f"{report.longest:.2f}",
+            }
+        ],
+    )
+    return report
+
+
+def _tell_hang_up(report: hang_up.Report) -> hang_up.Report:
+    show(
+        f"{hang_up.LEAVING} clients leave a model of {report.stages} stages, {len(report.seventh)} times",
+        [
+            {
+                "alone s": f"{report.alone:.2f}",
+                "a stage s": f"{report.alone / report.stages:.2f}",
+                "the seventh s, median": f"{median(report.seventh):.2f}",
+                "longest": f"{max(report.seventh):.2f}",
+                "stages later, median": f"{median(report.late):.2f}",
+                "most": f"{max(report.late):.2f}",
+            }
+        ],
+    )
+    console.print("late is what goes beyond one stage: the one that ran as the others left")
+    return report
+
+
+def _counted(counts: "Counter[int] | dict[int, int]") -> str:
+    """Write how often each came, as `0: 20`."""
+    return ", ".join(f"{value}: {count}" for value, count in sorted(counts.items()))

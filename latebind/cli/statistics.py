@@ -1,0 +1,54 @@
+"""What a running server says of its models: the statistics of its protocol, as rows of a table."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from latebind.cli.console import Row
+from latebind.domain.errors import ConfigError
+
+ROUTE = "/v2/models/stats"
+PATIENCE = 10.0  # seconds
+
+
+def read_statistics(url: str, token_file: Path | None = None) -> list[Mapping[str, Any]]:
+    """Ask the server at `url` for the statistics of all models. Raises `ConfigError` where it does not tell them."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url is {url!r}: give one such as http://127.0.0.1:8000")
+    try:
+        token = {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text().strip()}"}
+        with urlopen(Request(url.rstrip("/") + ROUTE, headers=token), timeout=PATIENCE) as reply:  # noqa: S310
+            found: list[Mapping[str, Any]] = json.load(reply)["model_stats"]
+    except HTTPError as error:
+        raise ConfigError(f"{url} answers {error.code}: {error.read(1000).decode(errors='replace')}") from None
+    except (URLError, OSError) as error:
+        raise ConfigError(f"{url} does not answer ({error}): does `latebind serve` run there?") from None
+    except (ValueError, KeyError):
+        raise ConfigError(f"{url} answers with something else than statistics: is it a latebind?") from None
+    return found
+
+
+def row(model: Mapping[str, Any]) -> Row:
+    """Return the figures of one model since the server began: milliseconds are of requests that were answered."""
+    stats, batches = model["inference_stats"], model["execution_count"]
+    last = model["last_inference"]
+    return {
+        "model": model["name"],
+        "version": model["version"],
+        "answered": stats["success"]["count"],
+        "not answered": stats["fail"]["count"],
+        "mean ms": _milliseconds(stats["success"]),
+        "waiting": _milliseconds(stats["queue"]),
+        "with a worker": _milliseconds(stats["compute_infer"]),
+        "batches": batches,
+        "requests a batch": f"{model['inference_count'] / batches:.2f}" if batches else "",
+        "last": f"{max(0.0, time.time() - last / 1e3):.0f} s ago" if last else "never",
+    }
+
+
+def _milliseconds(figures: Mapping[str, int]) -> str:
+    return f"{figures['ns'] / figures['count'] / 1e6:.3f}" if figures["count"] else ""

@@ -1,0 +1,118 @@
+"""Serving a module from Python: builds what has not been built, and runs `latebind serve` beside. A trusted step."""
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Any, TypedDict, Unpack
+
+from torch import nn
+
+from latebind.hosting.building import Inputs, Rows, build_once
+from latebind.hosting.child import READY, Child, start
+
+PORT = 8000
+
+
+class Options(TypedDict, total=False):
+    """What `serve` and `serving` may be told.
+
+    `name` is the model's, that of the module's class if none is given. In `folder` the model is built once and found
+    again; without one it is built for this time only. With `samples`, rows like those to come, learned caches are
+    trained, so that answers equal the module's with `fidelity`; two `Samples` are to train and to calibrate on, other
+    rows are split in halves. `deadline` is the seconds of requests that name none. `backends` are tried, the fastest is
+    taken. `arguments` are more words for `latebind serve`.
+    """
+
+    name: str
+    folder: Path | str
+    samples: Rows
+    fidelity: float
+    deadline: float
+    device: str
+    port: int
+    max_batch: int
+    backends: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hosting:
+    """The options, those that are not given as they usually are."""
+
+    port: int
+    name: str = ""
+    folder: Path | str = ""
+    samples: Rows | None = None
+    fidelity: float = 0.97
+    deadline: float = 1.0
+    device: str = "cpu"
+    max_batch: int = 16
+    backends: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+
+@contextmanager
+def serving(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options]) -> Iterator[str]:
+    """Serve `module` for as long as the block lasts, which gets the URL of the server::
+
+        with latebind.serving(resnet18().eval(), torch.randn(4, 3, 224, 224)) as url:
+            ...
+
+    `example_inputs` are tensors `(N, ...)` by name or in order, or one. A free port is taken where none is named.
+    Raises `ExportError` for a module that cannot be served, with what to change in it, and `ConfigError` for options
+    that make no sense.
+    """
+    given: dict[str, Any] = {"port": 0, **options}
+    with _served(module, example_inputs, _Hosting(**given), quiet=True) as child:
+        yield child.url
+
+
+def serve(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options]) -> None:
+    """Serve `module` on port 8000, or another one, until the process is interrupted or told to end.
+
+    Raises what `serving` does.
+    """
+    given: dict[str, Any] = {"port": PORT, **options}
+    with (
+        suppress(KeyboardInterrupt),
+        _interrupted_by_sigterm(),
+        _served(module, example_inputs, _Hosting(**given), quiet=False) as child,
+    ):
+        print(f"{READY}{child.url}", flush=True)
+        child.wait()
+
+
+@contextmanager
+def _served(module: nn.Module, inputs: Inputs, wanted: _Hosting, *, quiet: bool) -> Iterator[Child]:
+    with ExitStack() as stack:
+        folder = Path(wanted.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="latebind-")))
+        name = build_once(
+            module,
+            inputs,
+            folder,
+            name=wanted.name,
+            samples=wanted.samples,
+            fidelity=wanted.fidelity,
+            max_batch=wanted.max_batch,
+            backends=wanted.backends,
+        )
+        words = (str(folder), "--model", name, "--port", str(wanted.port), "--device", wanted.device)
+        deadline = ("--deadline-ms", f"{wanted.deadline * 1e3:g}")
+        yield stack.enter_context(start((*words, *deadline, *wanted.arguments), quiet=quiet))
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Take SIGTERM as an interrupt, where this thread may say so: the server is then told to end like that too."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,72 @@
+"""`latebind serve` as a child process, from its first word to its end."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+from latebind.cli.serve import READY
+from latebind.domain.errors import ConfigError
+
+END_SECONDS = 45.0  # longer than it takes to answer what is under way
+
+__all__ = ["READY", "Child", "start"]
+
+
+class Child:
+    """A server that is ready, at `url`."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self._process = process
+        self.url = url
+
+    def wait(self) -> None:
+        """Return when it has ended by itself."""
+        self._process.wait()
+
+
+@contextmanager
+def start(words: Sequence[str], *, quiet: bool) -> Iterator[Child]:
+    """Run `latebind serve` with these words while the block lasts, from when it is ready until it has ended.
+
+    Where `quiet`, its log goes nowhere unless it fails. Raises `ConfigError` with its last words if it does not start.
+    """
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "latebind", "serve", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log if quiet else None,
+            text=True,
+            process_group=0,  # an interrupt from the terminal is for the parent, who passes it on once
+        )
+        try:
+            yield Child(process, _url(process, log))
+        finally:
+            _end(process)
+
+
+def _url(process: subprocess.Popen[str], log: IO[str]) -> str:
+    """Return where it serves, as soon as it does."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(READY):
+            return line.removeprefix(READY).strip()
+    status = process.wait()
+    log.seek(0)
+    said = [text for line in log.readlines() if (text := line.strip(" │╭╮╰╯─\n"))] or ["its words are above"]
+    raise ConfigError(f"`latebind serve` ended with status {status}: {said[-1]}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Have it answer what is under way and end."""
+    process.terminate()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdout is not None
+    process.stdout.close()

@@ -1,0 +1,60 @@
+"""What the page asks for: its files, the figures of now with what has changed since, and pictures of the workers."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from latebind import __version__
+from latebind.domain.model import ModelSpec
+from latebind.server.dashboard.files import SAFE, Files
+from latebind.server.dashboard.watch import Watch
+from latebind.server.gateway import IndexEntry
+from latebind.server.rest.request import JSON, Reply
+from latebind.server.service import Service
+
+PAGE = "index.html"
+FRESH = (*JSON, (b"cache-control", b"no-store"), *SAFE)
+
+
+class Dashboard:
+    """One for a door that has one."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._watch = Watch(service)
+        self._files = Files()
+
+    async def file(self, name: str = PAGE) -> Reply:
+        """Return a file of the page. Raises `NotFound`."""
+        return await self._files.reply(name)
+
+    async def figures(self, since: int, replies: Mapping[int, int]) -> Reply:
+        """Return all figures and the rows of the history behind number `since`; `replies` are counted by status."""
+        await self._watch.look()
+        service = self._service
+        served = {spec.name: spec for spec in service.models()}
+        told = {
+            "server": {"version": __version__, "live": service.live(), "ready": service.ready()},
+            "models": [_described(entry, served.get(entry["name"])) for entry in service.index()],
+            "snapshot": self._watch.snapshot,
+            "adaptation": service.adaptation(),
+            "replies": {str(status): count for status, count in replies.items()},
+            "rows": self._watch.history.since(since),
+        }
+        return Reply(msgspec.json.encode(told), FRESH)
+
+    async def picture(self) -> Reply:
+        """Return what is under way. Raises `Unavailable`."""
+        return Reply(msgspec.json.encode(await self._watch.picture()), FRESH)
+
+    async def close(self) -> None:
+        """Look no more."""
+        await self._watch.close()
+
+
+def _described(entry: IndexEntry, spec: ModelSpec | None) -> dict[str, object]:
+    """Return what the page tells of a model of the repository; of one that is served, its stages and steps too."""
+    if spec is None:
+        return {**entry, "stages": 0, "lookups": (), "steps": ()}
+    steps = [{"name": step.name, "models": step.models, "after": step.after} for step in spec.steps]
+    return {**entry, "version": spec.version, "stages": spec.stages, "lookups": spec.lookups, "steps": steps}

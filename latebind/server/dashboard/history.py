@@ -1,0 +1,91 @@
+"""The last minutes, second by second: what has changed of each model's figures from one snapshot to the next. Pure."""
+
+from collections import deque
+
+import msgspec
+
+from latebind.server.gateway import ModelMetrics, Snapshot
+
+SECONDS = 300.0  # that are remembered
+REFUSED = ("refused_full", "refused_late", "not_loaded")
+LOST = ("expired", "failed")
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True):
+    """What has become of a model's requests in the time of a row; `latency` counts answers as its histogram does.
+
+    `pending` is how many had been accepted and had not ended when it was over.
+    """
+
+    answered: int
+    refused: int
+    lost: int
+    cancelled: int
+    pending: int
+    latency: list[int]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What happened in the `seconds` until `at` (Unix time). Models of which there is nothing to tell are left out."""
+
+    number: int
+    at: float
+    seconds: float
+    models: dict[str, Change]
+
+
+class History:
+    """Takes snapshots in the order of time and keeps a row of each for `SECONDS`."""
+
+    def __init__(self) -> None:
+        self._rows: deque[Row] = deque()
+        self._number = 0
+        self._before: tuple[float, dict[str, ModelMetrics]] | None = None
+
+    def add(self, snapshot: Snapshot, at: float) -> None:
+        """Take in a snapshot; the first, and the first behind a pause, only begins."""
+        models = snapshot["models"]
+        if self._before is not None and at > self._before[0]:
+            then, before = self._before
+            changes = {name: _change(figures, before.get(name)) for name, figures in models.items()}
+            self._number += 1
+            told = {name: change for name, change in changes.items() if _has_something(change)}
+            self._rows.append(Row(self._number, at, at - then, told))
+        self._before = at, models
+        while self._rows and self._rows[0].at < at - SECONDS:
+            self._rows.popleft()
+
+    def pause(self) -> None:
+        """Begin anew with the next snapshot: what happens until then is in no row."""
+        self._before = None
+
+    def since(self, number: int) -> list[Row]:
+        """Return the rows behind that of this number, 0 for all; all too where it is not known."""
+        if number > self._number:
+            number = 0
+        return [row for row in self._rows if row.number > number]
+
+
+def _change(now: ModelMetrics, before: ModelMetrics | None) -> Change:
+    """Return what has come since; all of it where the counts have begun anew, as those of a new engine do."""
+    ended, latency = _ended(now), now["latency_seconds"]["counts"]
+    if before is not None and before["latency_seconds"]["count"] <= now["latency_seconds"]["count"]:
+        were, earlier = _ended(before), before["latency_seconds"]["counts"]
+        ended = {outcome: max(0, count - were.get(outcome, 0)) for outcome, count in ended.items()}
+        latency = [max(0, count - old) for count, old in zip(latency, earlier, strict=True)]
+    return Change(
+        ended["answered"],
+        sum(ended[outcome] for outcome in REFUSED),
+        sum(ended[outcome] for outcome in LOST),
+        ended["cancelled"],
+        now["pending"],
+        list(latency),
+    )
+
+
+def _ended(model: ModelMetrics) -> dict[str, int]:
+    return dict(model["requests"])  # type: ignore[arg-type]
+
+
+def _has_something(change: Change) -> bool:
+    return any((change.answered, change.refused, change.lost, change.cancelled, change.pending))

@@ -1,0 +1,54 @@
+// The share of samples that learned caches answered as the whole network does, with its interval, beside its target.
+
+import { element, shape } from "./dom.js";
+import { count } from "./figures.js";
+
+const [WIDTH, LEFT, RIGHT] = [440, 10, 430];
+
+export class Fidelity {
+  constructor() {
+    this.place = element("div");
+    this.node = element("section", { class: "card" }, element("h3", {}, "Fidelity of learned caches"), this.place);
+    this.shown = "";
+  }
+
+  show(known) {
+    const told = JSON.stringify(known ?? null);
+    if (told === this.shown) return;
+    this.shown = told;
+    if (known === undefined) {
+      this.place.replaceChildren(note("Not watched: serve with --adapt, where the model has learned caches."));
+    } else if (known.fidelity === null) {
+      this.place.replaceChildren(note(`Version ${known.version} is in use. No samples yet: some requests are run to the end beside.`));
+    } else {
+      const under = known.upper < known.target;
+      const text = `${percent(known.fidelity)} of the last samples were answered as the whole network does, ` +
+        `${percent(known.lower)} to ${percent(known.upper)} with 95 % confidence; the target is ${percent(known.target)}. ` +
+        `Version ${known.version}, ${count(known.sampled)} samples, ${count(known.alarms)} alarms, ` +
+        `${count(known.retrained - known.refused)} versions published.`;
+      this.place.replaceChildren(drawn(known, under), note(text));
+    }
+  }
+}
+
+function drawn(known, under) {
+  const from = Math.max(0, Math.min(known.lower, known.target, known.fidelity) - 0.02);
+  const at = (value) => LEFT + ((RIGHT - LEFT) * (value - from)) / (1 - from);
+  const line = (value, name, y) => shape("text", { x: at(value), y, "text-anchor": value > 0.5 * (1 + from) ? "end" : "start", class: "soft" }, name);
+  return shape("svg", { viewBox: `0 0 ${WIDTH} 64`, width: WIDTH, role: "img", "aria-label": "Fidelity with its interval and target" },
+    shape("rect", { x: LEFT, y: 26, width: RIGHT - LEFT, height: 10, rx: 3, class: "track" }),
+    shape("rect", { x: at(known.lower), y: 26, width: Math.max(2, at(known.upper) - at(known.lower)), height: 10, rx: 3, class: "band" }),
+    shape("line", { x1: at(known.target), x2: at(known.target), y1: 20, y2: 42, class: "target" }),
+    shape("circle", { cx: at(known.fidelity), cy: 31, r: 6, class: under ? "bad" : "good" }),
+    line(known.target, `target ${percent(known.target)}`, 14),
+    shape("text", { x: LEFT, y: 58, class: "soft" }, percent(from)),
+    shape("text", { x: RIGHT, y: 58, "text-anchor": "end", class: "soft" }, "100 %"));
+}
+
+function note(text) {
+  return element("p", { class: "note" }, text);
+}
+
+function percent(value) {
+  return `${(100 * value).toFixed(1)} %`;
+}

@@ -1,0 +1,78 @@
+// Finds the view that the address names, feeds it, and says how the server fares.
+
+import { element, write } from "./dom.js";
+import { Feed, useToken } from "./feed.js";
+import { Model } from "./model.js";
+import { Models } from "./models.js";
+import { Query } from "./query.js";
+import { Requests } from "./requests.js";
+import { Time } from "./time.js";
+import { Workers } from "./workers.js";
+
+const VIEWS = [["Models", "#/"], ["Time", "#/time"], ["Workers", "#/workers"], ["Requests", "#/requests"]];
+
+const place = document.getElementById("view");
+const health = document.getElementById("health");
+const links = VIEWS.map(([name, address]) => element("a", { href: address }, name));
+document.getElementById("views").append(...links);
+
+let view = null;
+const feed = new Feed(tell);
+
+function opened(address) {
+  const [kind, name] = address.replace(/^#\/?/, "").split("/");
+  switch (kind) {
+    case "model": return new Model(decodeURIComponent(name));
+    case "query": return new Query(decodeURIComponent(name));
+    case "time": return new Time();
+    case "workers": return new Workers();
+    case "requests": return new Requests(name === undefined ? null : decodeURIComponent(name));
+    default: return new Models();
+  }
+}
+
+function open() {
+  view = opened(location.hash);
+  feed.picture = null;
+  feed.pictureEvery = view.pictureEvery;
+  feed.tracesEvery = view.tracesEvery ?? 0;
+  place.replaceChildren(view.node);
+  links.forEach((link) => {
+    const here = link.getAttribute("href") === (location.hash || "#/").split("/", 2).join("/");
+    if (here) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  });
+  document.title = `${view.name ?? links.find((link) => link.hasAttribute("aria-current"))?.textContent ?? ""} · latebind`;
+  tell();
+}
+
+function tell() {
+  const { data, error } = feed;
+  if (error?.denied) askForToken();
+  if (error) {
+    health.className = "bad";
+    write(health, `no figures: ${error.message}`);
+  } else if (data) {
+    const well = data.server.live && data.server.ready;
+    health.className = well ? "good" : "bad";
+    write(health, `${well ? "ready" : data.server.live ? "not ready" : "no engine"} · version ${data.server.version}`);
+  }
+  if (data) view.show(feed);
+}
+
+function askForToken() {
+  if (document.getElementById("token") !== null) return;
+  const input = element("input", { id: "token", type: "password", autocomplete: "off", required: "" });
+  const form = element("form", { class: "card" }, element("label", { for: "token" }, "This server wants a token: "), input,
+    element("button", {}, "Look"));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    useToken(input.value.trim());
+    form.remove();
+  });
+  place.prepend(form);
+}
+
+window.addEventListener("hashchange", open);
+open();
+feed.start();

@@ -1,0 +1,71 @@
+// One model: where requests leave it, how faithful its learned caches are, its batches and latencies.
+
+import { Chart, colour } from "./charts.js";
+import { KeyFigures, element, write } from "./dom.js";
+import { Fidelity } from "./fidelity.js";
+import { count, gathered, lately, milliseconds, quantile, rate } from "./figures.js";
+import { Series } from "./series.js";
+import { Stages } from "./stages.js";
+
+const WINDOW = 10;
+
+export class Model {
+  constructor(name) {
+    this.pictureEvery = 500;
+    this.name = name;
+    this.title = element("h2", {}, name);
+    this.key = new KeyFigures();
+    this.stages = new Stages();
+    this.fidelity = new Fidelity();
+    const counts = { bargap: 0.15, yaxis: { title: { text: "requests" } } };
+    this.latency = new Chart("Latency since the start", { ...counts, xaxis: { type: "category", title: { text: "at most, ms" } } });
+    this.batches = new Chart("Batches by size at their start", { bargap: 0.15, xaxis: { type: "category" } });
+    this.series = new Series();
+    this.node = element("div", {}, this.title, this.key.node,
+      element("div", { class: "cards" }, this.stages.node, this.fidelity.node, this.latency.node, this.batches.node, ...this.series.nodes));
+  }
+
+  show(feed) {
+    const model = feed.model(this.name);
+    if (model === undefined || model.figures === undefined) {
+      write(this.title, `${this.name} is not served`);
+      return;
+    }
+    write(this.title, `${model.name}, version ${model.version}`);
+    this.showKey(feed, model.figures);
+    this.stages.show(model, feed);
+    this.fidelity.show(feed.data.adaptation[this.name]);
+    this.latency.show([bars(...latencies(model.figures.latency_seconds))]);
+    const sizes = model.figures.batches;
+    this.batches.show([bars(Object.keys(sizes), Object.values(sizes))]);
+    this.series.show(feed, this.name);
+  }
+
+  showKey(feed, figures) {
+    const sum = gathered(lately(feed.rows, WINDOW), this.name);
+    const { le, counts } = figures.latency_seconds;
+    const refused = figures.requests.refused_full + figures.requests.refused_late + figures.requests.not_loaded;
+    this.key.show([
+      ["Answered", count(figures.requests.answered)],
+      ["Answered a second", rate(sum.answered, sum.seconds)],
+      ["p50 since the start", milliseconds(quantile(le, counts, 0.5))],
+      ["p99 since the start", milliseconds(quantile(le, counts, 0.99))],
+      ["Under way", count(figures.pending)],
+      ["Refused", count(refused)],
+      ["Late", count(figures.requests.expired)],
+      ["Failed", count(figures.requests.failed)],
+    ]);
+  }
+}
+
+function bars(x, y) {
+  return { type: "bar", x, y, marker: { color: colour("blue") } };
+}
+
+// Names and counts of the buckets, without those at either end in which there is nothing.
+function latencies({ le, counts }) {
+  const names = [...le.map((bound) => String(Number((bound * 1e3).toPrecision(6)))), "more"];
+  const first = counts.findIndex((number) => number > 0);
+  const last = counts.findLastIndex((number) => number > 0);
+  return first < 0 ? [names, counts] : [names.slice(first, last + 1), counts.slice(first, last + 1)];
+}

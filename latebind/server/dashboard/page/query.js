@@ -1,0 +1,116 @@
+// A query: its steps as a graph, what was planned for each and spent, and which models answered it.
+
+import { KeyFigures, Table, element, shape, write } from "./dom.js";
+import { count, gathered, lately, milliseconds, quantile, rate, share } from "./figures.js";
+
+const [HEIGHT, GAP, WIDEST] = [86, 34, 230];
+
+export class Query {
+  constructor(name) {
+    this.pictureEvery = 500;
+    this.name = name;
+    this.title = element("h2", {}, name);
+    this.key = new KeyFigures();
+    this.graph = element("div");
+    this.table = new Table([
+      ["Step", (row) => row.key],
+      ["Answered", (row) => row.answered],
+      ["Planned, mean", (row) => milliseconds(row.budget)],
+      ["Spent, mean", (row) => milliseconds(row.spent)],
+      ["Spent, p99", (row) => milliseconds(row.p99)],
+      ["Answered by", (row) => row.by],
+    ]);
+    this.node = element("div", {}, this.title, this.key.node,
+      element("div", { class: "cards" },
+        element("section", { class: "card wide" }, element("h3", {}, "Steps"), this.graph),
+        element("section", { class: "card wide" }, this.table.node)));
+  }
+
+  show(feed) {
+    const model = feed.model(this.name);
+    if (model === undefined) {
+      write(this.title, `${this.name} is not served`);
+      return;
+    }
+    const steps = feed.data.snapshot.steps?.[this.name] ?? {};
+    const sum = gathered(lately(feed.rows, 10), this.name);
+    this.key.show([
+      ["Answered", count(model.figures.requests.answered)],
+      ["Answered a second", rate(sum.answered, sum.seconds)],
+      ["p50, last 10 s", milliseconds(quantile(model.figures.latency_seconds.le, sum.latency, 0.5))],
+      ["p99, last 10 s", milliseconds(quantile(model.figures.latency_seconds.le, sum.latency, 0.99))],
+      ["Under way", count(model.figures.pending)],
+    ]);
+    const figures = model.steps.map((step) => described(step, steps[step.name]));
+    this.graph.replaceChildren(drawn(model.steps, figures, feed.picture?.queries[this.name] ?? [], this.graph.clientWidth || 640));
+    this.table.show(figures);
+  }
+}
+
+function described(step, figures) {
+  const number = figures?.spent_seconds.count ?? 0;
+  const by = Object.entries(figures?.answered ?? {}).map(([name, times]) => `${name} ${share(times, number)}`);
+  return {
+    key: step.name,
+    number,
+    answered: count(number),
+    budget: number ? figures.budget_seconds / number : null,
+    spent: number ? figures.spent_seconds.sum / number : null,
+    p99: number ? quantile(figures.spent_seconds.le, figures.spent_seconds.counts, 0.99) : null,
+    by: by.join(", "),
+  };
+}
+
+// Steps in rows, each behind all that it comes after.
+function rowsOf(steps) {
+  const depth = [];
+  steps.forEach((step, place) => {
+    depth[place] = 1 + Math.max(-1, ...step.after.map((before) => depth[before]));
+  });
+  const rows = Array.from({ length: Math.max(...depth) + 1 }, () => []);
+  depth.forEach((row, place) => rows[row].push(place));
+  return rows;
+}
+
+function drawn(steps, figures, now, room) {
+  const rows = rowsOf(steps);
+  const most = Math.max(...rows.map((row) => row.length));
+  const width = Math.min(WIDEST, (room - 12 * (most - 1)) / most);
+  const places = new Map();
+  rows.forEach((row, y) => row.forEach((step, x) => {
+    const left = (room - row.length * width - (row.length - 1) * 12) / 2 + x * (width + 12);
+    places.set(step, [left, y * (HEIGHT + GAP) + 1]);
+  }));
+  const edges = steps.flatMap((step, to) => step.after.map((from) => edge(places.get(from), places.get(to), width)));
+  const boxes = steps.map((step, place) => box(step, figures[place], now[place] ?? 0, places.get(place), width));
+  const height = rows.length * (HEIGHT + GAP) - GAP + 4;
+  return shape("svg", { viewBox: `0 0 ${room} ${height}`, width: room, height, role: "img", "aria-label": "Steps of the query" }, ...edges, ...boxes);
+}
+
+function edge([fromX, fromY], [toX, toY], width) {
+  const [x, y, end, stop] = [fromX + width / 2, fromY + HEIGHT, toX + width / 2, toY];
+  return shape("g", {},
+    shape("path", { class: "edge", d: `M${x} ${y} C${x} ${y + GAP / 2} ${end} ${stop - GAP / 2} ${end} ${stop - 4}` }),
+    shape("path", { class: "tip", d: `M${end} ${stop} l-4 -7 h8 z` }));
+}
+
+function box(step, figures, now, [x, y], width) {
+  const inner = width - 20;
+  const most = Math.max(figures.budget ?? 0, figures.spent ?? 0) || 1;
+  const over = figures.spent > figures.budget;
+  const bar = (value, top, kind) => shape("rect", { x: 10, y: top, width: (inner * (value ?? 0)) / most, height: 5, rx: 2, class: kind });
+  const label = now ? `${count(figures.number)} answered, ${now} now` : `${count(figures.number)} answered`;
+  return shape("g", { transform: `translate(${x} ${y})` },
+    shape("rect", { width, height: HEIGHT, rx: 8, class: now ? "box busy" : "box" }),
+    fitted(step.name, { x: 10, y: 20, "font-weight": 600 }, inner),
+    fitted(label, { x: 10, y: 37, class: "soft" }, inner),
+    fitted(`${milliseconds(figures.spent)} of ${milliseconds(figures.budget)}`, { x: 10, y: 54, class: over ? "soft late" : "soft" }, inner),
+    bar(figures.budget, 62, "track"), bar(figures.spent, 70, over ? "bad" : "mark"));
+}
+
+// Text that is cut where there is no room for it; its title has all of it.
+function fitted(text, attributes, room) {
+  const most = Math.max(4, Math.floor(room / 7.2));
+  const short = text.length > most ? `${text.slice(0, most - 1)}…` : text;
+  return shape("text", attributes, short, shape("title", {}, text));
+}

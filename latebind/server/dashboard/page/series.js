@@ -1,0 +1,39 @@
+// Latency, goodput and who is under way over the last minutes, of one model or of all.
+
+import { Chart, colour } from "./charts.js";
+import { gathered, quantile } from "./figures.js";
+
+const STEP = 5; // rows that a percentile is taken of: a second alone has few answers
+
+export class Series {
+  constructor() {
+    const times = { xaxis: { type: "date" } };
+    this.latency = new Chart("Latency, ms", times);
+    this.ended = new Chart("Requests a second", times);
+    this.pending = new Chart("Requests under way", times);
+    this.nodes = [this.latency.node, this.ended.node, this.pending.node];
+  }
+
+  show(feed, name) {
+    const bounds = Object.values(feed.data.snapshot.models)[0]?.latency_seconds.le ?? [];
+    const at = feed.rows.map((row) => new Date(row.at * 1e3));
+    const each = feed.rows.map((row) => gathered([row], name));
+    const some = feed.rows.map((_, place) => gathered(feed.rows.slice(Math.max(0, place + 1 - STEP), place + 1), name));
+    const line = (title, of, paint) => ({
+      x: at, y: of, name: title, mode: "lines", line: { color: colour(paint), width: 2 }, connectgaps: false,
+    });
+    const percentile = (part) => some.map((sum) => scaled(quantile(bounds, sum.latency, part)));
+    this.latency.show([line("p50", percentile(0.5), "blue"), line("p99", percentile(0.99), "amber")]);
+    const second = (what) => each.map((sum) => sum[what] / sum.seconds);
+    this.ended.show([
+      line("answered in time", second("answered"), "green"),
+      line("refused", second("refused"), "amber"),
+      line("late or failed", second("lost"), "red"),
+    ]);
+    this.pending.show([line("accepted, not ended", each.map((sum) => sum.pending), "blue")]);
+  }
+}
+
+function scaled(seconds) {
+  return seconds === null ? null : seconds * 1e3;
+}

@@ -1,0 +1,166 @@
+"""The OpenAPI description of every route, written by hand beside `routes.py`; a test holds the two together."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from latebind import __version__
+from latebind.repository.manifest import NAME
+from latebind.server.rest.desk import Desk
+from latebind.server.rest.request import Reply, Request, json_reply
+from latebind.server.rest.schemas import SCHEMAS
+
+Json = dict[str, object]
+
+JSON, BYTES, TEXT = "application/json", "application/octet-stream", "text/plain"
+STATUSES = {
+    400: "The request is none that could be answered; the error says what to mend.",
+    401: "The call needs a token.",
+    403: "The call is for another host, from a page of another site, or of something that is not turned on.",
+    404: "There is nothing of the name in the path, or in the body.",
+    408: "The body did not arrive in time.",
+    409: "There is something of this name already.",
+    413: "The body, or what it asks for, is past a limit.",
+    415: "The body is compressed in a way that is not undone here.",
+    431: "Path and headers are past their limit.",
+    500: "The model failed; the server's log says why, under the id that the error names.",
+    501: "This part of the protocol is not served.",
+    503: "Not now: too much is waiting, the deadline cannot be met, or the server starts or stops. See Retry-After.",
+    504: "The deadline passed before the answer.",
+}
+ALWAYS = (400, 401, 403, 431, 503)
+READING = (408, 413, 415)  # of calls with a body
+NAMES: dict[str, Json] = {
+    "model": {"type": "string", "pattern": f"^{NAME.pattern}$"},
+    "version": {"type": "string", "pattern": "^[0-9]+$"},
+    "region": {"type": "string", "pattern": "^[^/]+$"},
+}
+JSON_LENGTH: Json = {
+    "name": "Inference-Header-Content-Length",
+    "in": "header",
+    "description": "How many bytes of the body, before it was compressed, are JSON; 0: all of it is the only input.",
+    "schema": {"type": "integer", "minimum": 0},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One line of the description. Brackets in `path` may be left out; `reply` and `body` name schemas.
+
+    Where it is about health, 400 has the same schema as 200.
+    """
+
+    method: str
+    path: str
+    summary: str
+    reply: str | None = None
+    body: str | None = None
+    statuses: tuple[int, ...] = ()
+    media: tuple[str, ...] = (JSON,)
+    health: bool = False
+
+
+MODEL = "/v2/models/{model}[/versions/{version}]"
+OPERATIONS = (
+    Operation("GET", "/v2", "What the server is, and which extensions it has", "ServerMetadata"),
+    Operation("GET", "/v2/openapi.json", "This description", "Any"),
+    Operation("GET", "/v2/health/live", "Whether the server and its engine run", "Live", health=True),
+    Operation("GET", "/v2/health/ready", "Whether every model can be asked", "Ready", health=True),
+    Operation("GET", "/v2/models", "The names of all models and queries", "Models"),
+    Operation("GET", "/v2/models/stats", "Statistics of all models", "Statistics"),
+    Operation("GET", MODEL, "What a model takes and gives", "ModelMetadata"),
+    Operation("GET", f"{MODEL}/config", "The configuration of a model", "ModelConfig"),
+    Operation("GET", f"{MODEL}/ready", "Whether a model can be asked", "ModelReady", health=True),
+    Operation("GET", f"{MODEL}/stats", "Statistics of a model", "Statistics"),
+    Operation("POST", f"{MODEL}/infer", "Ask a model", "InferReply", "InferRequest", (500, 504), (JSON, BYTES)),
+    Operation("POST", "/v2/repository/index", "Every model and its state", "Index", "IndexRequest"),
+    Operation("GET", "/v2[/models/{model}]/trace/setting", "Which calls are traced", "TraceSettings"),
+    Operation("POST", "/v2[/models/{model}]/trace/setting", "Trace other calls", "TraceSettings", "TraceChange"),
+    Operation("GET", "/v2/logging", "What the log has", "LogSettings"),
+    Operation("POST", "/v2/logging", "Log something else", "LogSettings", "LogChange"),
+    Operation("GET", "/v2/systemsharedmemory[/region/{region}]/status", "What is registered", "Regions"),
+    Operation(
+        "POST", "/v2/systemsharedmemory/region/{region}/register", "Register a region", None, "Registration", (409,)
+    ),
+    Operation("POST", "/v2/systemsharedmemory[/region/{region}]/unregister", "Forget regions; calls go on"),
+    Operation("GET", "/v2/cudasharedmemory[/region/{region}]/status", "Nothing is registered, ever", "Regions"),
+    Operation("POST", "/v2/cudasharedmemory/region/{region}/register", "It is not served", None, "Object", (501,)),
+    Operation("POST", "/v2/cudasharedmemory[/region/{region}]/unregister", "Nothing is there to forget"),
+    Operation("GET", "/metrics", "Figures for Prometheus", "Text", media=(TEXT,)),
+)
+
+
+async def description(desk: Desk, request: Request) -> Reply:
+    """`GET /v2/openapi.json`."""
+    del desk, request
+    return json_reply(document())
+
+
+def document() -> Json:
+    """Return the description as plain types."""
+    paths: dict[str, Json] = {}
+    for operation in OPERATIONS:
+        for path in _variants(operation.path):
+            paths.setdefault(path, {})[operation.method.lower()] = _described(operation, path)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "latebind",
+            "version": __version__,
+            "description": "The Open Inference Protocol v2 with extensions, and what latebind tells beside it.",
+        },
+        "security": [{}, {"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": SCHEMAS,
+            "responses": {f"Status{status}": _reply(text, "Error") for status, text in STATUSES.items()},
+            "parameters": {name: _in_path(name, schema) for name, schema in NAMES.items()},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _variants(path: str) -> Iterator[str]:
+    """Yield the path with and without what stands in brackets."""
+    yield path.replace("[", "").replace("]", "")
+    if "[" in path:
+        yield re.sub(r"\[.*?\]", "", path)
+
+
+def _described(operation: Operation, path: str) -> Json:
+    names = re.findall(r"{(\w+)}", path)
+    parameters: list[Json] = [{"$ref": f"#/components/parameters/{name}"} for name in names]
+    found: Json = {"summary": operation.summary, "responses": _responses(operation, named=bool(names))}
+    if BYTES in operation.media:
+        parameters.append(JSON_LENGTH)
+    if parameters:
+        found["parameters"] = parameters
+    if operation.body is not None:
+        found["requestBody"] = {"content": _content(operation.body, operation.media)}
+    return found
+
+
+def _responses(operation: Operation, *, named: bool) -> Json:
+    statuses = {*ALWAYS, *operation.statuses, *([404] if named else [])}
+    if operation.body is not None:
+        statuses |= {*READING}
+    found: Json = {str(status): {"$ref": f"#/components/responses/Status{status}"} for status in sorted(statuses)}
+    if operation.health:
+        found["400"] = _reply("Not so, or the request is none.", operation.reply, "Error")
+    return {"200": _reply(operation.summary, operation.reply, media=operation.media), **found}
+
+
+def _reply(text: str, *schemas: str | None, media: tuple[str, ...] = (JSON,)) -> Json:
+    """Describe a reply whose body is one of these schemas, or empty."""
+    names = [name for name in schemas if name is not None]
+    return {"description": text, "content": _content(names[0], media, *names[1:])} if names else {"description": text}
+
+
+def _content(name: str, media: tuple[str, ...], *others: str) -> Json:
+    schemas = [{"$ref": f"#/components/schemas/{one}"} for one in (name, *others)]
+    schema = {"anyOf": schemas} if others else schemas[0]
+    return {kind: {"schema": {"type": "string", "format": "binary"} if kind == BYTES else schema} for kind in media}
+
+
+def _in_path(name: str, schema: Json) -> Json:
+    return {"name": name, "in": "path", "required": True, "schema": schema}

@@ -1,0 +1,261 @@
+"""One call on a connection of the lean door: what has come of its request, what is to be sent, and who answers it."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+from latebind.domain.errors import Expired, InvalidRequest, Refused, UserError
+from latebind.server.rpc.desk import Unimplemented
+from latebind.server.rpc.framing import HEAD, STATUSES, Messages, framed, percent_encoded, seconds
+from latebind.server.rpc.nghttp2 import Block, Header
+from latebind.server.rpc.reception import CallFailed, Reception
+from latebind.server.rpc.routes import Answer, Method
+
+WAITING = 4  # messages of a stream that may lie here unread; then its client is held back
+UNSENT = 1 << 16  # bytes of a stream that may lie here unsent; then whoever writes waits
+
+HEADERS: tuple[Header, ...] = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+RESPONSE = Block(HEADERS)
+WELL = Block([(b"grpc-status", b"0")])
+
+
+class Wire(Protocol):
+    """What an exchange asks of its connection."""
+
+    address: str
+
+    def respond(self, stream: int, head: Block, *, data: bool) -> None:
+        """Answer with these headers."""
+        ...
+
+    def resume(self, stream: int) -> None:
+        """There are data to send."""
+        ...
+
+    def reset(self, stream: int) -> None:
+        """End the stream once all is sent; the client shall send no more on it."""
+        ...
+
+    def consumed(self, stream: int, size: int) -> None:
+        """Let the client send so many bytes more."""
+        ...
+
+
+class Exchange:
+    """A call. Its connection tells it what comes; it is the `Caller` of the verb that answers."""
+
+    def __init__(self, wire: Wire, stream: int, reception: Reception, most: int) -> None:
+        self.headers: dict[bytes, bytes] = {}
+        self.ended = False  # the client sends no more
+        self._wire = wire
+        self._stream = stream
+        self._reception = reception
+        self._most = most
+        self._method: Method | None = None
+        self._messages: Messages | None = None
+        self._come: deque[bytes] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._kept_back = 0  # bytes that the client may not send yet
+        self._out = bytearray()
+        self._responded = False
+        self._trailers: Block | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline: float | None = None
+        self._loop = asyncio.get_running_loop()
+        self._begun = time.monotonic()
+
+    # What the connection tells
+
+    def begin(self, methods: Mapping[bytes, Method]) -> None:
+        """The headers are complete."""
+        try:
+            self._method = self._found(methods)
+            timeout = self.headers.get(b"grpc-timeout")
+            if timeout is not None:
+                left = seconds(timeout)
+                self._deadline = self._loop.time() + left
+                self._timer = self._loop.call_later(left, self._expire)
+        except UserError as error:
+            self.fail(error)
+            return
+        if self._method.stream is not None:
+            self._task = self._loop.create_task(self._follow(self._method))
+
+    def feed(self, chunk: bytes) -> None:
+        """Data have come."""
+        if self._trailers is not None or self._method is None:
+            self._wire.consumed(self._stream, len(chunk))
+            return
+        if self._messages is None and not self._come and chunk[0] == 0 and len(chunk) == HEAD + _size(chunk):
+            self._come.append(chunk[HEAD:])
+        else:
+            self._cut(chunk)
+        if self._method.stream is not None and len(self._come) >= WAITING:
+            self._kept_back += len(chunk)
+        else:
+            self._wire.consumed(self._stream, len(chunk))
+        self._wake_reader()
+
+    def end(self) -> None:
+        """The client sends no more."""
+        self.ended = True
+        self._wake_reader()
+        method = self._method
+        if method is None or self._trailers is not None or method.answer is None:
+            return
+        if len(self._come) != 1 or (self._messages is not None and self._messages.within):
+            self.fail(InvalidRequest("the request is not one message"))
+            return
+        self._task = self._loop.create_task(self._answer(method, method.answer))
+
+    def close(self) -> None:
+        """The stream is no more; who still works for it may stop."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+        self._wake_writer()
+
+    def is_late(self, now: float, patience: float) -> bool:
+        """Tell whether a request for a single answer has not come to its end in so many seconds."""
+        waits = self._method is not None and self._method.answer is not None and not self.ended
+        return waits and self._trailers is None and now - self._begun > patience
+
+    def take(self, most: int) -> tuple[bytes, Block | None] | None:
+        """Return the next bytes to send, with trailers behind the last."""
+        out = self._out
+        if not out and self._trailers is None:
+            return None
+        data = bytes(out[:most])
+        del out[:most]
+        if len(out) < UNSENT:
+            self._wake_writer()
+        if out or self._trailers is None:
+            return data, None
+        if not self.ended:
+            self._wire.reset(self._stream)
+        return data, self._trailers
+
+    # The caller that verbs see
+
+    def seconds(self) -> float | None:
+        """Return how long the client still waits."""
+        return None if self._deadline is None else self._deadline - self._loop.time()
+
+    def address(self) -> str:
+        """Return the address that the call came from."""
+        return self._wire.address
+
+    def metadata(self) -> Mapping[str, str | bytes]:
+        """Return what the client sent beside its request."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers.items()}
+
+    async def read(self) -> bytes | None:
+        """Return the next request of a stream."""
+        while not self._come:
+            if self.ended:
+                return None
+            self._reader = self._loop.create_future()
+            await self._reader
+        if self._kept_back and len(self._come) <= WAITING:
+            kept, self._kept_back = self._kept_back, 0
+            self._wire.consumed(self._stream, kept)
+        return self._come.popleft()
+
+    async def write(self, reply: bytes) -> None:
+        """Send the next response of a stream; waits where the client takes none."""
+        self._send(framed(reply))
+        while len(self._out) >= UNSENT:
+            self._writer = self._loop.create_future()
+            await self._writer
+
+    # How it ends
+
+    def fail(self, error: Exception) -> None:
+        """End with the status of an error."""
+        self._finish(CallFailed(error))
+
+    def _expire(self) -> None:
+        """The client waits no longer."""
+        if self._trailers is None:
+            self._out.clear()
+            self.fail(Expired("the deadline of the call passed before its answer: allow more time"))
+            if self._task is not None:
+                self._task.cancel()
+
+    async def _answer(self, method: Method, answer: Answer) -> None:
+        try:
+            reply = await self._reception.answer(method, answer, self._come.popleft(), self)
+        except CallFailed as failed:
+            self._finish(failed)
+        else:
+            self._trailers = WELL
+            self._send(framed(reply))
+
+    async def _follow(self, method: Method) -> None:
+        try:
+            await self._reception.follow(method, self)
+        except CallFailed as failed:
+            self._finish(failed)
+        else:
+            self._trailers = WELL
+            self._send(b"")
+
+    def _finish(self, failed: CallFailed) -> None:
+        status = (b"grpc-status", b"%d" % STATUSES.get(failed.status, STATUSES["INTERNAL"]))
+        trailers = (status, (b"grpc-message", percent_encoded(failed.text)))
+        if self._responded:
+            self._trailers = Block(trailers)
+            self._wire.resume(self._stream)
+            return
+        self._responded, self._trailers = True, Block(trailers)
+        self._wire.respond(self._stream, Block((*HEADERS, *trailers)), data=False)
+        if not self.ended:
+            self._wire.reset(self._stream)
+
+    def _send(self, data: bytes) -> None:
+        self._out += data
+        if self._responded:
+            self._wire.resume(self._stream)
+        else:
+            self._responded = True
+            self._wire.respond(self._stream, RESPONSE, data=True)
+
+    def _found(self, methods: Mapping[bytes, Method]) -> Method:
+        """Return the method that is called. Raises `InvalidRequest` and `Unimplemented`."""
+        headers = self.headers
+        if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(b"application/grpc"):
+            raise InvalidRequest("this port speaks gRPC: POST messages as application/grpc")
+        method = methods.get(headers.get(b":path", b""))
+        if method is None:
+            raise Unimplemented("there is no such method")
+        return method
+
+    def _cut(self, chunk: bytes) -> None:
+        if self._messages is None:
+            self._messages = Messages(self._most, self.headers.get(b"grpc-encoding", b""))
+        try:
+            self._come.extend(self._messages.feed(chunk))
+        except UserError as error:
+            self.fail(error)
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _wake_writer(self) -> None:
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
+
+
+def too_many(most: int) -> Refused:
+    """Return what calls past the limit are told."""
+    return Refused(f"{most} calls are under way: try again later")
+
+
+def _size(chunk: bytes) -> int:
+    return int.from_bytes(chunk[1:HEAD])

@@ -1,0 +1,292 @@
+"""The lean gRPC door: HTTP/2 by nghttp2 on the door's own event loop, with no other thread between socket and verb.
+
+Used like `rpc/door.py`, which has the official server; decision 18 says what each is good for.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+from latebind.domain.config import DoorConfig
+from latebind.domain.errors import ConfigError
+from latebind.server.access import Guard
+from latebind.server.limits import BodyTimeout, Limits
+from latebind.server.rpc.desk import Desk
+from latebind.server.rpc.exchange import Exchange, too_many
+from latebind.server.rpc.nghttp2 import (
+    INITIAL_WINDOW_SIZE,
+    MAX_CONCURRENT_STREAMS,
+    MAX_HEADER_LIST_SIZE,
+    NO_ERROR,
+    Block,
+    Library,
+)
+from latebind.server.rpc.reception import Reception
+from latebind.server.rpc.routes import Method, methods
+from latebind.server.service import Service
+from latebind.server.tls import server_context
+
+STREAM_WINDOW, CONNECTION_WINDOW = 1 << 20, 16 << 20  # bytes that may be on their way
+PREFACE = 33  # bytes that every client begins with
+SWEEP_SECONDS = 1.0
+LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time for
+
+
+class LeanDoor:
+    """Serves the verbs of `service` over gRPC while it is open. Raises `ConfigError` where nghttp2 is not there."""
+
+    def __init__(self, service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> None:
+        self._config = config
+        self._limits = limits
+        self.library = Library()
+        self.reception = Reception(Desk(service, limits), guard)
+        self.methods: Mapping[bytes, Method] = {path.encode(): method for path, method in methods().items()}
+        self.connections: set[Connection] = set()
+        self.calls = 0
+        self._server: asyncio.Server | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        self.port = 0
+
+    async def open(self) -> None:
+        """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
+        config, context = self._config, server_context(self._config)
+        if context is not None:
+            context.set_alpn_protocols(["h2"])
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: Connection(self, self._limits), config.host, config.grpc_port, ssl=context, backlog=2048
+            )
+        except OSError as error:
+            where = f"{config.host} port {config.grpc_port}"
+            raise ConfigError(f"server.grpc_port: cannot listen on {where}: {error.strerror}") from None
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweeping = asyncio.create_task(self._sweep())
+
+    def close(self) -> None:
+        """Begin to close: no new calls; those under way have `Limits.drain_seconds` to end. Await `closed()`."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+
+    def hurry(self) -> None:
+        """Give those under way no more time."""
+        self.reception.give_up()
+
+    async def closed(self) -> None:
+        """Return when the door is closed and everything under way has ended."""
+        assert self._closing is not None, "nobody has closed the door"
+        await self._closing
+
+    async def _close(self) -> None:
+        assert self._server is not None, "the door is not open"
+        assert self._sweeping is not None, "the door is not open"
+        self._server.close()
+        self.reception.drain()
+        await self.reception.emptied(self._limits.drain_seconds)
+        self.reception.give_up()
+        await self.reception.emptied(LAST_WORDS)
+        self._sweeping.cancel()
+        for connection in list(self.connections):
+            connection.terminate()
+        end = time.monotonic() + LAST_WORDS
+        while self.connections and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
+
+    async def _sweep(self) -> None:
+        """Hang up on clients that send nothing, and give up on requests that do not come to their end."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = time.monotonic()
+            for connection in list(self.connections):
+                connection.sweep(now)
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection: its session, and an exchange for each stream that is open."""
+
+    def __init__(self, door: LeanDoor, limits: Limits) -> None:
+        self.address = ""
+        self._door = door
+        self._limits = limits
+        self._exchanges: dict[int, Exchange] = {}
+        self._resets: list[int] = []
+        self._heading: Exchange | None = None
+        self._header_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._flushing = False
+        self._paused = False
+        self._made = time.monotonic()
+        self._come = 0  # bytes
+
+    # The transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+        door, limits = self._door, self._limits
+        peer: Any = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        settings = (
+            (MAX_CONCURRENT_STREAMS, limits.calls),
+            (INITIAL_WINDOW_SIZE, STREAM_WINDOW),
+            (MAX_HEADER_LIST_SIZE, limits.header_bytes),
+        )
+        self._session = door.library.open(self, settings, window=CONNECTION_WINDOW)
+        door.connections.add(self)
+        if len(door.connections) > limits.connections:
+            self._transport.abort()
+        self._flush_soon()
+
+    def data_received(self, data: bytes) -> None:
+        """Let the session take them in."""
+        if self._session.receive(data):
+            self._come += len(data)
+            self._flush_soon()
+        else:
+            self._flush()
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop what is under way for the client."""
+        del exc
+        self._door.connections.discard(self)
+        for stream in list(self._exchanges):
+            self.closed(stream)
+        self._session.close()
+        self._flushing = True  # for ever: there is nobody to send to
+
+    def pause_writing(self) -> None:
+        """The client takes nothing at the moment."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """It takes something again."""
+        self._paused = False
+        self._flush_soon()
+
+    def terminate(self) -> None:
+        """Say goodbye and end."""
+        self._session.terminate()
+        self._flush_soon()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._transport.abort()
+
+    def sweep(self, now: float) -> None:
+        """Hang up on who does not begin to speak HTTP/2, and end calls whose request does not come."""
+        if self._come < PREFACE and now - self._made > self._limits.idle_seconds:
+            self._transport.abort()
+        for exchange in list(self._exchanges.values()):
+            if exchange.is_late(now, self._limits.body_seconds):
+                exchange.fail(BodyTimeout(f"the request did not arrive within {self._limits.body_seconds:g} s"))
+
+    # The session: events
+
+    def begun(self, stream: int) -> None:
+        """Headers of a stream follow; trailers of one that is there tell nothing."""
+        self._header_bytes = 0
+        self._heading = None
+        if stream not in self._exchanges:
+            self._heading = Exchange(self, stream, self._door.reception, self._limits.body_bytes)
+            self._exchanges[stream] = self._heading
+            self._door.calls += 1
+
+    def header(self, name: bytes, value: bytes) -> bool:
+        """Take one of them."""
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > self._limits.header_bytes:
+            return False
+        if self._heading is not None:
+            self._heading.headers[name] = value
+        return True
+
+    def headed(self, stream: int) -> None:
+        """Begin the call."""
+        exchange, self._heading = self._heading, None
+        if exchange is None:
+            return
+        if self._door.calls > self._limits.calls:
+            exchange.fail(too_many(self._limits.calls))
+        else:
+            exchange.begin(self._door.methods)
+
+    def chunk(self, stream: int, data: bytes) -> None:
+        """Hand data to the call, if it is still there."""
+        exchange = self._exchanges.get(stream)
+        if exchange is None:
+            self.consumed(stream, len(data))
+        else:
+            exchange.feed(data)
+
+    def ended(self, stream: int) -> None:
+        """The client sends no more."""
+        exchange = self._exchanges.get(stream)
+        if exchange is not None:
+            exchange.end()
+
+    def closed(self, stream: int) -> None:
+        """A stream is no more."""
+        exchange = self._exchanges.pop(stream, None)
+        if exchange is not None:
+            self._door.calls -= 1
+            exchange.close()
+
+    def read(self, stream: int, most: int) -> tuple[bytes, Block | None] | None:
+        """Return what a call sends."""
+        exchange = self._exchanges.get(stream)
+        return None if exchange is None else exchange.take(most)
+
+    # What calls ask
+
+    def respond(self, stream: int, head: Block, *, data: bool) -> None:
+        """Answer with these headers."""
+        if stream in self._exchanges:
+            self._session.respond(stream, head, data=data)
+            self._flush_soon()
+
+    def resume(self, stream: int) -> None:
+        """There are data to send."""
+        if stream in self._exchanges:
+            self._session.resume(stream)
+            self._flush_soon()
+
+    def reset(self, stream: int) -> None:
+        """End a stream once what it has is sent: before, nothing of that would be."""
+        self._resets.append(stream)
+        self._flush_soon()
+
+    def consumed(self, stream: int, size: int) -> None:
+        """Let the client send so many bytes more."""
+        self._session.consume(stream, size)
+        self._flush_soon()
+
+    def _reset(self) -> bytes:
+        """Return what ends the streams that are to be ended."""
+        for stream in self._resets:
+            if stream in self._exchanges:
+                self._session.reset(stream, NO_ERROR)
+        self._resets.clear()
+        return self._session.to_send()
+
+    def _flush_soon(self) -> None:
+        if not (self._flushing or self._paused):
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what there is, all that came of one turn of the loop at once."""
+        if self not in self._door.connections:
+            return
+        self._flushing = False
+        data = self._session.to_send()
+        if self._resets:
+            data += self._reset()
+        if data:
+            self._transport.write(data)
+        if self._session.is_over():
+            self._transport.close()

@@ -1,0 +1,99 @@
+"""Takes calls in, whatever server carries them: each is counted, admitted and ends with one answer or one status."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from latebind.domain.errors import Refused, Unavailable
+from latebind.server.access import Guard
+from latebind.server.rpc.desk import Caller, Desk
+from latebind.server.rpc.faults import told
+from latebind.server.rpc.routes import Answer, Method, Stream
+
+
+class CallFailed(Exception):
+    """The status and the message that a call ends with instead of an answer."""
+
+    def __init__(self, error: Exception) -> None:
+        self.status, self.text = told(error)
+        super().__init__(self.status, self.text)
+
+
+class Reception:
+    """One for a door. Calls are answered until `drain`, and after `give_up` told that there is no time left."""
+
+    def __init__(self, desk: Desk, guard: Guard) -> None:
+        self._desk = desk
+        self._guard = guard
+        self._most_bytes = desk.limits.held_bytes
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._streams: set[Stream] = set()
+        self._bytes = 0
+        self._draining = False
+        self._over = False
+
+    def drain(self) -> None:
+        """Have streams take no more requests; single calls still learn from the service that it drains."""
+        self._draining = True
+        for stream in self._streams:
+            stream.end()
+
+    async def emptied(self, seconds: float) -> None:
+        """Return when nobody is under way, or after so many seconds."""
+        end = time.monotonic() + seconds
+        while self._under_way and (left := end - time.monotonic()) > 0:
+            await asyncio.wait(self._under_way, timeout=left)
+
+    def give_up(self) -> None:
+        """Tell all that are still under way that there is no time left."""
+        self._over = True
+        for task in self._under_way:
+            task.cancel()
+
+    async def answer(self, method: Method, answer: Answer, data: bytes, caller: Caller) -> bytes:
+        """Return the response to a single call. Raises `CallFailed`."""
+        with self._call(method, caller, len(data)):
+            return await answer(self._desk, data, caller)
+
+    async def follow(self, method: Method, caller: Caller) -> None:
+        """Serve a stream, which is told when the door closes. Raises `CallFailed`."""
+        assert method.stream is not None, f"{method.path} is no stream"
+        with self._call(method, caller, 0):
+            stream = method.stream(self._desk, caller)
+            self._streams.add(stream)
+            if self._draining:
+                stream.end()
+            try:
+                await stream.serve()
+            finally:
+                self._streams.discard(stream)
+
+    @contextmanager
+    def _call(self, method: Method, caller: Caller, size: int) -> Iterator[None]:
+        """Have a call and the bytes of its request counted as long as it lasts; whatever ends it is told."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way.add(task)
+        self._bytes += size
+        try:
+            self._admit(method, caller)
+            yield
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
+            raise CallFailed(Unavailable("the server shut down before it had the answer")) from None
+        except Exception as error:  # the root of the call's task: report, answer, go on serving
+            raise CallFailed(error) from None
+        finally:
+            self._under_way.discard(task)
+            self._bytes -= size
+
+    def _admit(self, method: Method, caller: Caller) -> None:
+        """Raise where the call may not be made, or `Refused` where those that are here have too many bytes."""
+        if self._guard.asks(method.access):
+            shown = caller.metadata().get("authorization")
+            self._guard.check(method.access, shown.encode() if isinstance(shown, str) else None)
+        if self._bytes > self._most_bytes:
+            raise Refused(f"the requests that are under way have more than {self._most_bytes} bytes: try again later")

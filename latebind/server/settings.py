@@ -1,0 +1,157 @@
+"""What clients may switch while the server runs: which calls are traced, and what the log has.
+
+These are the protocol's trace and logging extensions. Transports hand values over as they come: texts, or lists of
+texts, numbers and truths.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+
+from latebind.domain.errors import InvalidRequest
+
+LEVELS = ("OFF", "TIMESTAMPS")
+NUMBER = re.compile(r"-?[0-9]{1,18}")
+TRACE_SETTINGS = ("trace_level", "trace_rate", "trace_count", "log_frequency")
+NO_FILE = "0"  # how often a file of traces is begun; there is none, but perf_analyzer says so
+LOG_SETTINGS = ("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format")
+SWITCHES = {"log_info": logging.INFO, "log_warning": logging.WARNING, "log_error": logging.ERROR}
+LOGGER = "latebind"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """Whether calls are traced: every `rate`-th of them, `count` in all or, where that is -1, without end."""
+
+    level: str = LEVELS[0]
+    rate: int = 1000
+    count: int = -1
+
+    def traced(self, number: int) -> bool:
+        """Tell whether the call of this number is traced; calls count from 1 since the settings hold."""
+        if self.level == LEVELS[0] or number % self.rate:
+            return False
+        return self.count < 0 or number // self.rate <= self.count
+
+    def told(self) -> dict[str, object]:
+        """Return the settings as the protocol has them."""
+        return {
+            "trace_level": [self.level],
+            "trace_rate": str(self.rate),
+            "trace_count": str(self.count),
+            "log_frequency": NO_FILE,
+        }
+
+
+class Traces:
+    """The trace settings of all models, and of single ones where they differ. All calls come from the event loop."""
+
+    def __init__(self, settings: TraceSettings | None = None) -> None:
+        self._start = settings or TraceSettings()
+        self._changed: dict[str | None, dict[str, object]] = {None: {}}  # by model; None: all
+        self._counted: dict[str | None, tuple[TraceSettings, count[int]]] = {}
+        self._take_effect()
+
+    def wanted(self, model: str) -> bool:
+        """Count a call of this model and tell whether it is to be traced."""
+        settings, numbers = self._counted.get(model) or self._counted[None]
+        return settings.level != LEVELS[0] and settings.traced(next(numbers))
+
+    def told(self, model: str | None = None) -> dict[str, object]:
+        """Return the settings of a model, or those of models without their own."""
+        return (self._counted.get(model) or self._counted[None])[0].told()
+
+    def update(self, given: Mapping[str, object], model: str | None = None) -> None:
+        """Change settings; counting begins anew. What is None, or an empty list, becomes again what it would be.
+
+        Raises `InvalidRequest`, and then changes nothing.
+        """
+        _check_known(given, TRACE_SETTINGS)
+        values = {key: _trace_value(key, value) for key, value in given.items()}
+        fields = {key.removeprefix("trace_"): value for key, value in values.items() if key != "log_frequency"}
+        own = {**self._changed.get(model, {}), **fields}
+        self._changed[model] = {key: value for key, value in own.items() if value is not None}
+        self._take_effect()
+
+    def _take_effect(self) -> None:
+        everywhere = self._changed[None]
+        self._counted = {
+            model: (replace(self._start, **{**everywhere, **own}), count(1))  # type: ignore[arg-type]
+            for model, own in self._changed.items()
+            if own or model is None
+        }
+
+
+class Log:
+    """What the log of the door's process has. It switches Python's logging for all of latebind."""
+
+    def __init__(self) -> None:
+        self._on = dict.fromkeys(SWITCHES, True)
+        self._verbose = 0
+        self._filter = _Hiding()
+
+    def told(self) -> dict[str, object]:
+        """Return the settings as the protocol has them."""
+        return {"log_file": "", **self._on, "log_verbose_level": self._verbose, "log_format": "default"}
+
+    def update(self, given: Mapping[str, object]) -> None:
+        """Change settings. Raises `InvalidRequest`, and then changes nothing."""
+        _check_known(given, LOG_SETTINGS)
+        for key in ("log_file", "log_format"):
+            if given.get(key, self.told()[key]) != self.told()[key]:
+                raise InvalidRequest(f"{key} is not changed while the server runs: leave it out")
+        switches = {key: given[key] for key in SWITCHES if key in given}
+        verbose = given.get("log_verbose_level", self._verbose)
+        for key, value in switches.items():
+            if not isinstance(value, bool):
+                raise InvalidRequest(f"{key} is {value!r:.40}: give true or false")
+        if not isinstance(verbose, int) or isinstance(verbose, bool) or not 0 <= verbose < 1 << 32:
+            raise InvalidRequest(f"log_verbose_level is {verbose!r:.40}: give 0 for nothing more, or 1")
+        self._on |= {key: bool(value) for key, value in switches.items()}
+        self._verbose = verbose
+        self._take_effect()
+
+    def _take_effect(self) -> None:
+        """Set the level to the lowest that is on; of those above, a filter on the log's handlers hides what is off."""
+        on = [level for key, level in SWITCHES.items() if self._on[key]]
+        lowest = min(on, default=logging.CRITICAL)
+        logging.getLogger(LOGGER).setLevel(logging.DEBUG if self._verbose else lowest)
+        self._filter.hidden = frozenset(set(SWITCHES.values()) - set(on))
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(self._filter)  # one that is there already stays the only one
+
+
+class _Hiding(logging.Filter):
+    """Hides what latebind says on some levels."""
+
+    hidden: frozenset[int] = frozenset()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno not in self.hidden or record.name.partition(".")[0] != LOGGER
+
+
+def _check_known(given: Mapping[str, object], known: tuple[str, ...]) -> None:
+    unknown = next((key for key in given if key not in known), None)
+    if unknown is not None:
+        raise InvalidRequest(f"there is no setting {unknown!r:.100}: there are {', '.join(known)}")
+
+
+def _trace_value(key: str, value: object) -> str | int | None:
+    """Return what a trace setting is to be, None where it is given back."""
+    single = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+    if single is None or single in ([], ()):
+        return None
+    if key == "trace_level":
+        if single not in LEVELS:
+            raise InvalidRequest(f"trace_level is {value!r:.100}: give one of {', '.join(LEVELS)}")
+        return str(single)
+    if key == "log_frequency":
+        if single != NO_FILE:
+            raise InvalidRequest(f"log_frequency is {value!r:.100}: traces are not written to files, leave it out")
+        return None
+    least = 1 if key == "trace_rate" else -1
+    if not isinstance(single, str) or not NUMBER.fullmatch(single) or int(single) < least:
+        raise InvalidRequest(f"{key} is {value!r:.100}: give a number of {least} or more, as a text")
+    return int(single)

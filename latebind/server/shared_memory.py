@@ -1,0 +1,214 @@
+"""System shared memory: files under /dev/shm that clients name, to read inputs from and write outputs to.
+
+Nothing of them is ever mapped, for a client that shortens its file would kill whoever touches the mapping: bytes are
+copied with system calls that fail instead. No error tells a key, or more of a file than that it will not do.
+"""
+
+import asyncio
+import os
+import re
+import stat
+import weakref
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from latebind.domain.errors import Exists, InvalidRequest, NotFound, TooLarge, TurnedOff, Unsupported
+from latebind.server.gateway import Array
+from latebind.server.limits import Limits
+
+FOLDER = "/dev/shm"  # noqa: S108 - where the system keeps shared memory
+KEY = re.compile(r"/?([A-Za-z0-9][A-Za-z0-9._-]{0,253})")
+FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+MOST = 1 << 62  # any offset or size; more than that no system call takes
+LONG = 1 << 18  # bytes of a row that are a while to copy
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """What a client says of a region of its own: the file and which of its bytes."""
+
+    key: str
+    byte_size: int
+    offset: int = 0
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """Where a client says that a tensor lies: a region by its name, and bytes of it. `size` is None where not told."""
+
+    region: str
+    size: int | None = None
+    offset: int = 0
+
+
+class Region:
+    """Bytes of an open file, which is closed when the last who knows the region has let go of it."""
+
+    def __init__(self, registration: Registration, folder: str = FOLDER) -> None:
+        self.registration = registration
+        self._file = _open(os.path.join(folder, registration.key.removeprefix("/")))
+        weakref.finalize(self, os.close, self._file)
+        if registration.offset + registration.byte_size > os.fstat(self._file).st_size:
+            raise InvalidRequest("offset and byte_size go beyond the end of the shared memory: register what is there")
+
+    def read(self, offset: int, place: memoryview) -> None:
+        """Fill `place` with the bytes from `offset` of the region on. Raises `InvalidRequest`."""
+        try:
+            read = os.preadv(self._file, [place], self.registration.offset + offset)
+        except OSError:
+            raise _lost() from None
+        if read != len(place):
+            raise _lost()
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Copy `data` to `offset` of the region. Raises `InvalidRequest`; a file that was shortened stays so."""
+        position = self.registration.offset + offset
+        size = memoryview(data).nbytes
+        try:
+            written = size <= os.fstat(self._file).st_size - position and os.pwrite(self._file, data, position)
+        except OSError:
+            raise _lost() from None
+        if written != size:
+            raise _lost()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Some bytes of a region, for one tensor. Whoever has it keeps the region open."""
+
+    name: str
+    region: Region
+    offset: int
+    size: int
+
+    async def read_into(self, rows: Sequence[Array]) -> None:
+        """Copy a tensor, which has as many bytes as the place, into these rows. Raises `InvalidRequest`.
+
+        Not in a thread, which would go on writing into rows of which the call has let go; others have a turn between.
+        """
+        position = self.offset
+        for row in rows:
+            bytes_ = row.reshape(-1).view(np.uint8).data
+            self.region.read(position, bytes_)
+            position += len(bytes_)
+            if len(bytes_) >= LONG:
+                await asyncio.sleep(0)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Copy a tensor to the place. Raises `InvalidRequest` where there is no room for it."""
+        size = memoryview(data).nbytes
+        if size > self.size:
+            raise InvalidRequest(
+                f"region {self.name!r} is to take {size} bytes: shared_memory_byte_size is {self.size}"
+            )
+        self.region.write(self.offset, data)
+
+
+class Regions:
+    """The regions that clients have registered, by the names that they gave them.
+
+    Keys must begin with one of `prefixes`, which the operator names; without any, nothing can be registered.
+    """
+
+    def __init__(self, prefixes: Iterable[str] = (), limits: Limits | None = None, *, folder: str = FOLDER) -> None:
+        self._prefixes = tuple(prefix.removeprefix("/") for prefix in prefixes)
+        self._limits = limits or Limits()
+        self._folder = folder
+        self._regions: dict[str, Region] = {}
+
+    @property
+    def on(self) -> bool:
+        """Whether the operator has turned it on."""
+        return bool(self._prefixes)
+
+    def register(self, name: str, registration: Registration) -> None:
+        """Open a region.
+
+        Raises `TurnedOff`, `Exists`, `TooLarge` for too many or too large ones, `InvalidRequest` for all that is wrong
+        with the key, the file or the numbers.
+        """
+        if not self.on:
+            raise TurnedOff("shared memory is off: start the server with --shared-memory PREFIX, or send tensors along")
+        if name in self._regions:
+            raise Exists(f"there is a region {name!r:.140} already: unregister it first")
+        if len(self._regions) >= self._limits.regions:
+            raise TooLarge(f"there are {self._limits.regions} regions already: unregister one first")
+        _check_numbers(registration)
+        if registration.byte_size > self._limits.region_bytes:
+            raise TooLarge(f"byte_size is {registration.byte_size}: a region has at most {self._limits.region_bytes}")
+        found = KEY.fullmatch(registration.key)
+        if found is None or not found[1].startswith(self._prefixes):
+            raise InvalidRequest("this key is not allowed: take one that begins as the server's --shared-memory says")
+        self._regions[name] = Region(registration, self._folder)
+
+    def unregister(self, name: str | None = None) -> None:
+        """Forget a region, or all; what is in use goes with its last call. One that is not there is no error."""
+        if name is None:
+            self._regions.clear()
+        else:
+            self._regions.pop(name, None)
+
+    def status(self, name: str | None = None) -> list[dict[str, object]]:
+        """Return what is registered, by name. Raises `NotFound`."""
+        names = sorted(self._regions) if name is None else [name]
+        return [{"name": one, **msgspec.structs.asdict(self._region(one).registration)} for one in names]
+
+    def place(self, reference: Reference) -> Place:
+        """Return the bytes that a client refers to. Raises `InvalidRequest`, `NotFound` and `TurnedOff`."""
+        if not self.on:
+            raise TurnedOff("shared memory is off: send tensors along, or start the server with --shared-memory PREFIX")
+        region = self._region(reference.region)
+        offset, size = reference.offset, reference.size
+        if size is None:
+            raise InvalidRequest(f"region {reference.region!r:.140} is given without shared_memory_byte_size")
+        most = region.registration.byte_size
+        if not (0 <= offset <= most and 0 <= size <= most - offset):
+            raise InvalidRequest(
+                f"{size!s:.40} bytes at {offset!s:.40} go beyond region {reference.region!r:.140}, which has {most}"
+            )
+        return Place(reference.region, region, offset, size)
+
+    def _region(self, name: str) -> Region:
+        region = self._regions.get(name)
+        if region is None:
+            raise NotFound(f"there is no shared memory region {name!r:.140}: register it first")
+        return region
+
+
+class CudaRegions:
+    """CUDA shared memory, of which there is none: clients that tidy up find nothing to tidy."""
+
+    def register(self, name: str) -> None:
+        """Raise `Unsupported`."""
+        raise Unsupported(f"region {name!r:.140}: CUDA shared memory is not served: use system shared memory")
+
+    def unregister(self, name: str | None = None) -> None:
+        """Do nothing."""
+
+    def status(self, name: str | None = None) -> list[dict[str, object]]:
+        """Return no region. Raises `NotFound` for one in particular."""
+        if name is not None:
+            raise NotFound(f"there is no CUDA shared memory region {name!r:.140}")
+        return []
+
+
+def _open(path: str) -> int:
+    """Return a descriptor of a plain file. Raises `InvalidRequest`."""
+    refused = InvalidRequest("this key cannot be opened: create the shared memory first, readable for the server")
+    try:
+        file = os.open(path, FLAGS)
+    except OSError:
+        raise refused from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise refused
+    return file
+
+
+def _check_numbers(registration: Registration) -> None:
+    for name, value, least in (("offset", registration.offset, 0), ("byte_size", registration.byte_size, 1)):
+        if not least <= value <= MOST:
+            raise InvalidRequest(f"{name} is {value!s:.40}: give {least} or more bytes")
+
+
+def _lost() -> InvalidRequest:
+    return InvalidRequest("a shared memory region has lost memory since it was registered: make it whole again")

@@ -1,0 +1,109 @@
+"""Traced calls as OpenTelemetry spans: a root for each call, under it one for each wait, stage, lookup, load, step.
+
+Needs the extra `telemetry`. The door's own clock is the only one: times are those that the engine told.
+"""
+
+from typing import Self
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from latebind import __version__
+from latebind.domain.tracing import Span, Trace
+from latebind.server.tracing import Explained
+
+NANOSECONDS = 1e9
+TRACES = "/v1/traces"  # where collectors listen that are named without a path
+NUMBERED = ("stage", "lookup")
+
+
+class SpanExport:
+    """Makes spans of a call that is complete and hands them to `processor`. Call it on the door's event loop."""
+
+    def __init__(self, processor: SpanProcessor) -> None:
+        resource = Resource.create({"service.name": "latebind", "service.version": __version__})
+        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("latebind", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+
+    @classmethod
+    def over_http(cls, url: str) -> Self:
+        """Send spans to a collector, on a thread of their own; what it does not take is lost after some tries."""
+        host = url.split("://", 1)[-1]
+        return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=url if "/" in host else url + TRACES)))
+
+    def __call__(self, call: Explained) -> None:
+        """Tell of one call."""
+        root = self._tracer.start_span(
+            f"infer {call.model}",
+            self._propagator.extract({"traceparent": call.parent}) if call.parent else Context(),
+            SpanKind.SERVER,
+            {
+                "latebind.request_id": call.id,
+                "latebind.model": call.model,
+                "latebind.version": call.version,
+                "latebind.rows": call.count,
+                "latebind.outcome": call.outcome,
+            },
+            start_time=_time(call, call.began),
+        )
+        if call.outcome != "answered":
+            root.set_status(Status(StatusCode.ERROR, call.outcome))
+        within = set_span_in_context(root, Context())
+        for place, row in enumerate(call.rows):
+            self._row(call, row, within, place)
+        root.end(_time(call, call.ended))
+
+    def close(self) -> None:
+        """Send what is left, and end the thread."""
+        self._provider.shutdown()
+
+    def _row(self, call: Explained, row: Trace, within: Context, place: int) -> None:
+        """Tell of a row: under the call, or where that has several under a span of its own."""
+        self._span(call, "receive", call.began, row.arrived, within)
+        if call.count > 1:
+            row_span = self._tracer.start_span(f"row {place}", within, start_time=_time(call, row.arrived))
+            within = set_span_in_context(row_span, within)
+            row_span.end(_time(call, row.ended))
+        steps = {}
+        for span in row.spans:
+            if span.what == "step":
+                facts = {f"latebind.{name}": fact for name, fact in span.facts.items()}
+                made = self._tracer.start_span(
+                    f"step {span.step}", within, attributes=facts, start_time=_time(call, span.start)
+                )
+                steps[span.step] = set_span_in_context(made, within)
+                made.end(_time(call, span.end))
+        for span in row.spans:
+            if span.what != "step":
+                facts = {f"latebind.{name}": fact for name, fact in span.facts.items()}
+                self._span(call, _name(span), span.start, span.end, steps.get(span.step, within), facts)
+        self._span(call, "reply", row.ended, call.ended, within)
+
+    def _span(
+        self,
+        call: Explained,
+        name: str,
+        start: float,
+        end: float,
+        within: Context,
+        facts: dict[str, int | float | str | bool] | None = None,
+    ) -> None:
+        made = self._tracer.start_span(name, within, attributes=facts, start_time=_time(call, start))
+        made.end(_time(call, max(start, end)))
+
+
+def _name(span: Span) -> str:
+    return f"{span.what} {span.facts['stage']}" if span.what in NUMBERED else span.what
+
+
+def _time(call: Explained, seconds: float) -> int:
+    """Return a time of the scheduler's clock as nanoseconds since 1970."""
+    return round((seconds + call.wall) * NANOSECONDS)

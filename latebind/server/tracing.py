@@ -1,0 +1,186 @@
+"""Which calls are traced, and what door and engine know of each, put together once the call has ended.
+
+The engine follows requests under a number that the door gives a call (`domain/tracing.py`) and keeps what it has until
+it is asked; nothing is asked for while nobody is traced.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+
+import msgspec
+
+from latebind.domain.errors import LatebindError
+from latebind.domain.tracing import Trace
+from latebind.server.identity import request_id
+
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")  # W3C
+SAMPLED = 1
+KEPT = 100  # calls
+SOON = 0.05  # seconds after which the engine is asked
+PATIENCE = 10.0  # seconds after which a call is told without the rows that have not ended
+MOST_OPEN = 1000  # calls that are followed at once
+
+log = logging.getLogger(__name__)
+
+
+class Explained(msgspec.Struct):
+    """A traced call: what the door saw, and of each row that came to the engine what became of it there.
+
+    `began` and `ended` are on the clock of `time.monotonic()`, as all times in `rows` are; `wall` is what has to be
+    added for seconds since 1970. `outcome` is `answered`, `cancelled` or the kind of error. `parent` is the caller's
+    span, if it named one.
+    """
+
+    number: int
+    id: str
+    model: str
+    version: str
+    count: int
+    parent: str
+    began: float
+    wall: float
+    sent: bool = False
+    ended: float = 0.0
+    outcome: str = ""
+    rows: list[Trace] = msgspec.field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row that came to the engine has been told of."""
+        return not self.sent or len(self.rows) == self.count
+
+    def told(self) -> dict[str, object]:
+        """Return it as plain types; times of spans are seconds since the call began."""
+        return {
+            "id": self.id,
+            "model": self.model,
+            "version": self.version,
+            "began": self.began + self.wall,
+            "seconds": self.ended - self.began,
+            "outcome": self.outcome,
+            "rows": [self._row(trace) for trace in self.rows],
+        }
+
+    def _row(self, trace: Trace) -> dict[str, object]:
+        spans = [
+            {
+                "what": span.what,
+                "step": span.step,
+                "start": span.start - self.began,
+                "end": span.end - self.began,
+                **span.facts,
+            }
+            for span in trace.spans
+        ]
+        return {
+            "request": trace.request,
+            "arrived": trace.arrived - self.began,
+            "deadline": trace.deadline - self.began,
+            "ended": trace.ended - self.began,
+            "priority": trace.priority,
+            "slack": trace.slack,
+            "outcome": trace.outcome,
+            "left_at": trace.left_at,
+            "dropped": trace.dropped,
+            "spans": spans,
+        }
+
+
+class Tracing:
+    """Follows a share `rate` of all calls, and those whose caller's own trace is sampled; keeps the last of them.
+
+    `fetch` asks the engine for what it has; `export` hears of each call that is complete.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[], Awaitable[Sequence[Trace]]],
+        *,
+        rate: float = 0.0,
+        export: Callable[[Explained], None] | None = None,
+    ) -> None:
+        self.rate = rate
+        self._fetch = fetch
+        self._export = export
+        self._due = 0.0  # calls to be followed, by the rate
+        self._numbers = count(1)
+        self._open: dict[int, Explained] = {}
+        self._kept: deque[Explained] = deque(maxlen=KEPT)
+        self._collecting: asyncio.Task[None] | None = None
+
+    def wanted(self, parent: str) -> bool:
+        """Tell whether the next call is followed, whose caller's span is `parent`, if it named one."""
+        if parent and TRACEPARENT.fullmatch(parent) and int(parent[53:55], 16) & SAMPLED:
+            return len(self._open) < MOST_OPEN
+        if self.rate <= 0.0:
+            return False
+        self._due += self.rate
+        if self._due < 1.0:
+            return False
+        self._due -= int(self._due)
+        return len(self._open) < MOST_OPEN
+
+    @contextmanager
+    def following(self, model: str, version: str, rows: int, *, id: str, parent: str) -> Iterator[Explained]:
+        """Follow a call from here to the end of the block."""
+        number = next(self._numbers)
+        known = parent if TRACEPARENT.fullmatch(parent) else ""
+        now = time.monotonic()
+        call = Explained(number, request_id(id), model, version, rows, known, now, time.time() - now)
+        self._open[number] = call
+        try:
+            yield call
+            call.outcome = "answered"
+        except BaseException as error:
+            call.outcome = "cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__name__
+            raise
+        finally:
+            call.ended = time.monotonic()
+            if self._collecting is None or self._collecting.done():
+                self._collecting = asyncio.create_task(self._collect())
+
+    def last(self) -> list[dict[str, object]]:
+        """Return the last calls that were followed, the newest first."""
+        return [call.told() for call in reversed(self._kept)]
+
+    async def close(self) -> None:
+        """Take in what has ended, and stop."""
+        if self._collecting is not None:
+            self._collecting.cancel()
+            await asyncio.gather(self._collecting, return_exceptions=True)
+        if self._open:
+            await self._take()
+            self._settle(time.monotonic() + PATIENCE)
+
+    async def _collect(self) -> None:
+        """Ask the engine until all calls that have ended are complete."""
+        while any(call.ended for call in self._open.values()):
+            await asyncio.sleep(SOON)
+            await self._take()
+            self._settle(time.monotonic())
+
+    async def _take(self) -> None:
+        try:
+            traces = await self._fetch()
+        except LatebindError as error:
+            log.warning("what the engine knows of traced requests is lost (%s)", error)
+            return
+        for trace in traces:
+            call = self._open.get(trace.number)
+            if call is not None:
+                call.rows.append(trace)
+
+    def _settle(self, now: float) -> None:
+        """Keep the calls that are complete, or have been waited for long enough."""
+        for call in [call for call in self._open.values() if call.ended]:
+            if call.complete or now - call.ended >= PATIENCE:
+                del self._open[call.number]
+                self._kept.append(call)
+                if self._export is not None:
+                    self._export(call)

@@ -1,0 +1,60 @@
+"""Another service is started when the models that are followed are others, and only then."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from latebind.adaptation.following import Followed, Following
+from latebind.adaptation.messages import AdaptationOrder
+from latebind.domain.config import AdaptationConfig
+from latebind.learned.stored import read_caches, with_caches
+from latebind.program.load import load_program
+from latebind.repository.directory import ModelDirectory
+from tests.digits import Built
+
+CONFIG = AdaptationConfig(on=True, sample=1.0, interval=3600.0, yields=False)
+
+
+def followed(model: Path, *, made: int) -> Followed:
+    directory = ModelDirectory.open(model)
+    program = load_program(directory, threads=1)
+    spec, _ = with_caches(program.spec, program.costs, read_caches(directory))
+    order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=())
+    return Followed(order, (spec,), ((str(model), made, 0),))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60.0):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def nobody_adopts(model: str, version: str) -> None:
+    """There is no engine here."""
+
+
+@pytest.mark.slow
+def test_another_service_is_started_when_a_model_is_another(built: Built) -> None:
+    first, exchanged = (followed(built.directory.path, made=made) for made in (1, 2))
+
+    async def test() -> None:
+        there: list[Followed | None] = [first]
+        following = Following(lambda: there[0], nobody_adopts)
+        await following.renew()
+        await until(lambda: "digits" in following.figures())
+        service = following._client
+        following.look()
+        await asyncio.sleep(0)
+        assert following._client is service  # nothing has changed
+        there[0] = None
+        following.look()
+        await until(lambda: following._renewing is None)
+        assert following.figures() == {}
+        there[0] = exchanged
+        following.look()
+        await until(lambda: "digits" in following.figures())
+        await following.close()
+
+    asyncio.run(test())

@@ -1,0 +1,70 @@
+"""Faults on purpose, in small, against real servers; and what the figures mean."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from latebind.bench.faults import crash, hang_up, reload, terminate
+from latebind.bench.faults.clients import NO_ANSWER, Asked
+from latebind.cli.main import app
+
+
+def answer(sent: float, ended: float, version: str = "1", value: float = 3.0) -> Asked:
+    return Asked(sent, ended, 200, version, value, 2)
+
+
+def test_a_crash_is_over_when_a_request_that_was_sent_after_it_is_answered() -> None:
+    asked = [answer(0.0, 1.4), answer(1.2, 3.0), answer(1.5, 2.5), Asked(0.9, 1.0, 503), Asked(0.9, 5.0, NO_ANSWER)]
+    report = crash._report(asked, [1.0])
+    assert report.seconds == [1.5]
+    assert (report.requests, report.answered, report.refused, report.without_answer) == (5, 3, 1, 1)
+    assert report.longest == pytest.approx(4.1)
+
+
+def test_an_answer_that_is_not_of_its_version_is_wrong() -> None:
+    asked = [answer(0.0, 1.0, "1", 3.0), answer(0.0, 1.0, "2", 3.0), answer(0.0, 1.0, "2", 2.0)]
+    assert crash._report(asked, []).wrong == 1
+    assert reload._report(asked, [(0.0, 0.5)]).wrong == 1
+
+
+def test_an_older_version_counts_for_those_who_asked_after_the_change() -> None:
+    asked = [answer(0.4, 1.0), answer(0.6, 1.0), answer(0.6, 1.0, "2", 2.0), Asked(0.0, 1.0, 503)]
+    report = reload._report(asked, [(0.0, 0.5)])
+    assert (report.older, report.versions, report.failed) == (1, 2, {503: 1})
+
+
+def test_how_late_the_seventh_is_counts_in_stages() -> None:
+    assert hang_up.Report(4, 2.0, [2.5, 2.0]).late == [1.0, 0.0]
+
+
+@pytest.mark.slow
+def test_after_a_crash_everybody_is_answered_and_the_next_engine_serves() -> None:
+    report = crash.run(2, pause=0.1)
+    assert len(report.seconds) == 2
+    assert (report.without_answer, report.wrong) == (0, 0)
+    assert report.answered + report.refused == report.requests
+
+
+@pytest.mark.slow
+def test_a_server_that_is_told_to_end_answers_everybody_and_leaves_nothing() -> None:
+    (ending,) = terminate.run(1, in_flight=8)
+    assert (ending.statuses, ending.code, ending.left) == ({200: 8}, 0, 0)
+
+
+@pytest.mark.slow
+def test_nobody_notices_new_versions(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    result = CliRunner().invoke(
+        app, ["bench", "faults", "--part", "reload", "--versions", "2", "--no-spare", "--json", str(file)]
+    )
+    assert result.exit_code == 0, result.output
+    assert '"failed": {}' in file.read_text()
+    assert '"wrong": 0' in file.read_text()
+
+
+@pytest.mark.slow
+def test_whoever_comes_after_clients_that_left_waits_for_a_stage_at_most() -> None:
+    report = hang_up.run(1, layers=6, repeats=512)
+    assert report.stages > 1
+    assert max(report.late) < 2.0  # one stage, and what else this machine does

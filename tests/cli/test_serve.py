@@ -1,0 +1,60 @@
+"""`latebind serve` as a process: what signals do, and what is left when it ends."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from shutil import copytree
+
+import psutil
+import pytest
+import torch
+
+from latebind.bench.client import Caller, encode
+from latebind.bench.server import launched
+from tests.versions import WIDTH, add_version
+
+PATIENCE = 60.0
+
+
+def factor(url: str) -> float:
+    caller = Caller(url, "scale")
+    (rows,) = caller(encode({"x": torch.ones(1, WIDTH).numpy()}, timeout=30.0)).outputs.values()
+    caller.close()
+    return float(rows[0, 0])
+
+
+@pytest.mark.slow
+def test_on_hang_up_the_server_looks_for_new_versions_and_serves_them(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    add_version(tmp_path / "models", "scale", 1, 2.0)
+    later = add_version(tmp_path / "later", "scale", 2, 3.0)
+    with launched(tmp_path / "models", "--no-spare") as server:
+        assert factor(server.url) == 2.0
+        copytree(later, tmp_path / "models" / "scale" / "2")
+        server.process.send_signal(signal.SIGHUP)
+        until = time.monotonic() + PATIENCE
+        while factor(server.url) == 2.0:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert factor(server.url) == 3.0
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    add_version(tmp_path, "scale", 1, 2.0)
+    with launched(tmp_path, "--spare") as server:
+        children = psutil.Process(server.process.pid).children(recursive=True)
+        assert children
+        engine = min(children, key=lambda child: child.pid)
+        os.kill(engine.pid, signal.SIGSTOP)  # a call that would hold the server up
+        caller = Caller(server.url, "scale")
+        caller._socket.sendall(caller._written(encode({"x": torch.ones(1, WIDTH).numpy()}, timeout=30.0)))
+        for _ in range(2):
+            time.sleep(0.2)  # the call, or the signal before, arrives
+            server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=10.0) == 1
+        caller.close()
+        _, alive = psutil.wait_procs(children, timeout=5.0)
+        assert not alive

@@ -1,0 +1,331 @@
+"""Engines that follow one another, with real processes: crashes, changes, and what is answered meanwhile."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig
+from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError, Unavailable
+from latebind.engine.catalogue import Catalogue
+from latebind.engine.engines import Engines, NotUp
+from latebind.engine.order import EngineOrder
+from latebind.repository.selection import Selection
+from tests.versions import QUERY, WIDTH, add_version, spoil
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Version 1 of `scale`, times 2, and of `other`, times 5; aside in `later/scale/2` times 3."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("versions")
+    add_version(root, "scale", 1, 2.0)
+    add_version(root, "other", 1, 5.0)
+    add_version(root / "later", "scale", 2, 3.0)
+    return root
+
+
+@pytest.fixture
+def shop(built: Path, tmp_path: Path) -> Path:
+    """A repository of one's own with the first versions."""
+    for name in ("scale", "other"):
+        copytree(built / name, tmp_path / name)
+    return tmp_path
+
+
+@asynccontextmanager
+async def serving(
+    root: Path, *names: str, spare: bool = False, crashes: int = 3
+) -> AsyncIterator[tuple[Engines, Catalogue]]:
+    selection = Selection(root, names)
+    config = GenerationsConfig(spare=spare, crashes=crashes)
+    engines = await Engines.start(EngineOrder((), EngineConfig(), PolicyConfig()), selection.first(), config)
+    try:
+        yield engines, Catalogue(engines, selection)
+    finally:
+        await engines.close()
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 100))
+
+
+async def ask(engines: Engines, model: str = "scale", seconds: float = 60.0) -> float:
+    """Return what the model multiplies by."""
+    deadline = time.monotonic() + seconds
+    claim = await engines.claim(model, 1, deadline=deadline)
+    try:
+        claim.rows["x"][0][...] = 1.0
+        answer = await claim.send(deadline=deadline)
+    finally:
+        claim.release()
+    (rows,) = answer.outputs.values()
+    assert rows.shape == (1, WIDTH)
+    assert np.ptp(rows) == 0.0
+    return float(rows[0, 0])
+
+
+async def ask_on(engines: Engines, until: asyncio.Event, model: str = "scale") -> Counter[object]:
+    """Ask again and again; return how often came which answer or error."""
+    seen: Counter[object] = Counter()
+    while not until.is_set():
+        try:
+            seen[await ask(engines, model)] += 1
+        except LatebindError as error:
+            seen[type(error)] += 1
+            await asyncio.sleep(0.001)  # what is refused at once lets nobody else run
+    return seen
+
+
+async def kill_while_it_runs(engines: Engines, model: str) -> None:
+    """Stop the engine at a moment at which it runs this model alone, and kill it."""
+    engine = engines._engine
+    assert engine is not None
+    number = [name for name, spec in engine.models.items() if not spec.steps].index(model)
+    while True:
+        os.kill(engine.process_id, signal.SIGSTOP)
+        if engine.ran() == (number,):
+            os.kill(engine.process_id, signal.SIGKILL)
+            return
+        os.kill(engine.process_id, signal.SIGCONT)
+        await asyncio.sleep(0.0005)
+
+
+def test_a_dead_engine_is_followed_by_another_and_every_call_is_answered(shop: Path) -> None:
+    async def test() -> None:
+        async with serving(shop, spare=True) as (engines, _):
+            done = asyncio.Event()
+            calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
+            await asyncio.sleep(0)
+            first = engines.process_id
+            await kill_while_it_runs(engines, "scale")
+            while engines.ready():
+                await asyncio.sleep(0.001)
+            assert engines.live()
+            assert await ask(engines) == 2.0  # waits for the next
+            assert engines.ready("scale")
+            assert engines.process_id != first
+            assert (await engines.metrics())["restarts"] == 1
+            done.set()
+            seen = sum([await call for call in calls], Counter[object]())
+            assert set(seen) == {2.0, Unavailable}
+            assert seen[Unavailable] <= 4
+
+    run(test())
+
+
+def test_nobody_waits_for_an_engine_beyond_the_deadline(shop: Path) -> None:
+    async def test() -> None:
+        async with serving(shop, "scale") as (engines, _):
+            os.kill(engines.process_id, signal.SIGKILL)
+            while engines.ready():
+                await asyncio.sleep(0.001)
+            begun = time.monotonic()
+            with pytest.raises(Unavailable, match="starting again"):
+                await ask(engines, seconds=0.05)
+            assert time.monotonic() - begun < 1.0
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_a_model_with_which_engines_die_is_left_out_and_the_others_are_served(shop: Path) -> None:
+    async def test() -> None:
+        (shop / "asking.query.toml").write_text(QUERY)
+        async with serving(shop, spare=True) as (engines, catalogue):
+            done = asyncio.Event()
+            calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
+            for _ in range(3):
+                assert await ask(engines, "other") == 5.0
+                await kill_while_it_runs(engines, "scale")
+                while engines.ready("other"):
+                    await asyncio.sleep(0.001)
+            assert await ask(engines, "other") == 5.0
+            with pytest.raises(Unavailable, match="the engine died 3 times"):
+                await ask(engines)
+            assert not engines.ready("scale")
+            states = {entry["name"]: entry["state"] for entry in catalogue.index()}
+            assert states == {"scale": "UNAVAILABLE", "other": "READY", "asking": "UNAVAILABLE"}
+            await catalogue.load("scale")
+            assert await ask(engines) == 2.0
+            assert engines.ready("asking")
+            done.set()
+            await asyncio.gather(*calls)
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_loaded_again_is_left_out_and_the_others_are_served(shop: Path) -> None:
+    async def test() -> None:
+        async with serving(shop) as (engines, catalogue):
+            spoil(shop / "scale" / "1")
+            os.kill(engines.process_id, signal.SIGKILL)
+            while engines.ready():
+                await asyncio.sleep(0.001)
+            assert await ask(engines, "other") == 5.0
+            with pytest.raises(Unavailable, match="differs from the manifest"):
+                await ask(engines)
+            assert catalogue.unavailable("scale")
+
+    run(test())
+
+
+def test_a_new_version_takes_over_and_nobody_who_calls_sees_an_error(built: Path, shop: Path) -> None:
+    async def test() -> None:
+        async with serving(shop, spare=True) as (engines, catalogue):
+            done = asyncio.Event()
+            calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
+            copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
+            assert await catalogue.reload() == ["scale"]
+            assert await ask(engines) == 3.0
+            assert engines.models["scale"].version == "2"
+            while engines._ending:
+                await asyncio.sleep(0.01)
+            done.set()
+            seen = sum([await call for call in calls], Counter[object]())
+            assert set(seen) == {2.0, 3.0}
+            assert await catalogue.reload() == []
+
+    run(test())
+
+
+def test_a_bad_version_leaves_the_old_one_serving_and_says_why(built: Path, shop: Path) -> None:
+    async def test() -> None:
+        async with serving(shop, "scale") as (engines, catalogue):
+            spoil(Path(copytree(built / "later" / "scale" / "2", shop / "scale" / "2")))
+            with pytest.raises(RepositoryError, match=r"^scale/2/weights.safetensors differs"):
+                await catalogue.load("scale")
+            assert await catalogue.reload() == []
+            (entry,) = catalogue.index()
+            assert (entry["version"], entry["state"]) == ("1", "READY")
+            assert "scale/2/weights.safetensors" in entry["reason"]
+            assert await ask(engines) == 2.0
+            with pytest.raises(NotFound, match="no version '7' of model 'scale'"):
+                await catalogue.load("scale", "7")
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_an_engine_that_does_not_start_changes_nothing(shop: Path) -> None:
+    async def test() -> None:
+        async with serving(shop, "scale") as (engines, _):
+            other = Selection(shop).find("other")
+            spoil(shop / "other" / "1")
+            with pytest.raises(NotUp) as failed:
+                await engines.change(engines.serving.with_(other), tried=["other"])
+            assert failed.value.models == ("other",)
+            assert list(engines.models) == ["scale"]
+            assert await ask(engines) == 2.0
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_what_a_query_needs_is_only_unloaded_with_it(shop: Path) -> None:
+    async def test() -> None:
+        (shop / "asking.query.toml").write_text(QUERY)
+        async with serving(shop) as (engines, catalogue):
+            assert await ask(engines, "asking") == 2.0
+            with pytest.raises(InvalidRequest, match="asking needs scale"):
+                await catalogue.unload("scale")
+            await catalogue.unload("scale", dependents=True)
+            assert list(engines.models) == ["other"]
+            with pytest.raises(NotFound):
+                await ask(engines, "asking")
+            assert await catalogue.reload() == []  # it stays so
+            await catalogue.load("asking")
+            assert await ask(engines, "asking") == 2.0
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_the_last_model_may_go_and_come_back(shop: Path) -> None:
+    async def test() -> None:
+        async with serving(shop, "scale") as (engines, catalogue):
+            await catalogue.unload("scale")
+            assert engines.ready()
+            assert [entry["state"] for entry in catalogue.index()] == ["UNAVAILABLE"]
+            with pytest.raises(NotFound):
+                await ask(engines)
+            await catalogue.load("scale")
+            assert await ask(engines) == 2.0
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_a_version_that_was_wished_for_stays(built: Path, shop: Path) -> None:
+    async def test() -> None:
+        async with serving(shop, "scale") as (engines, catalogue):
+            copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
+            await catalogue.load("scale", "1")
+            assert await catalogue.reload() == []
+            assert await ask(engines) == 2.0
+            await catalogue.load("scale")
+            assert await ask(engines) == 3.0
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_an_unloaded_model_gives_its_memory_back(tmp_path: Path, built: Path) -> None:
+    copytree(built / "other", tmp_path / "other")
+    add_wide(tmp_path)
+
+    async def test() -> None:
+        async with serving(tmp_path) as (_, catalogue):
+            both = resident()
+            await catalogue.unload("wide")
+            async with asyncio.timeout(5.0):
+                while both - resident() < 0.95 * WIDE_BYTES:
+                    await asyncio.sleep(0.01)
+
+    run(test())
+
+
+def test_no_process_is_left_when_all_is_closed(shop: Path) -> None:
+    async def test() -> None:
+        before = set(psutil.Process().children(recursive=True))
+        async with serving(shop, "scale", spare=True) as (engines, _):
+            while len(set(psutil.Process().children(recursive=True)) - before) < 2:
+                await asyncio.sleep(0.01)
+            os.kill(engines.process_id, signal.SIGKILL)
+        assert set(psutil.Process().children(recursive=True)) == before
+
+    run(test())
+
+
+WIDE = 4096
+WIDE_BYTES = 4 * WIDE * WIDE
+
+
+def add_wide(root: Path) -> None:
+    """Build a model whose weights take `WIDE_BYTES`."""
+    from latebind.program.build import build_program
+
+    module = torch.nn.Linear(WIDE, WIDE, bias=False).eval()
+    rows = {"input": torch.ones(1, WIDE)}
+    build_program(module, rows, directory=root / "wide" / "1", name="wide", backends=["eager"], max_overhead=None)
+
+
+def resident() -> int:
+    """The bytes that this process and all that it has started have in memory."""
+    here, total = psutil.Process(), 0
+    for process in (here, *here.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_info().rss
+    return total

@@ -1,0 +1,114 @@
+"""A module served from Python, in a folder that remembers it, and what is refused."""
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import latebind
+from latebind.domain.errors import ConfigError, ExportError
+from latebind.hosting.building import build_once
+from latebind.hosting.child import READY
+from tests.sequences import Backwards
+
+ROOT = Path(__file__).parents[2]
+ROWS = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+SCRIPT = """
+import torch
+import latebind
+latebind.serve(torch.nn.Linear(8, 3), torch.zeros(2, 8), port=0, backends=("eager",))
+"""
+
+
+class Doubles(nn.Module):
+    def __init__(self, times: float = 2.0) -> None:
+        super().__init__()
+        self.times = nn.Parameter(torch.tensor([times]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.times
+
+
+class Chooses(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def build(module: nn.Module, folder: Path, **settings: object) -> str:
+    return build_once(module, ROWS, folder, backends=("eager",), **settings)  # type: ignore[arg-type]
+
+
+def versions(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "doubles").iterdir() if path.name.isdecimal())
+
+
+def test_a_module_answers_for_as_long_as_the_block_lasts(tmp_path: Path) -> None:
+    with latebind.serving(Doubles(), {"x": ROWS}, folder=tmp_path, name="twice", backends=("eager",)) as url:
+        body = {"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": ROWS[0].tolist()}]}
+        request = urllib.request.Request(f"{url}/v2/models/twice/infer", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            answer = json.load(reply)["outputs"][0]["data"]
+        assert answer == pytest.approx((2 * ROWS[0]).tolist())
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url, timeout=10)
+
+
+def test_an_interrupt_ends_the_server_and_leaves_nothing_behind() -> None:
+    with subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith(READY)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(line.removeprefix(READY).strip(), timeout=10)
+
+
+def test_what_was_built_in_a_folder_is_found_there_again(tmp_path: Path) -> None:
+    assert build(Doubles(), tmp_path) == "doubles"
+    written = (tmp_path / "doubles" / "1").stat().st_mtime_ns
+    build(Doubles(), tmp_path)
+    assert versions(tmp_path) == ["1"]
+    assert (tmp_path / "doubles" / "1").stat().st_mtime_ns == written
+
+
+def test_other_weights_are_another_version(tmp_path: Path) -> None:
+    build(Doubles(), tmp_path)
+    build(Doubles(3.0), tmp_path)
+    assert versions(tmp_path) == ["1", "2"]
+
+
+def test_a_build_leaves_the_threads_of_torch_as_they_were(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        build(Doubles(), tmp_path)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_cannot_be_exported_is_refused_with_what_to_change(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"torch\.where"):
+        build(Chooses(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_module_and_what_is_a_sequence_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"give a torch\.nn\.Module"):
+        build_once(len, ROWS, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="latebind build"):
+        build_once(Backwards(), ROWS, tmp_path)
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    build(Doubles(), tmp_path)
+    wrong = latebind.serving(Doubles(), ROWS, folder=tmp_path, backends=("eager",), arguments=("--no-such-option",))
+    with pytest.raises(ConfigError, match="--no-such-option"):
+        wrong.__enter__()

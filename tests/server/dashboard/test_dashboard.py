@@ -1,0 +1,185 @@
+"""The dashboard as any HTTP client sees it: what it tells, what it asks of the engine, and that it may be off."""
+
+import asyncio
+import time
+
+import pytest
+
+from latebind.domain.config import DoorConfig
+from latebind.domain.errors import Unavailable
+from latebind.server.dashboard import files
+from latebind.server.dashboard.watch import Watch
+from latebind.server.gateway import Snapshot
+from latebind.server.service import Service
+from tests.server.arithmetic import Arithmetic
+from tests.server.conftest import PATIENCE, Site, opened, scalar
+from tests.server.test_metrics import value
+
+
+class Counted(Arithmetic):
+    """Counts how often its figures are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    async def metrics(self) -> Snapshot:
+        self.reads += 1
+        if not self.is_live:
+            raise Unavailable("the engine has ended")
+        return {"models": {}}
+
+
+async def until(holds: object) -> None:
+    assert callable(holds)
+    async with asyncio.timeout(PATIENCE):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_it_is_on_where_only_this_machine_reaches_the_door(host: str) -> None:
+    assert DoorConfig(host=host).shows_dashboard
+    assert not DoorConfig(host=host, dashboard=False).shows_dashboard
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "example.org"])
+def test_it_is_off_where_others_reach_the_door_unless_it_is_turned_on(host: str) -> None:
+    assert not DoorConfig(host=host).shows_dashboard
+    assert DoorConfig(host=host, dashboard=True).shows_dashboard
+
+
+@pytest.mark.parametrize("path", ["", "/", "/data", "/picture", "/main.js"])
+def test_a_door_without_one_says_how_to_turn_it_on(path: str) -> None:
+    with opened(DoorConfig(port=0, dashboard=False)) as site:
+        reply = site.get("/dashboard" + path)
+        assert reply.status == 403
+        assert "--dashboard" in reply.error
+
+
+def test_the_page_is_in_a_folder_and_its_paths_are_relative(site: Site) -> None:
+    assert site.get("/dashboard").headers["location"] == "dashboard/"
+    page = site.get("/dashboard/").body.decode()
+    assert 'src="main.js"' in page
+    assert "/dashboard" not in page
+
+
+def test_every_file_comes_with_its_type_and_forbids_scripts_from_elsewhere(site: Site) -> None:
+    for name, kind in (("", "text/html"), ("style.css", "text/css"), ("main.js", "text/javascript")):
+        reply = site.get("/dashboard/" + name)
+        assert reply.status == 200
+        assert reply.headers["content-type"].startswith(kind)
+        policy = reply.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; ")
+        assert "unsafe-eval" not in policy
+        assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", ["nowhere.js", "..%2ffiles.py", "../files.py", "%2e%2e/watch.py", "page", ".js"])
+def test_nothing_but_the_files_of_the_page_is_to_be_had(site: Site, name: str) -> None:
+    assert site.get("/dashboard/" + name).status == 404
+
+
+def test_without_plotly_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    reply = site.get("/dashboard/plotly.js")
+    assert reply.status == 404
+    assert "latebind[report]" in reply.error
+
+
+def test_its_figures_are_those_of_the_metrics() -> None:
+    with opened() as site:
+        for number in range(3):
+            site.post("/v2/models/scalar/infer", {"inputs": [scalar(float(number))]})
+        told = site.get("/dashboard/data").json()
+        text = site.get("/metrics").body
+        model = told["snapshot"]["models"]["scalar"]
+        assert model["requests"]["answered"] == 3
+        assert model["requests"]["answered"] == value(
+            text, "latebind_requests_total", model="scalar", version="1", outcome="answered"
+        )
+        assert {entry["name"]: entry["state"] for entry in told["models"]}["scalar"] == "READY"
+        assert told["server"] == {"version": told["server"]["version"], "live": True, "ready": True}
+
+
+def test_the_history_goes_on_behind_the_number_that_a_page_knows() -> None:
+    with opened() as site:
+        site.get("/dashboard/data")
+        site.post("/v2/models/scalar/infer", {"inputs": [scalar(1.0)]})
+        end = time.monotonic() + PATIENCE
+        while not (rows := site.get("/dashboard/data").json()["rows"]):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert rows[0]["models"]["scalar"][0] == 1
+        assert site.get(f"/dashboard/data/{rows[-1]['number']}").json()["rows"] == []
+
+
+def test_a_picture_is_drawn_once_for_all_who_ask_at_the_same_time() -> None:
+    with opened() as site:
+        pictures = [site.get("/dashboard/picture").json() for _ in range(5)]
+        assert pictures[0]["workers"][0]["batches"][0]["doing"] == "runs"
+        assert site.gateway.pictures < 5
+
+
+def test_nobody_looks_at_the_engine_before_somebody_looks_at_the_page() -> None:
+    async def test() -> None:
+        gateway = Counted()
+        watch = Watch(Service(gateway), every=0.001)
+        await asyncio.sleep(0.01)
+        assert gateway.reads == 0
+        await watch.look()
+        await until(lambda: gateway.reads > 5)
+        await watch.close()
+
+    asyncio.run(test())
+
+
+def test_many_who_look_cost_the_engine_no_more_than_one() -> None:
+    async def test() -> None:
+        gateway = Counted()
+        watch = Watch(Service(gateway), every=60.0)
+        await asyncio.gather(*(watch.look() for _ in range(50)))
+        assert gateway.reads == 1
+        await watch.close()
+
+    asyncio.run(test())
+
+
+def test_when_nobody_looks_any_more_the_watch_ends_and_begins_again_with_the_next_look() -> None:
+    async def test() -> None:
+        gateway = Counted()
+        watch = Watch(Service(gateway), every=0.001, linger=0.02)
+        await watch.look()
+        await until(lambda: watch.idle)
+        reads = gateway.reads
+        await watch.look()
+        assert gateway.reads == reads + 1
+        await watch.close()
+
+    asyncio.run(test())
+
+
+def test_without_an_engine_the_last_figures_stand_and_the_watch_goes_on() -> None:
+    async def test() -> None:
+        gateway = Counted()
+        watch = Watch(Service(gateway), every=0.001)
+        await watch.look()
+        gateway.is_live = False
+        reads = gateway.reads
+        await until(lambda: gateway.reads > reads + 2)
+        assert watch.snapshot == {"models": {}}
+        gateway.is_live = True
+        rows = len(watch.history.since(0))
+        await until(lambda: len(watch.history.since(0)) > rows)
+        await watch.close()
+
+    asyncio.run(test())
+
+
+def test_whoever_looks_at_a_door_that_has_closed_waits_for_nothing() -> None:
+    async def test() -> None:
+        watch = Watch(Service(Counted()))
+        await watch.close()
+        await asyncio.wait_for(watch.look(), PATIENCE)
+
+    asyncio.run(test())

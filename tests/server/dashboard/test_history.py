@@ -1,0 +1,75 @@
+"""The history behind the page: rows of what has changed from one snapshot to the next."""
+
+from typing import cast
+
+from latebind.domain.actions import Outcome
+from latebind.domain.metrics import SECONDS_BUCKETS, ModelMetrics
+from latebind.server.dashboard.history import Change, History
+from latebind.server.gateway import ModelMetrics as Told
+from latebind.server.gateway import Snapshot
+
+NONE = [0] * len(SECONDS_BUCKETS)
+
+
+def model(answered: int = 0, *, pending: int = 0, **others: int) -> Told:
+    metrics = ModelMetrics(1)
+    metrics.outcomes.update({Outcome[outcome.upper()]: count for outcome, count in others.items()})
+    metrics.outcomes[Outcome.ANSWERED] = answered
+    metrics.pending = pending
+    for _ in range(answered):
+        metrics.latency.add(0.0001)
+    return cast(Told, metrics.snapshot())
+
+
+def snapshot(**models: Told) -> Snapshot:
+    return {"models": models}
+
+
+def test_a_row_tells_what_has_come_since_the_snapshot_before() -> None:
+    history = History()
+    history.add(snapshot(a=model(10, refused_late=1, expired=2)), 100.0)
+    history.add(snapshot(a=model(15, refused_late=2, not_loaded=1, expired=3, failed=1, cancelled=4, pending=7)), 101.5)
+    (row,) = history.since(0)
+    assert (row.number, row.at, row.seconds) == (1, 101.5, 1.5)
+    assert row.models == {"a": Change(answered=5, refused=2, lost=2, cancelled=4, pending=7, latency=[5, *NONE])}
+
+
+def test_models_of_which_there_is_nothing_to_tell_are_left_out() -> None:
+    history = History()
+    for at in (1.0, 2.0):
+        history.add(snapshot(a=model(10), b=model(at == 2.0), c=model(pending=1)), at)
+    assert set(history.since(0)[0].models) == {"b", "c"}
+
+
+def test_only_the_rows_behind_a_number_are_told_and_all_where_it_is_not_known() -> None:
+    history = History()
+    for second in range(5):
+        history.add(snapshot(a=model(second)), float(second))
+    assert [row.number for row in history.since(2)] == [3, 4]
+    assert [row.number for row in history.since(99)] == [1, 2, 3, 4]
+
+
+def test_rows_are_forgotten_after_five_minutes() -> None:
+    history = History()
+    for second in range(1000):
+        history.add(snapshot(a=model(second)), float(second))
+    rows = history.since(0)
+    assert len(rows) == 301
+    assert rows[0].at == 699.0
+
+
+def test_what_happens_in_a_pause_is_in_no_row() -> None:
+    history = History()
+    history.add(snapshot(a=model(1)), 1.0)
+    history.pause()
+    history.add(snapshot(a=model(1000)), 200.0)
+    history.add(snapshot(a=model(1001)), 201.0)
+    assert [row.models["a"].answered for row in history.since(0)] == [1]
+
+
+def test_counts_that_begin_anew_count_from_nothing() -> None:
+    history = History()
+    history.add(snapshot(a=model(100)), 1.0)
+    history.add(snapshot(a=model(3)), 2.0)
+    assert history.since(0)[0].models["a"].answered == 3
+    assert history.since(0)[0].models["a"].latency == [3, *NONE]

@@ -1,0 +1,161 @@
+"""The page in a browser: every view opens while load runs, what it shows is what is measured, and text stays text."""
+
+import re
+import urllib.parse
+import urllib.request
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from latebind.domain.config import DoorConfig
+from latebind.server.dashboard import files
+from tests.server.arithmetic import one_to_one, query
+from tests.server.conftest import PATIENCE, opened, scalar
+from tests.server.dashboard.conftest import Busy, page_of
+
+pytestmark = pytest.mark.browser
+
+VIEWS = {
+    "/": "Goodput/s",
+    "/model/cars": "stage 12",
+    "/query/traffic": "Answered by",
+    "/time": "Requests under way",
+    "/workers": "Who waits",
+}
+HOSTILE = '<img src=x onerror="window.hacked=1">"\'&amp;'
+
+
+def fetched(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as reply:
+        return str(reply.read().decode())
+
+
+def metric(text: str, name: str, **labels: str) -> float:
+    samples = (sample for family in parse(text) for sample in family.samples)
+    return next(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
+
+
+def quantile(text: str, model: str, share: float) -> float:
+    """Return a percentile in ms as Prometheus works it out of the buckets."""
+    samples = [sample for family in parse(text) for sample in family.samples]
+    found = [s for s in samples if s.name == "latebind_latency_seconds_bucket" and s.labels["model"] == model]
+    wanted, below, before = share * found[-1].value, 0.0, 0.0
+    for bucket in found:
+        bound = float(bucket.labels["le"])
+        if bucket.value >= wanted:
+            return 1e3 * (below + (bound - below) * (wanted - before) / (bucket.value - before))
+        below, before = bound, bucket.value
+    raise AssertionError("the last bucket has all")
+
+
+def number(text: str) -> float:
+    return float(text.split(maxsplit=1)[0].replace(",", ""))
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_every_view_opens_under_load_without_an_error_and_fits_its_window(
+    browser: Any, busy: Busy, width: int, scheme: str
+) -> None:
+    with page_of(browser, busy.port, width=width, scheme=scheme) as page:
+        for view, text in VIEWS.items():
+            page.open(view)
+            page.wait_for(text)
+            assert page.tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+            assert "ready" in page.text("#health")
+        page.open("/model/cars")
+        page.wait_until("document.querySelectorAll('.plot .main-svg').length > 0")
+        assert not page.errors
+
+
+def test_what_it_shows_is_what_the_metrics_tell(browser: Any, busy: Busy) -> None:
+    with page_of(browser, busy.port) as page:
+        page.open("/model/cars")
+        page.wait_for(re.compile(r"stage 12.*\d+ left", re.S))
+        busy.rest()
+        text = fetched(busy.port, "/metrics")
+        answered = metric(text, "latebind_requests_total", model="cars", outcome="answered")
+        page.tab.locator(".key dd", has_text=re.compile(f"^{int(answered):,}$")).first.wait_for(timeout=PATIENCE * 1e3)
+        assert number(page.key("Answered")) == answered
+        assert number(page.key("Under way")) == metric(text, "latebind_pending_requests", model="cars") == 0
+        for share in (0.5, 0.99):
+            shown = number(page.key(f"p{100 * share:.0f} since the start"))
+            assert shown == pytest.approx(quantile(text, "cars", share), rel=0.005, abs=0.005)
+        stages = page.tab.locator(".stage .figures").all_inner_texts()
+        left = [metric(text, "latebind_left_at_total", model="cars", stage=str(stage)) for stage in range(13)]
+        assert [number(stage) for stage in stages] == left
+
+        page.open("/query/traffic")
+        page.wait_for("Answered by")
+        row = page.tab.locator("tr", has_text="gate").locator("td").all_inner_texts()
+        steps = metric(text, "latebind_query_step_seconds_count", model="traffic", step="gate")
+        assert number(row[1]) == steps
+        spent = metric(text, "latebind_query_step_seconds_sum", model="traffic", step="gate") / steps
+        assert number(row[3]) == pytest.approx(1e3 * spent, rel=0.005, abs=0.005)
+
+
+def test_batch_tables_move_while_load_runs(browser: Any, busy: Busy) -> None:
+    with page_of(browser, busy.port) as page:
+        page.open("/workers")
+        page.tab.locator(".batch.runs .members i").first.wait_for(timeout=PATIENCE * 1e3, state="attached")
+        page.wait_for("Worker 1")
+        assert not page.errors
+
+
+def test_the_last_minutes_are_there_again_when_the_page_is_loaded_anew(browser: Any, busy: Busy) -> None:
+    drawn = "document.querySelector('.plot').data?.[0]?.x.length ?? 0"
+    with page_of(browser, busy.port) as page:
+        page.open("/time")
+        page.wait_until(f"({drawn}) > 2")
+        before = page.tab.evaluate(drawn)
+    with page_of(browser, busy.port) as page:
+        page.open("/time")
+        page.wait_until(f"({drawn}) > 0")
+        assert page.tab.evaluate(drawn) >= before
+
+
+def test_names_are_shown_as_text_whatever_they_are(browser: Any) -> None:
+    with opened() as site:
+        models = (one_to_one(HOSTILE, "float64"), one_to_one("scalar", "float64"))
+        site.gateway.models = {spec.name: spec for spec in (*models, query("traffic" + HOSTILE))}
+        site.gateway.answered[HOSTILE] += 1
+        with page_of(browser, site.port) as page:
+            for view in ("/", f"/model/{urllib.parse.quote(HOSTILE, safe='')}", "/time"):
+                page.open(view)
+                page.wait_for(HOSTILE)
+            assert page.tab.evaluate("window.hacked") is None
+            assert page.tab.locator("#view img").count() == 0
+            assert not page.errors
+
+
+def test_without_plotly_the_figures_are_there_and_the_charts_say_what_to_install(
+    browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    with opened() as site, page_of(browser, site.port) as page:
+        site.post("/v2/models/scalar/infer", {"inputs": [scalar(1.0)]})
+        page.open("/model/scalar")
+        page.wait_for("pip install 'latebind[report]'")
+        page.wait_for("stage 2")
+
+
+def test_where_a_token_is_needed_the_page_asks_for_it(browser: Any, tmp_path: Any) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-some-length\n")
+    token.chmod(0o600)
+    with opened(DoorConfig(port=0, token_file=str(token))) as site, page_of(browser, site.port) as page:
+        page.open()
+        page.tab.fill("#token", "a-token-of-some-length")
+        page.tab.click("form button")
+        page.wait_for("Goodput/s")
+        page.tab.locator("#token").wait_for(state="detached", timeout=PATIENCE * 1e3)
+
+
+def test_it_says_so_when_the_engine_has_gone_and_when_it_is_back(browser: Any) -> None:
+    with opened() as site, page_of(browser, site.port) as page:
+        page.open()
+        page.wait_for("Goodput/s")
+        site.gateway.is_live = False
+        page.tab.locator("#health.bad", has_text="no engine").wait_for(timeout=PATIENCE * 1e3)
+        site.gateway.is_live = True
+        page.tab.locator("#health.good", has_text="ready").wait_for(timeout=PATIENCE * 1e3)

@@ -1,0 +1,148 @@
+"""Binary tensors whose sizes overflow, disagree or lie, and bodies that are not what their header says."""
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from tests.server.bodies import DOUBLE, SCALAR, request
+from tests.server.conftest import Response, Site
+from tests.server.hostile.wire import check_clean, send_raw
+
+BLOB = bytes(64)
+PAIR = "/v2/models/pair/infer"
+
+
+def call(
+    site: Site, head: object, blob: bytes = BLOB, *, said: int | str | None = None, path: str = DOUBLE
+) -> Response:
+    """Post JSON with bytes behind it; the header says the JSON's length, or what is `said`."""
+    text = head if isinstance(head, bytes) else json.dumps(head).encode()
+    length = str(len(text) if said is None else said)
+    return site.post(path, text + blob, {"Inference-Header-Content-Length": length})
+
+
+def tensor(size: object = 64, **change: object) -> dict[str, Any]:
+    return {
+        "name": "x",
+        "shape": [1, 16],
+        "datatype": "FP32",
+        "parameters": {"binary_data_size": size},
+        **change,
+    }
+
+
+SIZES: list[object] = [
+    0,
+    1,
+    63,
+    65,
+    128,
+    -64,
+    2**31,
+    2**32 + 64,
+    2**63 - 1,
+    2**63,
+    2**64 + 64,
+    -(2**63),
+    10**400,
+    64.5,
+    "64",
+    True,
+    [64],
+    {"size": 64},
+]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size!s:.30}")
+def test_a_size_that_is_not_the_tensors_is_refused(site: Site, size: object) -> None:
+    reply = call(site, request(tensor(size)))
+    assert reply.status == 400
+    check_clean(reply)
+
+
+@pytest.mark.parametrize("length", [0, 1, 10, 63, 65, 100, 6400, 1_000_000])
+def test_more_or_fewer_bytes_than_the_tensors_have_are_refused(site: Site, length: int) -> None:
+    reply = call(site, request(tensor()), bytes(length))
+    assert reply.status == 400
+    check_clean(reply)
+
+
+LENGTHS = ["-1", "0x40", "1e2", "", " ", "1 1", "1,1", "٣", "9" * 18, "9" * 400, "+10", "1_0", "none", "\x0b5"]
+
+
+@pytest.mark.parametrize("said", LENGTHS, ids=lambda said: ascii(said)[:30])
+def test_a_length_of_json_that_is_none_is_refused(site: Site, said: str) -> None:
+    body = json.dumps(request(tensor())).encode() + BLOB
+    head = f"POST {DOUBLE} HTTP/1.1\r\nContent-Length: {len(body)}\r\nInference-Header-Content-Length: {said}\r\n\r\n"
+    reply, _ = send_raw(site, head.encode() + body)
+    assert reply.status == 400
+    check_clean(reply)
+
+
+@pytest.mark.parametrize("off", [-1000, -64, -1, 1, 32, 64])
+def test_a_length_that_cuts_json_and_bytes_elsewhere_is_refused(site: Site, off: int) -> None:
+    text = json.dumps(request(tensor())).encode()
+    reply = call(site, text, said=max(1, len(text) + off))
+    assert reply.status == 400
+    check_clean(reply)
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "data and a size": request(tensor(data=[0] * 16)),
+    "neither data nor a size": request(tensor(parameters={})),
+    "the size of another shape": request(tensor(shape=[2, 16])),
+    "a shape that overflows to the size": request(tensor(shape=[2**60 + 1, 16])),
+    "a datatype of other width": request(tensor(datatype="FP64", shape=[1, 8])),
+    "a datatype of strings": request(tensor(datatype="BYTES")),
+    "the input twice": request(tensor(), tensor()),
+    "the input twice, once empty": request(tensor(), tensor(0, shape=[0, 16])),
+    "an input that is not there": request(tensor(), tensor(name="hidden")),
+    "a region of shared memory": request(tensor(parameters={"shared_memory_region": "r"})),
+    "a region of shared memory and a size": request(
+        tensor(parameters={"shared_memory_region": "r", "shared_memory_byte_size": 64, "binary_data_size": 64})
+    ),
+}
+
+
+@pytest.mark.parametrize("head", WRONG.values(), ids=WRONG.keys())
+def test_binary_input_that_fits_no_tensor_is_refused(site: Site, head: dict[str, Any]) -> None:
+    reply = call(site, head)
+    assert 400 <= reply.status < 500
+    check_clean(reply)
+
+
+def test_sizes_that_are_swapped_between_two_inputs_are_refused(site: Site) -> None:
+    a = {"name": "a", "shape": [1, 2, 2], "datatype": "FP32", "parameters": {"binary_data_size": 24}}
+    b = {"name": "b", "shape": [1, 3], "datatype": "INT64", "parameters": {"binary_data_size": 16}}
+    check_clean(call(site, request(a, b), bytes(40), path=PAIR))
+
+
+def test_a_boolean_that_is_neither_true_nor_false_is_refused(site: Site) -> None:
+    given = {"name": "x", "shape": [1, 3], "datatype": "BOOL", "parameters": {"binary_data_size": 3}}
+    assert call(site, request(given), b"\0\1\0", path="/v2/models/invert/infer").status == 200
+    for byte in (b"\2", b"\x80", b"\xff"):
+        check_clean(call(site, request(given), b"\0\1" + byte, path="/v2/models/invert/infer"))
+
+
+def test_no_bytes_of_another_call_come_back(site: Site) -> None:
+    secret, given = struct.pack("<16f", *[1234.5] * 16), request(tensor())
+    assert call(site, given, secret).status == 200
+    short = json.dumps(given).encode() + bytes(8)
+    for raw in (short, short + bytes(20)):
+        reply = site.post(DOUBLE, raw, {"Inference-Header-Content-Length": str(len(json.dumps(given)))})
+        assert reply.status == 400
+        assert b"2469" not in reply.body
+        assert struct.pack("<f", 2469.0) not in reply.body
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 9, 16, 1000])
+def test_a_body_without_json_of_another_length_is_refused(site: Site, length: int) -> None:
+    reply = call(site, b"", bytes(length), said=0, path=SCALAR)
+    assert reply.status == 400
+    check_clean(reply)
+
+
+def test_a_body_without_json_for_two_inputs_is_refused(site: Site) -> None:
+    check_clean(call(site, b"", bytes(40), said=0, path=PAIR))

@@ -1,0 +1,190 @@
+"""Bytes that are nearly HTTP: each gets one clean error and the connection ends, so that nothing is smuggled behind."""
+
+import json
+from contextlib import suppress
+
+import pytest
+
+from tests.server.bodies import DOUBLE, SCALAR, request
+from tests.server.conftest import Site, read_response, scalar
+from tests.server.hostile.wire import check_clean, send_raw
+
+GET = b"GET /v2/models HTTP/1.1\r\n"
+BODY = json.dumps(request(scalar(21.0))).encode()
+POST = b"POST %s HTTP/1.1\r\n" % SCALAR.encode()
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+SMUGGLED = b"GET /v2/health/live HTTP/1.1\r\n\r\n"
+CHUNK = b"%x\r\n%s\r\n" % (len(BODY), BODY)
+
+ENDS: dict[str, bytes] = {
+    # lengths
+    "a length and chunks": POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks and a length": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    "the same length twice": POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+    "a list of lengths": POST + b"Content-Length: 2, 2\r\n\r\n{}",
+    "a length with a sign": POST + b"Content-Length: +2\r\n\r\n{}",
+    "a negative length": POST + b"Content-Length: -2\r\n\r\n{}",
+    "a length in hexadecimal": POST + b"Content-Length: 0x2\r\n\r\n{}",
+    "a length with a space in it": POST + b"Content-Length: 2 0\r\n\r\n{}",
+    "a length that is empty": POST + b"Content-Length: \r\n\r\n{}",
+    "a length that is a word": POST + b"Content-Length: two\r\n\r\n{}",
+    "a length with a fraction": POST + b"Content-Length: 2.0\r\n\r\n{}",
+    "a length in other digits": POST + "Content-Length: ٢\r\n\r\n{}".encode(),
+    "a length of 2 to the 64": POST + b"Content-Length: 18446744073709551616\r\n\r\n{}",
+    "a length of 4000 digits": POST + b"Content-Length: " + b"9" * 4000 + b"\r\n\r\n{}",
+    "a space before the colon of a length": POST + b"Content-Length : 2\r\n\r\n{}",
+    # transfer encodings
+    "chunks twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked and then identity": POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "the encoding identity": POST + b"Transfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "an encoding that looks like chunked": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunked behind a vertical tab": POST + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "chunked in quotes": POST + b'Transfer-Encoding: "chunked"\r\n\r\n0\r\n\r\n',
+    # chunks
+    "a chunk of negative size": CHUNKED + b"-1\r\n\r\n",
+    "a chunk size past 64 bits": CHUNKED + b"f" * 18 + b"\r\n\r\n",
+    "a chunk size with 0x": CHUNKED + b"0x1\r\na\r\n0\r\n\r\n",
+    "a chunk without a size": CHUNKED + b"\r\na\r\n0\r\n\r\n",
+    "a chunk size with spaces": CHUNKED + b"%x  \r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY),
+    "chunks with bare line feeds": CHUNKED + b"%x\n%s\n0\n\n" % (len(BODY), BODY),
+    "a chunk longer than it says": CHUNKED + b"1\r\nab\r\n0\r\n\r\n",
+    "a chunk extension with a zero byte": CHUNKED + b"1;a=\0\r\na\r\n0\r\n\r\n",
+    # header lines
+    "a header folded over two lines": GET + b"A: b\r\n c\r\n\r\n",
+    "a header folded with a tab": GET + b"A: b\r\n\tc\r\n\r\n",
+    "a first header that is folded": GET + b" A: b\r\n\r\n",
+    "a header without a colon": GET + b"Nothing\r\n\r\n",
+    "a header without a name": GET + b": a\r\n\r\n",
+    "a header name with a space": GET + b"A b: c\r\n\r\n",
+    "a header name with a zero byte": GET + b"A\0: b\r\n\r\n",
+    "a header value with a zero byte": GET + b"A: b\0\r\n\r\n",
+    "a header value with an escape": GET + b"A: \x1b[31m\r\n\r\n",
+    "a header value with a delete": GET + b"A: \x7f\r\n\r\n",
+    "a header name that is no ASCII": GET + "Ä: b\r\n\r\n".encode(),
+    "a bare carriage return": GET + b"A: b\rB: c\r\n\r\n",
+    "bare line feeds": b"GET /v2/models HTTP/1.1\nA: b\n\n",
+    "headers of 100 kB": GET + b"A: b\r\n" * 16_000 + b"\r\n",
+    "one header of 100 kB": GET + b"A: " + b"b" * 100_000 + b"\r\n\r\n",
+    "a header name of 100 kB": GET + b"A" * 100_000 + b": b\r\n\r\n",
+    "empty lines without end": b"\r\n" * 20_000,
+    # request lines
+    "a method of 100 kB": b"G" * 100_000,
+    "a method in small letters": b"get /v2/models HTTP/1.1\r\n\r\n",
+    "a method that does not exist": b"STEAL /v2/models HTTP/1.1\r\n\r\n",
+    "a tab for a space": b"GET\t/v2/models\tHTTP/1.1\r\n\r\n",
+    "a path with a space": b"GET /v2/models /x HTTP/1.1\r\n\r\n",
+    "a path with a zero byte": b"GET /v2/mod\0els HTTP/1.1\r\n\r\n",
+    "a path with a control character": b"GET /v2/mod\x07els HTTP/1.1\r\n\r\n",
+    "a path of 100 kB": b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    "a query of 100 kB": b"GET /v2?" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    "HTTP/9.9": b"GET /v2/models HTTP/9.9\r\n\r\n",
+    "HTTP/1.1.1": b"GET /v2/models HTTP/1.1.1\r\n\r\n",
+    "a protocol that is not HTTP": b"GET /v2/models ICY/1.1\r\n\r\n",
+    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a greeting of TLS": bytes.fromhex("16030100f8010000f40303") + bytes(240),
+    "a reply": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "words of another protocol": b"EHLO evil.example\r\nMAIL FROM:<a@evil.example>\r\n",
+    "bytes without meaning": bytes(range(256)) * 4,
+    # targets that are no paths
+    "a whole URL for a target": b"GET http://127.0.0.1/v2/models HTTP/1.1\r\n\r\n",
+    "the URL of another server": b"GET http://evil.example/v2/models HTTP/1.1\r\n\r\n",
+    "a file for a target": b"GET file:///v2/models HTTP/1.1\r\n\r\n",
+    "an asterisk for a target": b"OPTIONS * HTTP/1.1\r\n\r\n",
+    "a tunnel": b"CONNECT evil.example:443 HTTP/1.1\r\n\r\n" + SMUGGLED,
+    "a tunnel to a path": b"CONNECT /v2/models HTTP/1.1\r\n\r\n" + SMUGGLED,
+    # other protocols behind HTTP
+    "an upgrade to HTTP/2": GET + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n" + SMUGGLED,
+    "an upgrade with a body": POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}" + SMUGGLED,
+    "a websocket": GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("raw", ENDS.values(), ids=ENDS.keys())
+def test_what_is_not_quite_http_gets_one_error_and_the_connection_ends(site: Site, raw: bytes) -> None:
+    reply, rest = send_raw(site, raw)
+    assert reply.status in {400, 413, 431}
+    check_clean(reply)
+    assert reply.headers["connection"] == "close"
+    assert not rest
+
+
+STAYS: dict[str, tuple[bytes, int]] = {
+    "TRACE": (b"TRACE /v2/models HTTP/1.1\r\n\r\n", 405),
+    "a method of WebDAV": (b"PROPFIND /v2/models HTTP/1.1\r\n\r\n", 405),
+    "PATCH": (b"PATCH /v2/models HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405),
+    "DELETE of a model": (b"DELETE /v2/models/double HTTP/1.1\r\n\r\n", 405),
+    "OPTIONS, which browsers ask first": (b"OPTIONS %s HTTP/1.1\r\nOrigin: http://e\r\n\r\n" % DOUBLE.encode(), 405),
+    "a length of 2 to the 64 less one": (POST + b"Content-Length: 18446744073709551615\r\n\r\n", 413),
+    "two hosts": (GET + b"Host: localhost\r\nHost: evil.example\r\n\r\n", 400),
+    "the host of somebody else": (GET + b"Host: evil.example\r\n\r\n", 403),
+    "a host with a user in it": (GET + b"Host: evil.example@localhost\r\n\r\n", 403),
+    "a host of 10 kB": (GET + b"Host: " + b"a" * 10_000 + b"\r\n\r\n", 403),
+    "a page of another site": (GET + b"Host: localhost\r\nOrigin: http://evil.example\r\n\r\n", 403),
+    "a page without a site": (GET + b"Host: localhost\r\nOrigin: null\r\n\r\n", 403),
+    "a body of chunks that is empty": (CHUNKED + b"0\r\n\r\n", 400),
+    "a body that is promised and not sent, compressed": (
+        POST + b"Content-Encoding: zstd\r\nContent-Length: 9\r\n\r\n",
+        415,
+    ),
+    "two binary headers": (POST + b"Inference-Header-Content-Length: 1\r\n" * 2 + b"Content-Length: 1\r\n\r\n1", 400),
+}
+
+
+@pytest.mark.parametrize(("raw", "status"), STAYS.values(), ids=STAYS.keys())
+def test_http_that_asks_for_what_is_not_there_gets_one_error(site: Site, raw: bytes, status: int) -> None:
+    reply, _ = send_raw(site, raw)
+    assert reply.status == status
+    check_clean(reply)
+
+
+def test_a_chunk_extension_without_end_ends_the_connection(site: Site) -> None:
+    with site.connect() as connection:
+        connection.sendall(CHUNKED)
+        with suppress(ConnectionError):
+            for _ in range(100):
+                connection.sendall(b"1;" + b"a" * 10_000)
+            reply = read_response(connection)
+            assert reply.status in {400, 431}
+            check_clean(reply)
+
+
+def test_a_request_behind_a_closing_one_is_not_answered(site: Site) -> None:
+    reply, rest = send_raw(site, GET + b"Connection: close\r\n\r\n" + SMUGGLED)
+    assert reply.status == 200
+    assert not rest
+
+
+def test_a_request_in_the_body_of_another_is_not_answered(site: Site) -> None:
+    reply, rest = send_raw(
+        site, POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED) + SMUGGLED + SMUGGLED
+    )
+    assert reply.status == 400
+    assert not rest
+
+
+def test_a_trailer_may_not_bring_a_length(site: Site) -> None:
+    with site.connect() as connection:
+        connection.sendall(CHUNKED + CHUNK + b"0\r\nContent-Length: 5\r\n\r\n" + SMUGGLED)
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+    assert b"200 OK\r\n\r\n" not in received
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
+def test_thousands_of_requests_at_once_are_answered_in_turn_and_hold_nobody_up(site: Site) -> None:
+    with site.connect() as connection:
+        connection.sendall(SMUGGLED * 3000)
+        assert site.is_well()
+        received = 0
+        while received < 3000:
+            received += connection.recv(65536).count(b"HTTP/1.1 200 OK")
+
+
+def test_two_hundred_clients_that_say_nothing_hold_nobody_up(site: Site) -> None:
+    silent = [site.connect() for _ in range(200)]
+    try:
+        assert site.is_well()
+    finally:
+        for connection in silent:
+            connection.close()

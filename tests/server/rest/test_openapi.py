@@ -1,0 +1,111 @@
+"""The OpenAPI description: nothing is left out, and what schemathesis makes of it is answered as it says."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import content_type_conformance
+from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
+
+from latebind.domain.config import DoorConfig
+from latebind.server.rest.openapi import document
+from latebind.server.rest.routes import ROUTES
+from tests.server.conftest import Site, logging_as_before, opened
+
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+CASES = settings(max_examples=2000 if THOROUGH else 40, deadline=None, suppress_health_check=list(HealthCheck))
+CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
+MODELS = ["double", "pair", "scalar", "half", "invert", "traffic", "none"]
+DOCUMENT: Any = document()
+TENSOR = {
+    "name": {"enum": ["x", "a"]},
+    "datatype": {"enum": ["FP32", "FP64"]},
+    "shape": {"enum": [[1], [2], [1, 16]]},
+    "data": {"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def sharing() -> Iterator[Site]:
+    with logging_as_before(), opened(DoorConfig(port=0, shared_memory=("latebind-test-",))) as found:
+        yield found
+
+
+def routed() -> set[tuple[str, str]]:
+    """Every path that routes know, written as OpenAPI writes it, and its method."""
+    found = set()
+    for pattern, method, *_ in ROUTES:
+        path = re.sub(r"\(\?P<(\w+)>[^()]*\)", r"{\1}", pattern.pattern).replace("\\.", ".")
+        found |= {(variant, method.lower()) for variant in (re.sub(r"\(\?:.*?\)\?", "", path), whole(path))}
+    return found
+
+
+def whole(path: str) -> str:
+    return re.sub(r"\(\?:(.*?)\)\?", r"\1", path)
+
+
+def test_every_route_is_described_and_nothing_else() -> None:
+    described = {(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods}
+    assert described == routed()
+
+
+def test_it_is_served(site: Site) -> None:
+    assert site.get("/v2/openapi.json").json() == DOCUMENT
+
+
+def test_all_references_lead_somewhere() -> None:
+    def references(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            yield from [text for key, text in value.items() if key == "$ref"]
+            value = list(value.values())
+        if isinstance(value, list):
+            for item in value:
+                yield from references(item)
+
+    for reference in set(references(DOCUMENT)):
+        found = DOCUMENT
+        for part in reference.removeprefix("#/").split("/"):
+            found = found[part]
+        assert isinstance(found, dict)
+
+
+def schema() -> Any:
+    """The description, of names and shapes that there are; of all that there might be, next to none is one."""
+    described = json.loads(json.dumps(DOCUMENT))
+    parts = described["components"]
+    parts["parameters"]["model"]["schema"] = {"enum": MODELS}
+    parts["parameters"]["region"]["schema"] = {"enum": ["a", "b"]}
+    parts["schemas"]["InputTensor"]["properties"] |= TENSOR
+    return schemathesis.openapi.from_dict(described)
+
+
+def cases() -> st.SearchStrategy[Any]:
+    operations = [result.ok() for result in schema().get_all_operations()]
+    modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
+    made = [operation.as_strategy(generation_mode=mode) for operation in operations for mode in modes[:1]]
+    made += [operation.as_strategy(generation_mode=modes[1]) for operation in operations if operation.body]
+    return st.one_of(made)
+
+
+@pytest.mark.timeout(900)  # thoroughly it takes some minutes
+def test_what_is_made_from_the_description_is_answered_as_it_says(sharing: Site) -> None:
+    statuses: dict[int, int] = {}
+
+    @CASES
+    @given(cases())
+    def check(case: Any) -> None:
+        response = case.call(base_url=f"http://127.0.0.1:{sharing.port}", timeout=10)
+        statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
+        case.validate_response(response, checks=CHECKS)
+        assert response.status_code < 500 or response.status_code in (501, 503, 504)
+
+    check()
+    assert statuses[200] > 5
+    assert sharing.is_well()
+    assert sharing.gateway.taken == 0

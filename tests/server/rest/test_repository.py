@@ -1,0 +1,103 @@
+"""The model repository extension over HTTP: what there is, and who may change it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from latebind.domain.config import DoorConfig
+from tests.server.bodies import SCALAR
+from tests.server.conftest import Site, opened
+from tests.server.shelf import BROKEN
+
+SCALAR_MODEL = "/v2/repository/models/scalar"
+HALF_MODEL = "/v2/repository/models/half"
+
+
+@pytest.fixture
+def managed() -> Iterator[Site]:
+    with opened(DoorConfig(port=0, manage=True)) as site:
+        yield site
+
+
+def states(site: Site, asked: bytes = b"") -> dict[str, str]:
+    entries = site.post("/v2/repository/index", asked).json()
+    return {entry["name"]: entry["state"] for entry in entries}
+
+
+@pytest.mark.parametrize("verb", ["load", "unload"])
+def test_nothing_changes_unless_it_was_turned_on(site: Site, verb: str) -> None:
+    reply = site.post(f"{HALF_MODEL}/{verb}", {})
+    assert (reply.status, "--manage" in reply.error) == (403, True)
+    assert states(site)["half"] == "READY"
+    assert "model_repository" not in site.get("/v2").json()["extensions"]
+
+
+def test_a_server_with_management_says_so(managed: Site) -> None:
+    assert {"model_repository", "model_repository(unload_dependents)"} <= set(managed.get("/v2").json()["extensions"])
+
+
+@pytest.mark.parametrize("path", ["/v2/repository", "/v2/repository/main"])
+def test_a_model_goes_and_comes_back(managed: Site, path: str) -> None:
+    reply = managed.post(f"{path}/models/half/unload", {"parameters": {"unload_dependents": False}})
+    assert (reply.status, reply.body) == (200, b"")
+    assert states(managed)["half"] == "UNAVAILABLE"
+    assert "half" not in states(managed, b'{"ready": true}')
+    assert managed.get("/v2/models/half").status == 404
+    reply = managed.post(f"{path}/models/half/load", b"")
+    assert (reply.status, reply.body) == (200, b"")
+    assert managed.get("/v2/models/half/ready").status == 200
+
+
+def test_a_version_may_be_named_for_loading(managed: Site) -> None:
+    assert managed.post(f"{HALF_MODEL}/load", {"parameters": {"version": "3"}}).status == 200
+    assert managed.shelf.versions == [("half", "3")]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "text"),
+    [
+        (f"{HALF_MODEL}/load", {"parameters": {"config": "{}"}}, 400, "send no 'config'"),
+        (f"{HALF_MODEL}/load", {"parameters": {"file:1/model.pt": "AAAA"}}, 400, "send no 'file:1/model.pt'"),
+        (f"{HALF_MODEL}/load", {"parameters": {"version": 3}}, 400, "the version is 3"),
+        (f"{HALF_MODEL}/load", {"parameters": {"version": "../1"}}, 400, "the version is '../1'"),
+        (f"{HALF_MODEL}/load", {"parameters": []}, 400, "not what this call takes"),
+        ("/v2/repository/models/crashing/load", {}, 400, BROKEN),
+        ("/v2/repository/models/nobody/load", {}, 404, "no model 'nobody'"),
+        ("/v2/repository/models/../load", {}, 404, "no such path"),
+        (f"{SCALAR_MODEL}/unload", {}, 400, "traffic needs scalar"),
+        (f"{SCALAR_MODEL}/unload", {"parameters": {"unload_dependents": "yes"}}, 400, "not what this call takes"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_reason(
+    managed: Site, path: str, body: dict[str, object], status: int, text: str
+) -> None:
+    reply = managed.post(path, body)
+    assert (reply.status, text in reply.error) == (status, True), reply.error
+
+
+def test_a_query_goes_with_what_it_needs_where_that_is_said(managed: Site) -> None:
+    asked = {"parameters": {"unload_dependents": True}}
+    assert managed.post(f"{SCALAR_MODEL}/unload", asked).status == 200
+    assert {states(managed)[name] for name in ("scalar", "traffic")} == {"UNAVAILABLE"}
+
+
+def test_a_model_that_is_down_answers_503_with_the_reason_and_is_not_ready(site: Site) -> None:
+    site.shelf.down["scalar"] = "the engine died 3 times in 60 s while it ran"
+    specs, site.gateway.models = site.gateway.models, {}
+    reply = site.post(SCALAR, {})
+    assert (reply.status, reply.json()["error"]) == (503, "the engine died 3 times in 60 s while it ran")
+    assert reply.headers["retry-after"]
+    assert site.get("/v2/models/scalar/ready").status == 400
+    site.shelf.down.clear()
+    site.gateway.models = specs
+
+
+@pytest.mark.parametrize("verb", ["load", "unload"])
+def test_a_change_needs_the_admins_token(verb: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("tokens")
+    (folder / "admin").write_text("a" * 40)
+    (folder / "admin").chmod(0o600)
+    with opened(DoorConfig(port=0, manage=True, admin_token_file=str(folder / "admin"))) as site:
+        assert site.post(f"{HALF_MODEL}/{verb}", {}).status == 401
+        shown = {"Authorization": "Bearer " + "a" * 40}
+        assert site.post(f"{HALF_MODEL}/{verb}", {}, shown).status == 200

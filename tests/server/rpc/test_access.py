@@ -1,0 +1,90 @@
+"""Tokens and TLS over gRPC: the same as over HTTP, on every method."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from latebind.domain.config import DoorConfig
+from latebind.server.access import Access
+from latebind.server.rpc.messages import HEALTH, INFERENCE
+from latebind.server.rpc.routes import STREAMS, access
+from tests.server.conftest import PATIENCE, Site, opened
+from tests.server.rest.test_doorkeeper import ADMIN, USER, token_files
+from tests.server.rpc.conftest import Raw, address, request
+from tests.server.test_tls import OPENSSL, make_pair
+
+METHODS = [
+    (f"/{service.full_name}/{method.name}", method.name)
+    for service in (INFERENCE, HEALTH)
+    for method in service.methods
+]
+CHANGING = {"Load", "Unload", "Register", "Unregister", "Setting"}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raw]:
+    files = token_files(tmp_path_factory.mktemp("tokens"))
+    config = DoorConfig(port=0, grpc_port=0, **files)  # type: ignore[arg-type]
+    with opened(config) as site, grpc.insecure_channel(address(site)) as channel:
+        yield Raw(channel)
+
+
+def status(raw: Raw, method: str, name: str, token: str | None) -> str:
+    """Return the status of a call without content, OK where it is answered."""
+    metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+    try:
+        if name in STREAMS:
+            next(raw.channel.stream_stream(method)(iter([b""]), timeout=PATIENCE, metadata=metadata), None)
+        else:
+            raw.call(b"", method, metadata=metadata)
+    except grpc.RpcError as error:
+        return str(error.code().name)
+    return "OK"
+
+
+@pytest.mark.parametrize(("method", "name"), METHODS, ids=[name for _, name in METHODS])
+def test_every_method_but_health_refuses_who_shows_no_token(guarded: Raw, method: str, name: str) -> None:
+    refused = status(guarded, method, name, None) == "UNAUTHENTICATED"
+    assert refused == (access(name) is not Access.OPEN)
+    assert refused == (name not in {"ServerLive", "ServerReady", "Check", "Watch"})
+
+
+@pytest.mark.parametrize(("method", "name"), METHODS, ids=[name for _, name in METHODS])
+def test_methods_that_change_something_refuse_the_token_of_users(guarded: Raw, method: str, name: str) -> None:
+    changes = any(name.endswith(word) for word in CHANGING) or name == "LogSettings"
+    assert (status(guarded, method, name, USER) == "UNAUTHENTICATED") == changes
+    assert status(guarded, method, name, ADMIN) != "UNAUTHENTICATED"
+
+
+def test_a_method_that_nobody_thought_of_needs_the_admins_token() -> None:
+    assert access("ModelRetrain") is Access.MUTATING
+
+
+def test_a_call_with_the_token_is_answered(guarded: Raw) -> None:
+    data = request(raw=[bytes(128)]).SerializeToString()
+    assert guarded.call(data, metadata=[("authorization", f"Bearer {USER}")])
+    assert guarded.refusal(data)[0] == "UNAUTHENTICATED"
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="needs openssl, which makes the certificates")
+def test_over_tls_clients_are_answered_and_others_are_not(tmp_path: Path) -> None:
+    pair, client, stranger = (make_pair(tmp_path, name) for name in ("server", "client", "stranger"))
+    config = DoorConfig(
+        port=0, grpc_port=0, tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=client.certificate
+    )
+    data = request(raw=[bytes(128)]).SerializeToString()
+    with opened(config) as site:
+        with secure(site, pair.certificate, client.certificate, client.key) as channel:
+            assert Raw(channel).call(data)
+        with secure(site, pair.certificate, stranger.certificate, stranger.key) as channel:
+            assert Raw(channel).refusal(data, timeout=2.0)[0] in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
+        with grpc.insecure_channel(address(site)) as channel:
+            assert Raw(channel).refusal(data, timeout=2.0)[0] in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
+
+
+def secure(site: Site, authority: str, certificate: str, key: str) -> Any:
+    files = (Path(name).read_bytes() for name in (authority, key, certificate))
+    return grpc.secure_channel(f"localhost:{site.door.grpc_port}", grpc.ssl_channel_credentials(*files))

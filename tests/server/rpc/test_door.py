@@ -1,0 +1,226 @@
+"""The gRPC door opens and closes cleanly, sees who goes, and tells each what became of the call."""
+
+import asyncio
+import builtins
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from latebind.domain.config import DoorConfig
+from latebind.domain.errors import ConfigError
+from latebind.server.door import Door
+from latebind.server.limits import Limits
+from tests.server.arithmetic import Arithmetic
+from tests.server.conftest import PATIENCE, Site, opened
+from tests.server.rpc.conftest import GRPC, X, address, given, outputs, request
+
+STUCK = request("stuck", inputs=[given(shape=(1, 1))], raw=[np.ones((1, 1), np.float32).tobytes()])
+DOUBLE = request(raw=[X.tobytes()])
+
+
+@contextmanager
+def calling(site: Site) -> Iterator[Any]:
+    """Have a connection of its own."""
+    with grpc.insecure_channel(address(site), [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def begin_stuck_call(site: Site, stub: Any, **options: Any) -> Any:
+    """Begin a call that is never answered and return when the gateway has it."""
+    call = stub.ModelInfer.future(STUCK, **options)
+    site.await_(site.gateway.stuck.wait())
+    return call
+
+
+async def until_nothing_is_taken(gateway: Arithmetic) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while gateway.taken:
+            await asyncio.sleep(0.001)
+
+
+def test_a_client_that_cancels_gives_its_place_back() -> None:
+    with opened(GRPC) as site, calling(site) as stub:
+        begin_stuck_call(site, stub).cancel()
+        site.await_(site.gateway.cancelled.wait())
+        site.await_(until_nothing_is_taken(site.gateway))
+        assert outputs(stub.ModelInfer(DOUBLE))
+
+
+def test_a_client_that_goes_gives_its_place_back() -> None:
+    with opened(GRPC) as site:
+        with calling(site) as stub:
+            begin_stuck_call(site, stub)
+        site.await_(site.gateway.cancelled.wait())
+        site.await_(until_nothing_is_taken(site.gateway))
+
+
+def test_a_deadline_ends_a_call_on_both_sides() -> None:
+    with opened(GRPC) as site, calling(site) as stub:
+        call = begin_stuck_call(site, stub, timeout=0.3)
+        assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        site.await_(site.gateway.cancelled.wait())
+        site.await_(until_nothing_is_taken(site.gateway))
+
+
+def test_closing_tells_those_under_way_that_there_is_no_time_left() -> None:
+    with opened(GRPC, Limits(drain_seconds=0)) as site, calling(site) as stub:
+        call = begin_stuck_call(site, stub)
+        site.loop.call_soon_threadsafe(site.door.close)
+        assert call.code() is grpc.StatusCode.UNAVAILABLE
+        assert "shut down before" in call.details()
+        assert site.gateway.cancelled.is_set()
+
+
+def test_closing_waits_for_those_under_way_and_takes_nobody_new() -> None:
+    with opened(GRPC) as site, calling(site) as stub:
+        call = begin_stuck_call(site, stub)
+        site.loop.call_soon_threadsafe(site.door.close)
+        while stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=PATIENCE).ready:
+            pass
+        for answer in (stub.ModelInfer.future(DOUBLE), stub.ModelStreamInfer(iter([DOUBLE]))):
+            assert answer.code() is grpc.StatusCode.UNAVAILABLE
+            assert "shutting down" in answer.details()
+        assert not call.done()
+        call.cancel()
+
+
+def test_closing_answers_what_a_stream_has_taken_and_ends_it() -> None:
+    with opened(GRPC) as site, calling(site) as stub:
+        asked, more = threading.Event(), threading.Event()
+
+        def requests() -> Iterator[Any]:
+            yield DOUBLE
+            asked.set()
+            more.wait(PATIENCE)
+
+        answers = stub.ModelStreamInfer(requests())
+        assert outputs(next(answers).infer_response)
+        asked.wait(PATIENCE)
+        site.loop.call_soon_threadsafe(site.door.close)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(answers)
+        more.set()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_client_that_leaves_its_stream_cancels_all_calls_of_it() -> None:
+    with opened(GRPC) as site, calling(site) as stub:
+        answers = stub.ModelStreamInfer(iter([DOUBLE, STUCK, STUCK]))
+        assert outputs(next(answers).infer_response)
+        site.await_(site.gateway.stuck.wait())
+        answers.cancel()
+        site.await_(site.gateway.cancelled.wait())
+        site.await_(until_nothing_is_taken(site.gateway))
+
+
+def test_a_stream_has_only_so_many_calls_under_way() -> None:
+    with opened(GRPC, Limits(stream_calls=3)) as site, calling(site) as stub:
+        answers = stub.ModelStreamInfer(iter([STUCK] * 10))
+        site.await_(until(lambda: site.gateway.taken == 3))
+        assert outputs(stub.ModelInfer(DOUBLE))  # by now the others would have been taken too
+        assert site.gateway.taken == 3
+        answers.cancel()
+        site.await_(until_nothing_is_taken(site.gateway))
+
+
+def test_more_calls_than_the_limit_are_refused_at_once() -> None:
+    with opened(GRPC, Limits(calls=1)) as site, calling(site) as stub, calling(site) as other:
+        begun = begin_stuck_call(site, stub)
+        with pytest.raises(grpc.RpcError) as caught:
+            other.ModelInfer(DOUBLE, timeout=PATIENCE)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        begun.cancel()
+
+
+def test_more_bytes_than_the_limit_are_refused_while_others_are_held() -> None:
+    with opened(GRPC, Limits(held_bytes=STUCK.ByteSize() + DOUBLE.ByteSize() - 1)) as site, calling(site) as stub:
+        begun = begin_stuck_call(site, stub)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(DOUBLE)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "try again later" in caught.value.details()
+        begun.cancel()
+        site.await_(until_nothing_is_taken(site.gateway))
+        assert outputs(stub.ModelInfer(DOUBLE))
+
+
+def test_health_follows_the_gateway_and_the_drain() -> None:
+    with opened(GRPC) as site, grpc.insecure_channel(address(site)) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        check = health_pb2.HealthCheckRequest
+        assert health.Check(check()).status == health_pb2.HealthCheckResponse.SERVING
+        assert health.Check(check(service="inference.GRPCInferenceService")).status == 1
+        with pytest.raises(grpc.RpcError) as caught:
+            health.Check(check(service="none"))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        watch = health.Watch(check())
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        site.gateway.unready.add("double")
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert health.Check(check()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        site.gateway.unready.clear()
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        site.loop.call_soon_threadsafe(site.door.close)
+        assert [word.status for word in watch] == [health_pb2.HealthCheckResponse.NOT_SERVING]
+
+
+def test_watching_a_service_that_is_not_there_says_so(rpc_site: Site) -> None:
+    with grpc.insecure_channel(address(rpc_site)) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="none"))
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        watch.cancel()
+
+
+def test_a_port_that_is_taken_is_a_clear_error_and_nothing_stays_open(rpc_site: Site) -> None:
+    async def open_again() -> None:
+        door = Door(Arithmetic(), DoorConfig(port=0, grpc_port=rpc_site.door.grpc_port))
+        await door.open()
+
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {rpc_site.door.grpc_port}"):
+        asyncio.run(open_again())
+
+
+def test_it_is_off_unless_it_is_asked_for(site: Site) -> None:
+    assert DoorConfig().grpc_port is None
+    assert site.door.grpc_port is None
+    program = (
+        "import latebind.server.door, latebind.cli.serve, sys; assert not {'grpc', 'tritonclient'} & {*sys.modules}"
+    )
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("latebind.server.rpc", "tritonclient"))]:
+        monkeypatch.delitem(sys.modules, name)
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("tritonclient"):
+            raise ImportError(f"No module named {name!r}", name=name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError, match=r"tritonclient.*pip install 'latebind\[grpc\]'"):
+        Door(Arithmetic(), GRPC)
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none_is_refused(port: int) -> None:
+    with pytest.raises(ConfigError, match=f"grpc_port is {port}"):
+        DoorConfig(grpc_port=port)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.001)

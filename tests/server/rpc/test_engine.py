@@ -1,0 +1,167 @@
+"""gRPC with a real engine behind the door: models, queries and sequences answer as they do over HTTP."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio as triton_aio
+import tritonclient.http as plain
+import uvloop
+from tritonclient.utils import InferenceServerException
+
+from latebind.domain.config import PolicyConfig
+from latebind.engine.client import EngineClient
+from latebind.server.gateway import Array
+from tests.querying import rows_going, traffic
+from tests.sequences import backwards, some_sentences
+from tests.server.conftest import PATIENCE
+from tests.server.real import real_door, until_all_is_free
+from tests.server.rpc.conftest import tensor
+
+
+@dataclass(frozen=True)
+class Served:
+    """A real engine behind an open door, and a client of either kind."""
+
+    engine: EngineClient
+    loop: asyncio.AbstractEventLoop
+    client: Any
+    http: Any
+
+    def forget_nothing(self) -> None:
+        """See that every slot is free again."""
+        asyncio.run_coroutine_threadsafe(until_all_is_free(self.engine), self.loop).result(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def served(models: Path) -> Iterator[Served]:
+    """`chain` and `backwards`, on an event loop of their own."""
+    started: Future[tuple[EngineClient, asyncio.AbstractEventLoop, int, int]] = Future()
+
+    async def serve() -> None:
+        async with real_door(models, "chain", "backwards", grpc_port=0) as (engine, door):
+            assert door.grpc_port is not None
+            started.set_result((engine, asyncio.get_running_loop(), door.grpc_port, door.port))
+            await ended.wait()
+
+    ended = asyncio.Event()
+    thread = threading.Thread(target=lambda: uvloop.run(serve()), daemon=True)
+    thread.start()
+    engine, loop, grpc_port, port = started.result(60.0)
+    with (
+        triton.InferenceServerClient(f"127.0.0.1:{grpc_port}") as client,
+        plain.InferenceServerClient(f"127.0.0.1:{port}", concurrency=8) as http,
+    ):
+        yield Served(engine, loop, client, http)
+    loop.call_soon_threadsafe(ended.set)
+    thread.join(30.0)
+
+
+def as_http(array: Array, *, binary: bool) -> Any:
+    return plain.InferInput("image", list(array.shape), "FP32").set_data_from_numpy(array, binary_data=binary)
+
+
+def words(sentence: list[int]) -> list[Any]:
+    return [tensor(np.array([sentence]), "tokens", "INT64")]
+
+
+def images(count: int) -> Array:
+    return np.random.default_rng(0).standard_normal((count, 3, 8, 8)).astype(np.float32)
+
+
+def test_json_binary_and_grpc_give_the_same_numbers(served: Served) -> None:
+    rows, spec = images(3), served.engine.models["chain"]
+    answers = [served.http.infer("chain", [as_http(rows, binary=binary)]) for binary in (False, True)]
+    answers.append(served.client.infer("chain", [tensor(rows, "image")]))
+    first, *others = [answer.as_numpy(spec.outputs[0].name) for answer in answers]
+    for other in others:
+        np.testing.assert_allclose(other, first, rtol=1e-5, atol=1e-6)
+    assert answers[-1].get_response().parameters["stages"].int64_param == spec.stages
+    served.forget_nothing()
+
+
+def test_a_sequence_model_takes_rows_of_any_length(served: Served) -> None:
+    for sentence in some_sentences(5):
+        answer = served.client.infer("backwards", words(sentence)).as_numpy("tokens")
+        assert answer.tolist() == [backwards(sentence)]
+    with pytest.raises(InferenceServerException, match="has values from"):
+        served.client.infer("backwards", words([99]))
+    served.forget_nothing()
+
+
+def test_a_stream_answers_many_in_their_order(served: Served) -> None:
+    answers: Queue[tuple[Any, Any]] = Queue()
+    served.client.start_stream(lambda result, error: answers.put((result, error)))
+    known = some_sentences(60)
+    for sentence in known:
+        served.client.async_stream_infer("backwards", words(sentence))
+    found = [answers.get(timeout=PATIENCE)[0] for _ in known]
+    served.client.stop_stream()
+    assert [answer.as_numpy("tokens").tolist() for answer in found] == [[backwards(each)] for each in known]
+    served.forget_nothing()
+
+
+def test_a_crowd_gets_its_own_answers(served: Served) -> None:
+    answers: Queue[tuple[int, Any, Any]] = Queue()
+    rows, name = images(40), served.engine.models["chain"].outputs[0].name
+    expected = served.http.infer("chain", [as_http(rows, binary=True)]).as_numpy(name)
+    for i in range(120):
+        given = [tensor(rows[i % 40 : i % 40 + 1], "image")]
+        served.client.async_infer("chain", given, partial(_put, answers, i), request_id=str(i), timeout=20_000_000)
+    for _ in range(120):
+        i, result, error = answers.get(timeout=PATIENCE)
+        assert error is None
+        assert result.get_response().id == str(i)
+        np.testing.assert_allclose(result.as_numpy(name)[0], expected[i % 40], rtol=1e-4, atol=1e-5)
+    served.forget_nothing()
+
+
+def _put(answers: "Queue[tuple[int, Any, Any]]", i: int, result: Any, error: Any) -> None:
+    answers.put((i, result, error))
+
+
+def test_a_query_answers_and_tells_its_steps(queried: Path) -> None:
+    async def test() -> None:
+        rows = rows_going([0])
+        async with (
+            real_door(queried, "traffic", grpc_port=0) as (engine, door),
+            triton_aio.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as client,
+        ):
+            result = await client.infer("traffic", [tensor(rows)])
+            np.testing.assert_allclose(result.as_numpy("scores"), traffic(rows), rtol=1e-4, atol=1e-5)
+            told = result.get_response().parameters
+            assert told["steps"].string_param == "gate,cars"
+            assert told["cars.budget_ms"].double_param > 0
+            await until_all_is_free(engine)
+
+    asyncio.run(asyncio.wait_for(test(), 60.0))
+
+
+def test_who_cancels_and_who_waits_too_long_free_their_slots(models: Path) -> None:
+    async def test() -> None:
+        policy = PolicyConfig("graph", 8, window=20.0)  # it holds requests in the queue
+        async with (
+            real_door(models, "chain", grpc_port=0, policy=policy) as (engine, door),
+            triton_aio.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as client,
+        ):
+            row = [tensor(images(1), "image")]
+            begun = asyncio.create_task(client.infer("chain", row, client_timeout=20.0))
+            while not (await engine.metrics())["models"]["chain"]["pending"]:
+                pass
+            begun.cancel()
+            await until_all_is_free(engine)
+            with pytest.raises(InferenceServerException) as caught:
+                await client.infer("chain", row, client_timeout=0.2)
+            assert caught.value.status() in ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.RESOURCE_EXHAUSTED")
+            await until_all_is_free(engine)
+
+    asyncio.run(asyncio.wait_for(test(), 60.0))

@@ -1,0 +1,43 @@
+"""The configuration that clients read: what perf_analyzer looks for, in agreement with the metadata."""
+
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.server.calls import Calls
+from latebind.server.description import model_config
+from latebind.server.limits import Limits
+from tests.server.arithmetic import SPECS
+
+MODELS = {spec.name: spec for spec in SPECS}
+WORDS = ModelSpec(
+    "words", "3", (TensorSpec("tokens", "int64", (40,), 0, 100),), (TensorSpec("tokens", "int64", (60,), 0),), 2, 4
+)
+
+
+def test_it_tells_that_answers_are_single_and_not_cached() -> None:
+    config = model_config(MODELS["double"], SPECS)
+    assert config["model_transaction_policy"] == {"decoupled": False}
+    assert config["response_cache"] == {"enable": False}
+    assert (config["backend"], config["dynamic_batching"]) == ("latebind", {})
+    assert config["version_policy"] == {"latest": {"num_versions": 1}}
+
+
+def test_a_query_is_an_ensemble_without_a_backend() -> None:
+    config = model_config(MODELS["traffic"], SPECS)
+    assert config["platform"] == "ensemble"
+    assert "backend" not in config
+    assert "dynamic_batching" not in config
+
+
+def test_dims_are_the_shapes_of_the_metadata_without_their_batch() -> None:
+    for spec in (*SPECS, WORDS):
+        config, metadata = model_config(spec, SPECS), Calls(spec, Limits()).metadata()
+        assert config["max_batch_size"] == spec.max_batch > 0
+        for kind in ("input", "output"):
+            tensors = config[kind]
+            shapes = metadata[f"{kind}s"]
+            assert isinstance(tensors, list)
+            assert isinstance(shapes, list)
+            assert [[-1, *tensor["dims"]] for tensor in tensors] == [tensor["shape"] for tensor in shapes]
+
+
+def test_rows_that_may_be_shorter_have_no_fixed_dim() -> None:
+    assert model_config(WORDS, [WORDS])["input"] == [{"name": "tokens", "data_type": "TYPE_INT64", "dims": [-1]}]

@@ -1,0 +1,194 @@
+"""Trace and logging settings: what tritonclient sets holds, and what is none is refused and changes nothing."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tritonclient.http as triton
+import tritonclient.http.aio as triton_aio
+from tritonclient.utils import InferenceServerException
+
+from latebind.domain.errors import InvalidRequest
+from latebind.server.settings import Log, Traces, TraceSettings
+from tests.server.conftest import Site, logging_as_before, opened
+
+OFF = {"trace_level": ["OFF"], "trace_rate": "1000", "trace_count": "-1", "log_frequency": "0"}
+log = logging.getLogger("latebind.tests.settings")
+
+
+def traced(traces: Traces, calls: int, model: str = "m") -> list[int]:
+    """The calls, counted from 1, that are to be traced."""
+    return [number for number in range(1, calls + 1) if traces.wanted(model)]
+
+
+# Traces -------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_traced_unless_it_is_asked_for() -> None:
+    assert traced(Traces(), 3000) == []
+
+
+def test_one_of_so_many_calls_is_traced_until_enough_were() -> None:
+    traces = Traces(TraceSettings("TIMESTAMPS", rate=3, count=2))
+    assert traced(traces, 20) == [3, 6]
+    traces.update({"trace_rate": "5", "trace_count": None})
+    assert traced(traces, 20) == [5, 10]
+    traces.update({"trace_count": "-1", "log_frequency": "0"})
+    assert traced(traces, 20) == [5, 10, 15, 20]
+
+
+def test_a_model_may_differ_in_some_settings_and_follows_in_the_others() -> None:
+    traces = Traces()
+    traces.update({"trace_rate": "2"}, "m")
+    assert traced(traces, 4) == []
+    traces.update({"trace_level": ["TIMESTAMPS"], "trace_rate": "3"})
+    assert traced(traces, 4) == [2, 4]
+    assert traced(traces, 4, "other") == [3]
+    traces.update({"trace_rate": []}, "m")
+    assert traces.told("m") == traces.told() == {**OFF, "trace_level": ["TIMESTAMPS"], "trace_rate": "3"}
+
+
+WRONG: list[dict[str, Any]] = [
+    {"trace_file": "/etc/passwd"},
+    {"trace_level": ["TENSORS"]},
+    {"trace_level": ["OFF", "TIMESTAMPS"]},
+    {"trace_level": 1},
+    {"trace_level": {}},
+    {"log_frequency": "5"},
+    {"trace_rate": "0"},
+    {"trace_rate": "-1"},
+    {"trace_rate": "x"},
+    {"trace_rate": "9" * 30},
+    {"trace_rate": 1.5},
+    {"trace_rate": ["1", "2"]},
+    {"trace_count": "-2"},
+    {"trace_rate": "7", "trace_level": [None]} | {"x": 1},
+]
+
+
+@pytest.mark.parametrize("given", WRONG, ids=map(str, WRONG))
+def test_a_trace_setting_that_is_none_is_refused_and_changes_nothing(given: dict[str, Any]) -> None:
+    traces = Traces()
+    with pytest.raises(InvalidRequest):
+        traces.update({"trace_level": ["TIMESTAMPS"], **given})
+    assert traces.told() == OFF
+
+
+def test_tritonclient_reads_and_changes_trace_settings() -> None:
+    with opened() as site, triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
+        assert client.get_trace_settings() == OFF
+        changed = client.update_trace_settings("double", {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"})
+        assert changed == client.get_trace_settings("double")
+        assert changed == {**OFF, "trace_level": ["TIMESTAMPS"], "trace_rate": "1"}
+        assert client.get_trace_settings() == client.get_trace_settings("half") == OFF
+        assert client.update_trace_settings(settings={"trace_count": "5"})["trace_count"] == "5"
+        assert client.update_trace_settings("double", {"trace_level": None, "trace_rate": None})["trace_count"] == "5"
+        for wrong, status in ((("none", {}), "404"), (("double", {"colour": "red"}), "400")):
+            with pytest.raises(InferenceServerException) as caught:
+                client.update_trace_settings(*wrong)
+            assert caught.value.status() == status
+
+
+# The log ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log_at_info(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with logging_as_before():
+        logging.getLogger().setLevel(logging.INFO)
+        yield caplog
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    caplog.clear()
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+        log.log(level, logging.getLevelName(level))
+    return caplog.messages
+
+
+CASES: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["INFO", "WARNING", "ERROR"]),
+    ({"log_info": False}, ["WARNING", "ERROR"]),
+    ({"log_warning": False}, ["INFO", "ERROR"]),
+    ({"log_error": False}, ["INFO", "WARNING"]),
+    ({"log_info": False, "log_warning": False, "log_error": False}, []),
+    ({"log_verbose_level": 1}, ["DEBUG", "INFO", "WARNING", "ERROR"]),
+    ({"log_verbose_level": 2, "log_info": False}, ["DEBUG", "WARNING", "ERROR"]),
+    ({"log_file": "", "log_format": "default"}, ["INFO", "WARNING", "ERROR"]),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), CASES)
+def test_settings_switch_what_is_logged(
+    log_at_info: pytest.LogCaptureFixture, given: dict[str, Any], expected: list[str]
+) -> None:
+    log = Log()
+    log.update(given)
+    assert logged(log_at_info) == expected
+    log.update({"log_info": True, "log_warning": True, "log_error": True, "log_verbose_level": 0})
+    assert logged(log_at_info) == ["INFO", "WARNING", "ERROR"]
+
+
+def test_what_others_log_stays(log_at_info: pytest.LogCaptureFixture) -> None:
+    Log().update(dict.fromkeys(("log_info", "log_warning", "log_error"), False))
+    logging.getLogger("latebinding").warning("others")
+    logging.getLogger("uvicorn").info("others")
+    assert log_at_info.messages == ["others", "others"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"log_colour": True},
+        {"log_file": "/etc/passwd"},
+        {"log_format": "ISO8601"},
+        {"log_info": "false"},
+        {"log_info": None},
+        {"log_verbose_level": -1},
+        {"log_verbose_level": True},
+        {"log_verbose_level": 2**40},
+        {"log_verbose_level": "1"},
+    ],
+)
+def test_a_log_setting_that_is_none_is_refused_and_changes_nothing(
+    log_at_info: pytest.LogCaptureFixture, given: dict[str, Any]
+) -> None:
+    log = Log()
+    before = log.told()
+    with pytest.raises(InvalidRequest):
+        log.update({"log_error": False, **given})
+    assert log.told() == before
+    assert logged(log_at_info) == ["INFO", "WARNING", "ERROR"]
+
+
+@pytest.mark.usefixtures("log_at_info")
+def test_tritonclient_reads_and_changes_the_log() -> None:
+    with opened() as site, triton.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
+        told = {"log_file": "", "log_info": True, "log_warning": True, "log_error": True}
+        assert client.get_log_settings() == {**told, "log_verbose_level": 0, "log_format": "default"}
+        assert client.update_log_settings({"log_info": False})["log_info"] is False
+        assert client.get_log_settings()["log_info"] is False
+        with pytest.raises(InferenceServerException, match="no setting 'colour'") as caught:
+            client.update_log_settings({"colour": "red"})
+        assert caught.value.status() == "400"
+
+
+@pytest.mark.usefixtures("log_at_info")
+def test_the_asynchronous_client_changes_settings_too(site: Site) -> None:
+    async def ask() -> tuple[Any, Any]:
+        async with triton_aio.InferenceServerClient(f"127.0.0.1:{site.port}") as client:
+            await client.update_trace_settings("half", {"trace_rate": "9"})
+            await client.update_log_settings({"log_verbose_level": 0})
+            return await client.get_trace_settings("half"), await client.get_log_settings()
+
+    traces, told = asyncio.run(ask())
+    assert traces["trace_rate"] == "9"
+    assert told["log_verbose_level"] == 0
+
+
+def test_a_path_that_takes_two_methods_says_so(site: Site) -> None:
+    reply = site.call("DELETE", "/v2/logging")
+    assert reply.error == "this path takes GET or POST"
+    assert reply.headers["allow"] == "GET, POST"

@@ -1,0 +1,207 @@
+"""Which calls are traced, and what is told of them."""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+
+from latebind.domain.errors import Unavailable
+from latebind.domain.tracing import Trace
+from latebind.server import tracing
+from latebind.server.calls import Call
+from latebind.server.gateway import Array
+from latebind.server.service import Service
+from latebind.server.tracing import Explained, Tracing
+from tests.digits import Built
+from tests.querying import rows_going
+from tests.server.arithmetic import Arithmetic
+from tests.server.real import json_body, real_door
+from tests.server.test_service import ones
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+async def nothing() -> Sequence[Trace]:
+    return ()
+
+
+async def until_told(service: Service, calls: int) -> list[dict[str, Any]]:
+    async with asyncio.timeout(5.0):
+        while len(service.traces()) < calls:
+            await asyncio.sleep(0.005)
+    return service.traces()
+
+
+@pytest.mark.parametrize(("rate", "followed"), [(0.0, 0), (0.25, 25), (1.0, 100)])
+def test_a_share_of_calls_is_followed(rate: float, followed: int) -> None:
+    traces = Tracing(nothing, rate=rate)
+    assert sum(traces.wanted("") for _ in range(100)) == followed
+
+
+@pytest.mark.parametrize(
+    ("parent", "wanted"),
+    [
+        (PARENT, True),
+        (PARENT[:-2] + "00", False),
+        (PARENT.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32), False),
+        (PARENT + "\n", False),
+        ("nonsense", False),
+    ],
+)
+def test_a_call_is_followed_whose_caller_is(parent: str, wanted: bool) -> None:
+    assert Tracing(nothing).wanted(parent) is wanted
+
+
+def test_a_followed_call_is_told_with_its_rows_from_its_beginning() -> None:
+    gateway = Arithmetic()
+
+    async def test() -> None:
+        service = Service(gateway, trace_rate=1.0)
+        await service.infer(gateway.models["scalar"], Call((), 1, (), id="mine", priority=3), ones)
+        (call,) = await until_told(service, 1)
+        assert (call["id"], call["model"], call["outcome"]) == ("mine", "scalar", "answered")
+        (row,) = call["rows"]
+        assert (row["priority"], row["outcome"], row["slack"]) == (3, "answered", 0.5)
+        assert [span["what"] for span in row["spans"]] == ["wait", "stage"]
+        assert 0.0 <= row["arrived"] <= row["spans"][0]["start"] <= row["ended"] <= call["seconds"]
+        await service.close()
+
+    asyncio.run(test())
+
+
+def test_a_call_that_ends_in_an_error_is_told_under_its_kind() -> None:
+    gateway = Arithmetic()
+
+    async def test() -> None:
+        service = Service(gateway, trace_rate=1.0)
+        with pytest.raises(Exception, match="srv"):
+            await service.infer(gateway.models["failing"], Call((), 1, ()), ones)
+        (call,) = await until_told(service, 1)
+        assert call["outcome"] == "Failed"
+        await service.close()
+
+    asyncio.run(test())
+
+
+def test_an_id_that_could_forge_a_line_is_replaced() -> None:
+    gateway = Arithmetic()
+
+    async def test() -> None:
+        service = Service(gateway, trace_rate=1.0)
+        await service.infer(gateway.models["scalar"], Call((), 1, (), id="a\nb"), ones)
+        (call,) = await until_told(service, 1)
+        assert len(str(call["id"])) == 16
+        await service.close()
+
+    asyncio.run(test())
+
+
+def test_what_was_not_traced_asks_nothing_of_the_engine() -> None:
+    gateway = Arithmetic()
+
+    async def test() -> None:
+        service = Service(gateway)
+        await service.infer(gateway.models["scalar"], Call((), 1, ()), ones)
+        assert not gateway.ended
+        assert service.traces() == []
+        await service.close()
+
+    asyncio.run(test())
+
+
+def test_the_last_calls_are_kept_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "SOON", 0.001)
+
+    async def test() -> None:
+        told: list[Explained] = []
+        traces = Tracing(nothing, export=told.append)
+        for number in range(tracing.KEPT + 20):
+            with traces.following("m", "1", 1, id=str(number), parent=""):
+                pass
+        await traces.close()
+        last = traces.last()
+        assert len(told) == tracing.KEPT + 20
+        assert [call["id"] for call in last] == [str(number) for number in range(tracing.KEPT + 19, 19, -1)]
+
+    asyncio.run(test())
+
+
+def test_a_call_whose_engine_is_lost_is_told_without_its_rows_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "SOON", 0.001)
+    monkeypatch.setattr(tracing, "PATIENCE", 0.02)
+
+    async def lost() -> Sequence[Trace]:
+        raise Unavailable("the engine has ended")
+
+    async def test() -> None:
+        told: list[Explained] = []
+        traces = Tracing(lost, export=told.append)
+        with traces.following("m", "1", 1, id="", parent="") as call:
+            call.sent = True
+        async with asyncio.timeout(5.0):
+            while not told:
+                await asyncio.sleep(0.001)
+        assert told[0].rows == []
+        await traces.close()
+
+    asyncio.run(test())
+
+
+def test_a_real_request_is_explained_stage_by_stage(models: Path) -> None:
+    async def test() -> None:
+        async with real_door(models, "chain") as (_, door):
+            image = np.zeros((2, 3, 8, 8), np.float32)
+            call = (await asyncio.to_thread(_infer, door.port, "chain", {"image": image}))[0]
+            assert (call["id"], call["model"], call["outcome"]) == ("order-1", "chain", "answered")
+            assert len(call["rows"]) == 2
+            stages = [span for span in call["rows"][0]["spans"] if span["what"] == "stage"]
+            assert [span["stage"] for span in stages] == list(range(len(stages)))
+            assert stages[0]["batch"] == 2
+            ends = [call["rows"][0]["arrived"], *[span["end"] for span in stages], call["seconds"]]
+            assert ends == sorted(ends)
+
+    asyncio.run(test())
+
+
+def test_a_real_query_is_explained_step_by_step(queried: Path) -> None:
+    async def test() -> None:
+        async with real_door(queried, "traffic") as (_, door):
+            (call,) = await asyncio.to_thread(_infer, door.port, "traffic", {"x": rows_going([0])})
+            spans = call["rows"][0]["spans"]
+            steps = {span["step"]: span["model"] for span in spans if span["what"] == "step"}
+            assert "gate" in steps
+            assert {span["what"] for span in spans if span["step"] == "gate"} >= {"map", "wait", "stage", "step"}
+            assert spans[-1]["step"] == "outputs"
+
+    asyncio.run(test())
+
+
+def test_a_lookup_that_answers_is_told_as_a_hit(built: Built) -> None:
+    async def test() -> None:
+        async with real_door(built.directory.path.parent.parent, "digits") as (_, door):
+            images = built.unseen.numpy()[:40]
+            calls = [await asyncio.to_thread(_infer, door.port, "digits", {"image": image[None]}) for image in images]
+            lookups = [span for (call, *_) in calls for span in call["rows"][0]["spans"] if span["what"] == "lookup"]
+            assert {span["hit"] for span in lookups} == {True, False}
+
+    asyncio.run(test())
+
+
+def _infer(port: int, model: str, inputs: dict[str, Array]) -> list[dict[str, Any]]:
+    """Make a traced call and return what is told of the last ones once it is there."""
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 10.0
+    before = len(json.load(urlopen(url + "/v2/traces"))["traces"])
+    body = json_body(inputs, id="order-1")
+    urlopen(Request(f"{url}/v2/models/{model}/infer", body, {"traceparent": PARENT})).read()
+    while time.monotonic() < deadline:
+        told: list[dict[str, Any]] = json.load(urlopen(url + "/v2/traces"))["traces"]
+        if len(told) > before:
+            return told
+        time.sleep(0.01)
+    raise AssertionError("the call is not told of")

@@ -1,8 +1,12 @@
-"""Model directories for tests: eager, cut at every boundary, quickly built."""
+"""Model directories for tests: eager, cut at every boundary, quickly built, and once for a whole run."""
 
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
+from filelock import FileLock
 from torch import Tensor, nn
 
 from latebind.program.build import BuildReport, build_program
@@ -21,3 +25,18 @@ def build_stages(
         max_overhead=None,
         max_batch=max_batch,
     )
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return the folder of this name, which the first of all processes that run tests makes. No test changes it."""
+    root = factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "made" / name
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        whole = folder.with_suffix(".whole")
+        if not whole.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of somebody who was broken off
+            folder.mkdir()
+            make(folder)
+            whole.touch()
+    return folder

@@ -6,17 +6,18 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from filelock import FileLock
 from hypothesis import settings
 
 from latebind.learned.report import CacheReport
 from latebind.program.build import build_program
 from latebind.sequence.build import build_sequence
-from tests.building import build_stages
+from tests.building import build_stages, made_once
 from tests.digits import Built, build_digits
 from tests.networks import Chain, Words
 from tests.querying import build_queried
 from tests.sequences import Backwards, rows_of, some_sentences
+
+REPORT = "report.json"
 
 settings.register_profile("thorough", max_examples=12_500, deadline=None)
 settings.register_profile("usual", max_examples=50, deadline=None)
@@ -32,8 +33,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `chain`, four stages of convolutions, `words`, which raises past its list, and `backwards`."""
+    return made_once(tmp_path_factory, "models", build_models)
+
+
+def build_models(root: Path) -> None:
     torch.set_num_threads(1)
-    root = tmp_path_factory.mktemp("models")
     images = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     built = build_stages(Chain(), {"image": images}, root / "chain" / "1", name="chain", max_batch=8)
     assert len(built.stages) >= 4
@@ -43,28 +47,21 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_sequence(
         Backwards(), sentences, directory=root / "backwards" / "1", name="backwards", backends=["eager"], max_batch=8
     )
-    return root
 
 
 @pytest.fixture(scope="session")
 def queried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the models and queries of `tests.querying`."""
-    root = tmp_path_factory.mktemp("queried")
-    build_queried(root)
-    return root
+    return made_once(tmp_path_factory, "queried", build_queried)
 
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Digits with learned caches; `built.directory.path` is `digits/1` in a folder of its own. No test changes it.
+    """Digits with learned caches; `built.directory.path` is `digits/1` in a folder of its own."""
 
-    One for all processes that run tests: the first to come builds it.
-    """
-    root = tmp_path_factory.getbasetemp()
-    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "built" / "digits"
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.parent / "lock"):
-        report = folder.parent / "report.json"
-        if not report.exists():
-            report.write_bytes(msgspec.json.encode(build_digits(folder, candidates=2).report, enc_hook=str))
-    return Built(msgspec.json.decode(report.read_bytes(), type=CacheReport, dec_hook=lambda kind, text: kind(text)))
+    def make(folder: Path) -> None:
+        report = build_digits(folder / "digits", candidates=2).report
+        (folder / REPORT).write_bytes(msgspec.json.encode(report, enc_hook=str))
+
+    told = (made_once(tmp_path_factory, "built", make) / REPORT).read_bytes()
+    return Built(msgspec.json.decode(told, type=CacheReport, dec_hook=lambda kind, text: kind(text)))

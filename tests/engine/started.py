@@ -1,4 +1,4 @@
-"""An engine that several tests ask, one after another: to start one takes seconds."""
+"""An engine that several tests ask, one after another, for to start one takes seconds; and one that does not start."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -6,6 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
+from latebind.domain.errors import ConfigError
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 
@@ -30,3 +33,9 @@ def started(order: EngineOrder) -> Iterator[Started]:
             yield Started(client, runner)
         finally:
             runner.run(client.close())
+
+
+def check_refused(order: EngineOrder, says: str) -> None:
+    """See that no engine starts by this order, and that the reason is told."""
+    with pytest.raises(ConfigError, match=says):
+        asyncio.run(asyncio.wait_for(EngineClient.start(order), 60))

@@ -22,6 +22,7 @@ from latebind.engine.order import EngineOrder
 from latebind.engine.pool import Phase
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
+from tests.engine.started import check_refused
 from tests.networks import Chain
 
 Images = np.ndarray[Any, np.dtype[np.float32]]
@@ -229,13 +230,9 @@ def test_when_the_engine_dies_calls_are_answered_so_and_it_is_not_ready(models: 
     run(test())
 
 
-def test_a_model_that_cannot_be_loaded_is_told_at_the_start(models: Path, tmp_path: Path) -> None:
-    async def test() -> None:
-        order = EngineOrder((str(tmp_path),), EngineConfig(), PolicyConfig())
-        with pytest.raises(ConfigError, match=r"manifest\.json is missing"):
-            await EngineClient.start(order)
-
-    run(test())
+def test_a_model_that_cannot_be_loaded_is_told_at_the_start(tmp_path: Path) -> None:
+    order = EngineOrder((str(tmp_path),), EngineConfig(), PolicyConfig())
+    check_refused(order, r"manifest\.json is missing")
 
 
 def test_a_live_event_log_replays_to_the_identical_actions(models: Path, tmp_path: Path) -> None:

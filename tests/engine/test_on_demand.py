@@ -196,7 +196,7 @@ def test_a_compiled_stage_gives_its_memory_back(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.tensor(found), module(rows).detach(), rtol=1e-4, atol=1e-4)
     weights = 2 * width * width * 4
     assert taken >= 0.9 * weights
-    assert left <= 0.05 * taken
+    assert left <= 0.2 * taken
     assert size >= weights
 
 

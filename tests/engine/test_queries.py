@@ -18,7 +18,7 @@ from latebind.engine.order import EngineOrder
 from latebind.queries.scheduler import make_scheduler
 from latebind.repository.listing import find_served
 from latebind.server.gateway import Answer, Array
-from tests.engine.started import Started, started
+from tests.engine.started import Started, check_refused, started
 from tests.querying import ANIMALS, CARS, Floats, Join, by_hand, rows_going, traffic
 
 
@@ -235,14 +235,10 @@ def test_rows_of_steps_count_where_memory_is_limited(queried: Path) -> None:
 
 
 def test_a_query_that_is_not_right_is_told_at_the_start_with_its_line(queried: Path, tmp_path: Path) -> None:
-    async def test() -> None:
-        broken = tmp_path / "broken.query.toml"
-        broken.write_text('[nodes.gate]\nmodels = ["gates"]\n[outputs]\ny = "gate.output"\n')
-        order = EngineOrder((str(queried / "gate" / "1"),), EngineConfig(), PolicyConfig(), queries=(str(broken),))
-        with pytest.raises(ConfigError, match=r"broken\.query\.toml:2: .*gates"):
-            await EngineClient.start(order)
-
-    run(test())
+    broken = tmp_path / "broken.query.toml"
+    broken.write_text('[nodes.gate]\nmodels = ["gates"]\n[outputs]\ny = "gate.output"\n')
+    order = EngineOrder((str(queried / "gate" / "1"),), EngineConfig(), PolicyConfig(), queries=(str(broken),))
+    check_refused(order, r"broken\.query\.toml:2: .*gates")
 
 
 def test_a_log_with_queries_replays_to_the_identical_actions(queried: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from latebind.repository.tensors import tensor_bytes
 from tests.digits import FIT, Built, samples
 
 SHAPE, ROWS, LEARN = (4, 6, 6), 640, 512
+FEW = 300  # digits to fit and to calibrate on
 ORIGIN = Origin(1, "graph", "weights", "samples", 0, 4_096)
 
 
@@ -292,8 +293,8 @@ def explore(
 ) -> CacheReport:
     return build_caches(
         directory,
-        samples(0, 300),
-        samples(FIT, FIT + 300),
+        samples(0, FEW),
+        samples(FIT, FIT + FEW),
         fidelity=0.9,
         confidence=0.9,
         candidates=2,
@@ -319,7 +320,7 @@ def test_another_build_trains_only_what_is_missing_and_composes_within_the_memor
     assert [one.name for one in Repository(tmp_path).models()] == ["digits"]  # the folder beside it is no version
 
     # half of what the later boundary needs, so it is alone and learns from less
-    disk, recordings = 128 * 8 * 8 * 2 * 150, []
+    disk, recordings = 128 * 8 * 8 * 2 * FEW // 2, []
 
     def look(text: str, _share: float) -> None:
         if text.startswith("training"):
@@ -341,7 +342,7 @@ def test_another_build_trains_only_what_is_missing_and_composes_within_the_memor
     # rows that are new to predictors are the last of those to fit, the same ones everywhere or the first of them
     unseen = [load_file(path)["classes"] for path in (folder / "networks").iterdir()]
     most = max(unseen, key=len)
-    labels = built.fit.labels
+    labels = samples(0, FEW).labels
     assert labels is not None
     assert len(most) == round(SELECTOR_SHARE * len(labels)) > min(map(len, unseen))
     assert all(torch.equal(one, most[: len(one)]) for one in unseen)

@@ -86,11 +86,11 @@ def _rounds(
             times = poisson_times(share * capacity, plan.seconds, random)
             for name in random.sample(list(servers), len(servers)):
                 tell(f"{name} at {share:.0%}", len(found) / total)
-                found.append(Played(name, share, number, asyncio.run(_play(servers[name], calls[name], times))))
+                found.append(Played(name, share, number, asyncio.run(play(servers[name], calls[name], times))))
     return found
 
 
-async def _play(served: Served, call: Call, times: Sequence[float]) -> NDArray[np.float64]:
+async def play(served: Served, call: Call, times: Sequence[float]) -> NDArray[np.float64]:
     """Send a call at these times whatever becomes of it; return the seconds to each answer."""
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
     connector = aiohttp.TCPConnector(limit=0)

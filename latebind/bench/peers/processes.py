@@ -62,9 +62,7 @@ def running(
     Raises `ConfigError` where it ends before. `more` is put into its environment; what it prints goes to `log`.
     """
     with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, env={**os.environ, **more}, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **more})
         try:
             _await_ready(process, http, ready, log)
             yield Served(process.pid, http, grpc)

@@ -1,5 +1,8 @@
 """Comparisons with peers, tried on small servers: calls as bytes, loads, processes, environments, tables."""
 
+import asyncio
+import base64
+import json
 import os
 import shutil
 import sys
@@ -11,10 +14,12 @@ import pytest
 
 from latebind.bench.peers.calls import Protocol, answer, check, written
 from latebind.bench.peers.environments import PACKAGES, environment
+from latebind.bench.peers.frameworks import as_base64
+from latebind.bench.peers.goodput import Found, Played, play
 from latebind.bench.peers.identity import Run
 from latebind.bench.peers.loads import Loaded, load
 from latebind.bench.peers.processes import Served, cpu_seconds, free_port, running
-from latebind.bench.peers.report import identity_rows
+from latebind.bench.peers.report import goodput_rows, identity_rows
 from latebind.domain.errors import ConfigError
 from tests.server.conftest import Site, opened
 
@@ -117,3 +122,33 @@ def test_ratios_are_paired_by_round() -> None:
     assert (triton["per s"], ours["per s"]) == (200, 600)
     assert ours["over triton"] == "3.000 [3.000, 3.000]"
     assert triton["over triton"] == ""
+
+
+def test_requests_at_their_times_have_seconds_or_none(served: Served) -> None:
+    times = [0.0, 0.01, 0.02]
+    answered = asyncio.run(play(served, written(Protocol.BINARY, "double", ROWS, timeout=5.0), times))
+    assert answered.shape == (3,)
+    assert (answered < 5.0).all()
+    refused = asyncio.run(play(served, written(Protocol.BINARY, "full", ROWS[:, :1]), times))
+    assert np.isinf(refused).all()
+
+
+def test_goodput_is_compared_with_the_best_other_round_by_round() -> None:
+    def played(side: str, number: int, in_time: int) -> Played:
+        return Played(side, 0.8, number, np.array([0.01] * in_time + [0.2] * (80 - in_time) + [np.inf] * 20))
+
+    counts = {"triton": (40, 50), "fastapi": (10, 20), "latebind": (60, 75)}
+    runs = [played(side, number, count) for side, both in counts.items() for number, count in enumerate(both)]
+    rows = goodput_rows(Found("eager", {}, runs), deadline=0.1, seed=0)
+    ours = next(row for row in rows if row["side"] == "latebind")
+    assert (ours["load"], ours["requests"], ours["in time"]) == ("80%", 200, "0.675")
+    assert ours["over the best other"] == "1.500 [1.500, 1.500] (triton)"
+    assert ours["without an answer"] == "20.0%"
+    assert {row["over the best other"] for row in rows if row is not ours} == {""}
+
+
+def test_a_tensor_as_base64_is_the_same_tensor() -> None:
+    call = as_base64(written(Protocol.JSON, "resnet18", ROWS), ROWS)
+    (tensor,) = json.loads(call.data)["inputs"]
+    assert np.frombuffer(base64.b64decode(tensor["base64"]), np.float32).tolist() == ROWS[0].tolist()
+    assert tensor["shape"] == [1, 16]

@@ -170,7 +170,10 @@ def _injectors(target: Target, faults: Sequence[Fault], times: int, mix: Mix) ->
     if faults and not target.process:
         raise ConfigError("--inject needs --pid with --url: the first process of the server")
     models = tuple(model for model in mix.models if model != "relay")
-    return [Injector(fault, target.process, target.http, times, models) for fault in faults]
+    return [
+        Injector(fault, target.process, target.http, times, models, place=place, places=len(faults))
+        for place, fault in enumerate(faults)
+    ]
 
 
 def _arrivals(trace: Path | None, rate: float, minute: float, seed: int) -> Iterator[float]:

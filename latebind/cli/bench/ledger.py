@@ -50,7 +50,9 @@ def ledger(
     break_off: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share that hang up within the body.")] = 0.02,
     inject: Annotated[
         list[Fault] | None,
-        typer.Option(help="kill -9 the engine, stop it for a second, or reload all models; may be repeated."),
+        typer.Option(
+            help="kill -9 the engine, stop it for a second, or reload all models (needs --manage); may be repeated."
+        ),
     ] = None,
     times: Annotated[int, typer.Option(min=1, help="How often each fault is put in, evenly.")] = 3,
     overload: Annotated[
@@ -83,7 +85,8 @@ def ledger(
         unknown = set(models) - set(KINDS)
         if unknown:
             raise ConfigError(f"there is no model {sorted(unknown)[0]!r}: choose from {', '.join(KINDS)}")
-        with _target(url, grpc, process, Path(scratch), models, serve or ()) as target:
+        options = [*(serve or ()), *(["--manage"] if Fault.RELOAD in (inject or ()) else [])]
+        with _target(url, grpc, process, Path(scratch), models, options) as target:
             mix = Mix(
                 models=models,
                 protocols=_spoken(target, protocol),

@@ -64,12 +64,12 @@ class EngineClient:
     @classmethod
     async def start(cls, order: EngineOrder) -> Self:
         """Start the process, have it load every model and wait until it serves; raises what it could not load."""
-        client = await cls.prepare()
+        client = await cls.prepare(order.log_format)
         await client.begin(order)
         return client
 
     @classmethod
-    async def prepare(cls) -> Self:
+    async def prepare(cls, log_format: str) -> Self:
         """Start a process that imports what it needs and waits; it serves nothing before `begin`.
 
         Raises `OSError` where there is no room for one.
@@ -82,7 +82,7 @@ class EngineClient:
             (messages, their_messages), (control, their_control) = pairs
             inherited = (*files, their_messages.fileno(), their_control.fileno())
             process = subprocess.Popen(
-                [sys.executable, "-m", "latebind.engine.process", *map(str, inherited)],
+                [sys.executable, "-m", "latebind.engine.process", *map(str, inherited), log_format],
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
             )

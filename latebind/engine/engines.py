@@ -62,7 +62,7 @@ class Engines:
         self.on_change: Callable[[], None] | None = None
         self._order = order
         self._config = config
-        self._spare = Spare(config.spare)
+        self._spare = Spare(wanted=config.spare, log_format=order.log_format)
         self._crashes = Crashes(config.crashes, config.within)
         self._engine: EngineClient | None = None
         self._number = 0
@@ -118,11 +118,11 @@ class Engines:
 
     async def traces(self) -> Sequence[Trace]:
         """Return what became of rows to be traced, of the engine that serves."""
-        return () if self._engine is None else await self._engine.traces()
+        return await self._engine.traces() if self._engine is not None and self._engine.live() else ()
 
     async def picture(self) -> Picture:
         """Return what is under way in the engine that serves."""
-        return Picture() if self._engine is None else await self._engine.picture()
+        return await self._engine.picture() if self._engine is not None and self._engine.live() else Picture()
 
     async def adopt(self, model: str, version: str) -> None:
         """Have the engine use a version of learned caches; one that follows takes it up by itself."""

@@ -46,8 +46,10 @@ READ_BYTES = 1 << 16
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the door closes; the arguments are the descriptors of slots, running, messages and control."""
-    slots, running, messages, control = (int(argument) for argument in arguments)
+    """Serve until the door closes; the arguments are the descriptors and the form of the log (`latebind.logs`)."""
+    *descriptors, log_format = arguments
+    slots, running, messages, control = map(int, descriptors)
+    write_logs("engine", log_format)
     for number in (signal.SIGINT, signal.SIGTERM):  # which a terminal or systemd sends to all processes
         signal.signal(number, signal.SIG_IGN)  # the door hears it, answers what is in flight, then closes
     with socket.socket(fileno=messages) as message_socket, socket.socket(fileno=control) as control_socket:
@@ -57,7 +59,6 @@ def main(arguments: list[str]) -> None:
         if not line:
             return
         order = msgspec.json.decode(line, type=EngineOrder)
-        write_logs("engine", order.log_format)
         places = map_running(running, order.engine.crew)
         try:
             engine = Engine(order, slots, places, message_socket, control_socket)

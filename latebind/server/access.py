@@ -8,8 +8,8 @@ import stat
 from enum import Enum
 from pathlib import Path
 
-from latebind.domain.config import DoorConfig
-from latebind.domain.errors import ConfigError, Denied
+from latebind.domain.config import DoorConfig, is_loopback
+from latebind.domain.errors import ConfigError, Denied, TurnedOff
 
 SHORTEST = 16
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # what may follow `Bearer` (RFC 6750, section 2.1)
@@ -29,10 +29,12 @@ class Access(Enum):
 class Guard:
     """Compares what callers show with the tokens, in constant time. Without tokens everybody may do everything.
 
-    The admin's token opens everything. Where there is no other, ordinary calls need none.
+    The admin's token opens everything. Where there is no other, ordinary calls need none. Where `strangers` may call,
+    for other machines reach the server, nobody may change anything without a token.
     """
 
-    def __init__(self, *, token: str = "", admin_token: str = "") -> None:
+    def __init__(self, *, token: str = "", admin_token: str = "", strangers: bool = False) -> None:
+        self._closed = strangers and not (token or admin_token)
         admin = [_digest(admin_token.encode())] if admin_token else []
         user = [_digest(token.encode())] if token else []
         self._keys: dict[Access, list[bytes]] = {
@@ -44,14 +46,21 @@ class Guard:
     @classmethod
     def from_files(cls, config: DoorConfig) -> "Guard":
         """Read the tokens that the configuration names. Raises `ConfigError`."""
-        return cls(token=_read(config.token_file), admin_token=_read(config.admin_token_file))
+        strangers = not (is_loopback(config.host) or config.tls_client_ca)
+        token, admin_token = _read(config.token_file), _read(config.admin_token_file)
+        return cls(token=token, admin_token=admin_token, strangers=strangers)
 
     def asks(self, access: Access) -> bool:
         """Tell whether callers have to show anything for such a call."""
-        return bool(self._keys[access])
+        return bool(self._keys[access]) or (self._closed and access is Access.MUTATING)
 
     def check(self, access: Access, authorization: bytes | None) -> None:
-        """Raise `Denied` unless `authorization`, the header or metadata of that name, is good for such a call."""
+        """Raise `Denied` unless `authorization`, the header or metadata of that name, is good for such a call.
+
+        Raises `TurnedOff` where nothing would be.
+        """
+        if self._closed and access is Access.MUTATING:
+            raise TurnedOff("this call changes the server, which others reach: start it with --admin-token-file")
         keys = self._keys[access]
         if not keys:
             return

@@ -9,16 +9,16 @@ log = logging.getLogger(__name__)
 
 
 def check_exposure(config: DoorConfig) -> None:
-    """Raise `ConfigError` where every other machine may change what is served.
+    """Raise `ConfigError` where every other machine may change what is served or name memory of this one.
 
     Warn where they may call without a token, or send one that everybody on the way can read.
     """
     if is_loopback(config.host):
         return
-    if config.manage and not config.admin_token_file:
+    if (config.manage or config.shared_memory) and not config.admin_token_file:
+        what = "server.manage" if config.manage else "server.shared_memory"
         raise ConfigError(
-            f"server.manage lets whoever can reach {config.host} load and unload models: "
-            "give --admin-token-file, or listen on 127.0.0.1"
+            f"{what} would be for whoever can reach {config.host}: give --admin-token-file, or listen on 127.0.0.1"
         )
     if not (config.token_file or config.tls_client_ca):
         log.warning("whoever can reach %s may use every model: give --token-file, or --host 127.0.0.1", config.host)

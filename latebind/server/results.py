@@ -21,12 +21,12 @@ class Result(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     values: Array | Sequence[str]
 
-    def raw(self) -> bytes | memoryview:
+    def raw(self) -> memoryview:
         """Return the values as the binary tensor extension has them: a text is its length, 4 bytes, and UTF-8."""
         if isinstance(self.values, np.ndarray):
             return self.values.data
         texts = [text.encode() for text in self.values]
-        return b"".join([len(text).to_bytes(4, "little") + text for text in texts])
+        return memoryview(b"".join([len(text).to_bytes(4, "little") + text for text in texts]))
 
     def flat(self) -> Array | Sequence[str]:
         """Return the values without their shape, as they stand in JSON."""

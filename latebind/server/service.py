@@ -24,7 +24,7 @@ from latebind.server.gateway import (
     Observer,
     Snapshot,
 )
-from latebind.server.settings import Log, Traces
+from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
 from latebind.server.statistics import statistics
 from latebind.server.tracing import Explained, Tracing
@@ -71,10 +71,10 @@ class Service:
         manage: bool = False,
     ) -> None:
         self.regions = regions or Regions()
-        self._trace_settings = Traces()
+        self._trace_settings = Traces(TraceSettings.of_share(trace_rate))
         self._log = Log()
         self._gateway = gateway
-        self._tracing = Tracing(gateway.traces, rate=trace_rate, export=export)
+        self._tracing = Tracing(gateway.traces, self._trace_settings, export=export)
         self._deadline = deadline
         self._deadlines = {} if deadlines is None else deadlines
         self._longest = longest
@@ -169,7 +169,7 @@ class Service:
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
         REQUEST.set(call.id)
-        if not (self._tracing.wanted(parent) or self._trace_settings.wanted(spec.name)):
+        if not self._tracing.wanted(spec.name, parent):
             return await self._infer(spec, call, fill, client, version)
         with self._tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent) as followed:
             return await self._infer(spec, call, fill, client, version, followed)

@@ -29,6 +29,11 @@ class TraceSettings:
     rate: int = 1000
     count: int = -1
 
+    @classmethod
+    def of_share(cls, share: float) -> "TraceSettings":
+        """Return the settings that trace about this share of all calls, 0 to 1."""
+        return cls(LEVELS[1], max(1, round(1.0 / share))) if share > 0.0 else cls()
+
     def traced(self, number: int) -> bool:
         """Tell whether the call of this number is traced; calls count from 1 since the settings hold."""
         if self.level == LEVELS[0] or number % self.rate:

@@ -60,10 +60,10 @@ class Region:
         if read != len(place):
             raise _lost()
 
-    def write(self, offset: int, data: bytes | memoryview) -> None:
+    def write(self, offset: int, data: memoryview) -> None:
         """Copy `data` to `offset` of the region. Raises `InvalidRequest`; a file that was shortened stays so."""
         position = self.registration.offset + offset
-        size = memoryview(data).nbytes
+        size = data.nbytes
         try:
             written = size <= os.fstat(self._file).st_size - position and os.pwrite(self._file, data, position)
         except OSError:
@@ -93,9 +93,9 @@ class Place(msgspec.Struct, frozen=True):
             if len(bytes_) >= LONG:
                 await asyncio.sleep(0)
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: memoryview) -> None:
         """Copy a tensor to the place. Raises `InvalidRequest` where there is no room for it."""
-        size = memoryview(data).nbytes
+        size = data.nbytes
         if size > self.size:
             raise InvalidRequest(
                 f"region {self.name!r} is to take {size} bytes: shared_memory_byte_size is {self.size}"

@@ -18,6 +18,7 @@ import msgspec
 from latebind.domain.errors import LatebindError
 from latebind.domain.tracing import Trace
 from latebind.server.identity import request_id
+from latebind.server.settings import Traces
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")  # W3C
 SAMPLED = 1
@@ -93,7 +94,7 @@ class Explained(msgspec.Struct):
 
 
 class Tracing:
-    """Follows a share `rate` of all calls, and those whose caller's own trace is sampled; keeps the last of them.
+    """Follows calls as `settings` say, and those whose caller's own trace is sampled; keeps the last of them.
 
     `fetch` asks the engine for what it has; `export` hears of each call that is complete.
     """
@@ -101,30 +102,21 @@ class Tracing:
     def __init__(
         self,
         fetch: Callable[[], Awaitable[Sequence[Trace]]],
+        settings: Traces,
         *,
-        rate: float = 0.0,
         export: Callable[[Explained], None] | None = None,
     ) -> None:
-        self.rate = rate
+        self._settings = settings
         self._fetch = fetch
         self._export = export
-        self._due = 0.0  # calls to be followed, by the rate
         self._numbers = count(1)
         self._open: dict[int, Explained] = {}
         self._kept: deque[Explained] = deque(maxlen=KEPT)
         self._collecting: asyncio.Task[None] | None = None
 
-    def wanted(self, parent: str) -> bool:
-        """Tell whether the next call is followed, whose caller's span is `parent`, if it named one."""
-        if parent and TRACEPARENT.fullmatch(parent) and int(parent[53:55], 16) & SAMPLED:
-            return len(self._open) < MOST_OPEN
-        if self.rate <= 0.0:
-            return False
-        self._due += self.rate
-        if self._due < 1.0:
-            return False
-        self._due -= int(self._due)
-        return len(self._open) < MOST_OPEN
+    def wanted(self, model: str, parent: str) -> bool:
+        """Tell whether this call of `model` is followed, whose caller's span is `parent`, if it named one."""
+        return (_sampled(parent) or self._settings.wanted(model)) and len(self._open) < MOST_OPEN
 
     @contextmanager
     def following(self, model: str, version: str, rows: int, *, id: str, parent: str) -> Iterator[Explained]:
@@ -184,3 +176,8 @@ class Tracing:
                 self._kept.append(call)
                 if self._export is not None:
                     self._export(call)
+
+
+def _sampled(parent: str) -> bool:
+    """Tell whether a caller's span is part of a trace that is kept."""
+    return bool(parent) and TRACEPARENT.fullmatch(parent) is not None and int(parent[53:55], 16) & SAMPLED > 0

@@ -40,7 +40,7 @@ def test_how_late_the_seventh_is_counts_in_stages() -> None:
 
 @pytest.mark.slow
 def test_after_a_crash_everybody_is_answered_and_the_next_engine_serves() -> None:
-    report = crash.run(2, pause=0.1)
+    report = crash.run(2, pause=0.0, spare=False)
     assert len(report.seconds) == 2
     assert (report.without_answer, report.wrong) == (0, 0)
     assert report.answered + report.refused == report.requests
@@ -64,7 +64,7 @@ def test_nobody_notices_new_versions(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whoever_comes_after_clients_that_left_waits_for_a_stage_at_most() -> None:
+def test_whoever_comes_after_clients_that_left_does_not_wait_for_them() -> None:
     report = hang_up.run(1, layers=6, repeats=512)
     assert report.stages > 1
-    assert max(report.late) < 2.0  # one stage, and what else this machine does
+    assert max(report.seventh) < 3 * report.alone  # behind all six it would be seven times

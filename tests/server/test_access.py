@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from latebind.domain.config import DoorConfig
-from latebind.domain.errors import ConfigError, Denied
+from latebind.domain.errors import ConfigError, Denied, TurnedOff
 from latebind.server.access import Access, Guard, read_token
 
 USER, ADMIN = "user-0123456789abcdef", "admin-0123456789abcdef"
@@ -21,20 +21,29 @@ def opens(guard: Guard, access: Access, shown: str | None) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "ordinary", "mutating"),
+    ("guard", "ordinary", "mutating"),
     [
-        ({}, (True, True, True), (True, True, True)),
-        ({"token": USER}, (False, True, False), (False, True, False)),
-        ({"admin_token": ADMIN}, (True, True, True), (False, False, True)),
-        ({"token": USER, "admin_token": ADMIN}, (False, True, True), (False, False, True)),
+        (Guard(), (True, True, True), (True, True, True)),
+        (Guard(token=USER), (False, True, False), (False, True, False)),
+        (Guard(admin_token=ADMIN), (True, True, True), (False, False, True)),
+        (Guard(token=USER, admin_token=ADMIN), (False, True, True), (False, False, True)),
     ],
 )
 def test_who_shows_nothing_a_token_or_the_admins_may_do_what_these_open(
-    tokens: dict[str, str], ordinary: tuple[bool, ...], mutating: tuple[bool, ...]
+    guard: Guard, ordinary: tuple[bool, ...], mutating: tuple[bool, ...]
 ) -> None:
-    guard = Guard(**tokens)
     for access, opened in ((Access.OPEN, (True,) * 3), (Access.ORDINARY, ordinary), (Access.MUTATING, mutating)):
         assert tuple(opens(guard, access, shown) for shown in (None, USER, ADMIN)) == opened
+
+
+def test_where_strangers_may_call_nobody_changes_anything_without_a_token() -> None:
+    guard = Guard.from_files(DoorConfig(host="0.0.0.0"))
+    assert guard.asks(Access.MUTATING)
+    with pytest.raises(TurnedOff, match="--admin-token-file"):
+        guard.check(Access.MUTATING, None)
+    guard.check(Access.ORDINARY, None)
+    assert opens(Guard(token=USER, strangers=True), Access.MUTATING, USER)
+    assert opens(Guard.from_files(DoorConfig()), Access.MUTATING, None)
 
 
 @pytest.mark.parametrize(

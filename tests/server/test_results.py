@@ -42,7 +42,7 @@ def test_the_best_are_those_of_a_whole_sort_in_which_equals_keep_their_order(row
 
 
 def test_a_text_in_binary_is_its_length_and_its_bytes() -> None:
-    assert Result("BYTES", (1, 2), ["1:0", "é"]).raw() == b"\3\0\0\0001:0\2\0\0\0\xc3\xa9"
+    assert bytes(Result("BYTES", (1, 2), ["1:0", "é"]).raw()) == b"\3\0\0\0001:0\2\0\0\0\xc3\xa9"
 
 
 def test_classes_in_json_are_texts(site: Site) -> None:

@@ -51,7 +51,7 @@ def test_a_region_is_read_and_written_at_its_own_offset_and_the_tensors(folder: 
     regions.register("r", Registration("/client-a", 50, offset=10))
     assert regions.status() == regions.status("r") == [{"name": "r", "key": "/client-a", "byte_size": 50, "offset": 10}]
     assert read(regions, Reference("r", 8, 2), 8).tolist() == list(range(12, 20))
-    regions.place(Reference("r", 4, 46)).write(b"abc")
+    regions.place(Reference("r", 4, 46)).write(memoryview(b"abc"))
     assert (folder / "client-a").read_bytes() == bytes([*range(56), *b"abc", *range(59, 100)])
 
 
@@ -165,8 +165,8 @@ def test_a_file_that_shrinks_fails_the_call_and_stays_as_it_is(folder: Path) -> 
     os.truncate(folder / "client-a", 60)
     for attempt in (
         lambda: read(regions, Reference("r", 20, 50), 20),
-        lambda: regions.place(Reference("r", 20, 50)).write(bytes(20)),
-        lambda: regions.place(Reference("r", 20, 80)).write(bytes(20)),
+        lambda: regions.place(Reference("r", 20, 50)).write(memoryview(bytes(20))),
+        lambda: regions.place(Reference("r", 20, 80)).write(memoryview(bytes(20))),
     ):
         with pytest.raises(InvalidRequest, match="lost memory"):
             attempt()

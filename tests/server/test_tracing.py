@@ -17,6 +17,7 @@ from latebind.server import tracing
 from latebind.server.calls import Call
 from latebind.server.gateway import Array
 from latebind.server.service import Service
+from latebind.server.settings import Traces, TraceSettings
 from latebind.server.tracing import Explained, Tracing
 from tests.digits import Built
 from tests.querying import rows_going
@@ -40,8 +41,8 @@ async def until_told(service: Service, calls: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("rate", "followed"), [(0.0, 0), (0.25, 25), (1.0, 100)])
 def test_a_share_of_calls_is_followed(rate: float, followed: int) -> None:
-    traces = Tracing(nothing, rate=rate)
-    assert sum(traces.wanted("") for _ in range(100)) == followed
+    traces = Tracing(nothing, Traces(TraceSettings.of_share(rate)))
+    assert sum(traces.wanted("m", "") for _ in range(100)) == followed
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,27 @@ def test_a_share_of_calls_is_followed(rate: float, followed: int) -> None:
     ],
 )
 def test_a_call_is_followed_whose_caller_is(parent: str, wanted: bool) -> None:
-    assert Tracing(nothing).wanted(parent) is wanted
+    assert Tracing(nothing, Traces()).wanted("m", parent) is wanted
+
+
+def test_clients_change_which_calls_are_followed_and_are_told_what_the_operator_set() -> None:
+    service = Service(Arithmetic(), trace_rate=0.01)
+    told = service.trace_settings()
+    assert (told["trace_level"], told["trace_rate"]) == (["TIMESTAMPS"], "100")
+    service.update_trace_settings({"trace_level": ["OFF"]})
+    assert not any(service._tracing.wanted("scalar", "") for _ in range(200))
+
+
+def test_only_so_many_calls_are_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "MOST_OPEN", 1)
+
+    async def test() -> None:
+        traces = Tracing(nothing, Traces())
+        with traces.following("m", "1", 1, id="", parent=PARENT):
+            assert not traces.wanted("m", PARENT)
+        await traces.close()
+
+    asyncio.run(test())
 
 
 def test_a_followed_call_is_told_with_its_rows_from_its_beginning() -> None:
@@ -120,7 +141,7 @@ def test_the_last_calls_are_kept_the_newest_first(monkeypatch: pytest.MonkeyPatc
 
     async def test() -> None:
         told: list[Explained] = []
-        traces = Tracing(nothing, export=told.append)
+        traces = Tracing(nothing, Traces(), export=told.append)
         for number in range(tracing.KEPT + 20):
             with traces.following("m", "1", 1, id=str(number), parent=""):
                 pass
@@ -141,7 +162,7 @@ def test_a_call_whose_engine_is_lost_is_told_without_its_rows_in_the_end(monkeyp
 
     async def test() -> None:
         told: list[Explained] = []
-        traces = Tracing(lost, export=told.append)
+        traces = Tracing(lost, Traces(), export=told.append)
         with traces.following("m", "1", 1, id="", parent="") as call:
             call.sent = True
         async with asyncio.timeout(5.0):

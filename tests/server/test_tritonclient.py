@@ -10,8 +10,9 @@ import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
+from latebind.domain.config import DoorConfig
 from latebind.server.gateway import Array
-from tests.server.conftest import Site
+from tests.server.conftest import Site, opened
 
 X = np.arange(32, dtype=np.float32).reshape(2, 16)
 
@@ -109,3 +110,18 @@ def test_the_asynchronous_client_works_too(site: Site) -> None:
 
     for i, result in enumerate(asyncio.run(talk())):
         np.testing.assert_array_equal(result.as_numpy("y"), (X + i) * 2)
+
+
+def test_it_unloads_and_loads_models() -> None:
+    with opened(DoorConfig(port=0, manage=True)) as site, triton.InferenceServerClient(f"127.0.0.1:{site.port}") as one:
+        one.unload_model("half")
+        assert not one.is_model_ready("half")
+        states = {entry["name"]: entry["state"] for entry in one.get_model_repository_index()}
+        assert states["half"] == "UNAVAILABLE"
+        one.load_model("half")
+        assert one.is_model_ready("half")
+        with pytest.raises(InferenceServerException, match="send no 'config'"):
+            one.load_model("half", config="{}")
+        with pytest.raises(InferenceServerException, match="traffic needs scalar"):
+            one.unload_model("scalar")
+        one.unload_model("scalar", unload_dependents=True)

@@ -10,9 +10,11 @@ from latebind.cli.bench.elastic_live import elastic_live
 from latebind.cli.bench.exits import engine, exits
 from latebind.cli.bench.faults import faults
 from latebind.cli.bench.joint import joint
+from latebind.cli.bench.ledger import ledger
 from latebind.cli.bench.load import door, flood, load
 from latebind.cli.bench.memory import memory
 from latebind.cli.bench.overhead import boundary, scheduler, stages
+from latebind.cli.bench.peers import peers
 from latebind.cli.bench.queries import queries
 from latebind.cli.bench.queries_live import queries_live
 from latebind.cli.bench.residency import residency
@@ -49,5 +51,7 @@ for command in (
     residency_live,
     queries_live,
     faults,
+    peers,
+    ledger,
 ):
     app.command()(command)

@@ -13,6 +13,7 @@ from latebind.server.service import Service
 
 EVERY = 1.0  # seconds from one snapshot to the next
 LINGER = 300.0  # seconds without anybody who looks, until no more are taken
+PATIENCE = 2.0  # seconds for an engine to answer as the door closes
 SOONEST = 0.1  # seconds from one picture to the next
 
 logger = logging.getLogger(__name__)
@@ -58,10 +59,12 @@ class Watch:
             return self._picture
 
     async def close(self) -> None:
-        """Take no more snapshots; what is asked of the engine is awaited, for its answer would be another's."""
+        """Take no more snapshots; what was asked is awaited for a while, or its answer would be taken for another's."""
         self._closed.set()
         if self._watching is not None:
-            await self._watching
+            await asyncio.wait({self._watching}, timeout=PATIENCE)
+        if self._watching is not None:
+            self._watching.cancel()
 
     async def _watch(self) -> None:
         self.history.pause()

@@ -14,8 +14,10 @@ from latebind.server.rest.desk import Desk
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.request import JSON, Reply, Request, error_reply
-from latebind.server.rest.routes import ROUTES
+from latebind.server.rest.routes import PAGE, ROUTES
 from latebind.server.service import Service
+
+KNOWN = (*ROUTES, *PAGE)
 
 
 class RestApp:
@@ -46,7 +48,7 @@ class RestApp:
         """Find the verb for path and method and let it answer."""
         path = _path(exchange.target)
         others: list[str] = []
-        for pattern, method, access, verb in ROUTES:
+        for pattern, method, access, verb in KNOWN:
             found = pattern.fullmatch(path)
             if found is None:
                 continue

@@ -148,7 +148,7 @@ class Codec:
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> Encoded:
         """Return the body that gives the client the outputs it wants."""
         outputs: list[dict[str, object]] = []
-        blobs: list[bytes | memoryview] = []
+        blobs: list[memoryview] = []
         for wanted in call.wanted:
             found = result(wanted, answer)
             entry: dict[str, object] = {
@@ -160,7 +160,7 @@ class Codec:
                 wanted.place.write(found.raw())  # said nowhere: the C++ client takes all parameters for binary data
             elif wanted.binary:
                 raw = found.raw()
-                entry["parameters"] = {"binary_data_size": memoryview(raw).nbytes}
+                entry["parameters"] = {"binary_data_size": raw.nbytes}
                 blobs.append(raw)
             else:
                 entry["data"] = found.flat()

@@ -12,7 +12,8 @@ from latebind.server.rest.schemas import SCHEMAS
 
 Json = dict[str, object]
 
-JSON, BYTES, TEXT = "application/json", "application/octet-stream", "text/plain"
+JSON, BYTES, TEXT, HTML = "application/json", "application/octet-stream", "text/plain", "text/html"
+FILES = (HTML, "text/css", "text/javascript")
 STATUSES = {
     400: "The request is none that could be answered; the error says what to mend.",
     401: "The call needs a token.",
@@ -31,9 +32,12 @@ STATUSES = {
 ALWAYS = (400, 401, 403, 431, 503)
 READING = (408, 413, 415)  # of calls with a body
 NAMES: dict[str, Json] = {
+    "repository": {"type": "string", "pattern": f"^{NAME.pattern}$"},
     "model": {"type": "string", "pattern": f"^{NAME.pattern}$"},
-    "version": {"type": "string", "pattern": "^[0-9]+$"},
+    "version": {"type": "string", "pattern": "^[0-9]{1,18}$"},
     "region": {"type": "string", "pattern": "^[^/]+$"},
+    "since": {"type": "string", "pattern": "^[0-9]{1,15}$"},
+    "file": {"type": "string", "pattern": "^[a-z]+[.][a-z]+$"},
 }
 JSON_LENGTH: Json = {
     "name": "Inference-Header-Content-Length",
@@ -47,7 +51,7 @@ JSON_LENGTH: Json = {
 class Operation:
     """One line of the description. Brackets in `path` may be left out; `reply` and `body` name schemas.
 
-    Where it is about health, 400 has the same schema as 200.
+    Where all is well, its reply has the status `well`; where it is about health, 400 has the same schema.
     """
 
     method: str
@@ -58,9 +62,11 @@ class Operation:
     statuses: tuple[int, ...] = ()
     media: tuple[str, ...] = (JSON,)
     health: bool = False
+    well: int = 200
 
 
 MODEL = "/v2/models/{model}[/versions/{version}]"
+REPOSITORY = "/v2/repository[/{repository}]"
 OPERATIONS = (
     Operation("GET", "/v2", "What the server is, and which extensions it has", "ServerMetadata"),
     Operation("GET", "/v2/openapi.json", "This description", "Any"),
@@ -73,7 +79,10 @@ OPERATIONS = (
     Operation("GET", f"{MODEL}/ready", "Whether a model can be asked", "ModelReady", health=True),
     Operation("GET", f"{MODEL}/stats", "Statistics of a model", "Statistics"),
     Operation("POST", f"{MODEL}/infer", "Ask a model", "InferReply", "InferRequest", (500, 504), (JSON, BYTES)),
-    Operation("POST", "/v2/repository/index", "Every model and its state", "Index", "IndexRequest"),
+    Operation("POST", f"{REPOSITORY}/index", "Every model and its state", "Index", "IndexRequest"),
+    Operation("POST", f"{REPOSITORY}/models/{{model}}/load", "Serve a model's newest version", None, "Load"),
+    Operation("POST", f"{REPOSITORY}/models/{{model}}/unload", "Serve a model no more", None, "Unload"),
+    Operation("GET", "/v2/traces", "What became of the last calls that were traced", "Traces"),
     Operation("GET", "/v2[/models/{model}]/trace/setting", "Which calls are traced", "TraceSettings"),
     Operation("POST", "/v2[/models/{model}]/trace/setting", "Trace other calls", "TraceSettings", "TraceChange"),
     Operation("GET", "/v2/logging", "What the log has", "LogSettings"),
@@ -87,6 +96,11 @@ OPERATIONS = (
     Operation("POST", "/v2/cudasharedmemory/region/{region}/register", "It is not served", None, "Object", (501,)),
     Operation("POST", "/v2/cudasharedmemory[/region/{region}]/unregister", "Nothing is there to forget"),
     Operation("GET", "/metrics", "Figures for Prometheus", "Text", media=(TEXT,)),
+    Operation("GET", "/dashboard", "Where the page is", well=307),
+    Operation("GET", "/dashboard/", "A page to look at", "Text", media=(HTML,)),
+    Operation("GET", "/dashboard/{file}", "Its files", "Text", media=FILES),
+    Operation("GET", "/dashboard/data[/{since}]", "Its figures, and the history behind a row", "Object"),
+    Operation("GET", "/dashboard/picture", "What is under way", "Object"),
 )
 
 
@@ -147,7 +161,7 @@ def _responses(operation: Operation, *, named: bool) -> Json:
     found: Json = {str(status): {"$ref": f"#/components/responses/Status{status}"} for status in sorted(statuses)}
     if operation.health:
         found["400"] = _reply("Not so, or the request is none.", operation.reply, "Error")
-    return {"200": _reply(operation.summary, operation.reply, media=operation.media), **found}
+    return {str(operation.well): _reply(operation.summary, operation.reply, media=operation.media), **found}
 
 
 def _reply(text: str, *schemas: str | None, media: tuple[str, ...] = (JSON,)) -> Json:

@@ -53,6 +53,8 @@ class HttpProtocol(Protocol):
         self._answer = answer
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
+        # What follows a request that closes is dropped once that is answered, not a reason to drop the answer.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._client = ""
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -270,8 +272,9 @@ class HttpProtocol(Protocol):
             self._transport.writelines((b"".join(lines), body))
 
     def _refuse(self, error: LatebindError) -> None:
-        """Reply and close; only close where the answer to an earlier request is being made."""
-        if self._current in (None, self._incoming) and not self._transport.is_closing():
+        """Reply and close; only close where the answer to an earlier request is being made, or this one has its own."""
+        has_reply = self._incoming is not None and self._incoming.answered
+        if self._current in (None, self._incoming) and not has_reply and not self._transport.is_closing():
             body = orjson.dumps({"error": str(error)})
             self._write(Reply(body, JSON, error.http_status), head_only=False, goes_on=False)
         self._transport.close()

@@ -16,9 +16,10 @@ Verb = Callable[[Desk, Request], Coroutine[Any, Any, Reply]]
 NAMED = rf"(?P<model>{NAME.pattern})"
 MODEL_ALONE = rf"/v2/models/{NAMED}"
 MODEL = MODEL_ALONE + r"(?:/versions/(?P<version>[0-9]{1,18}))?"
-REPOSITORY = rf"/v2/repository(?:/{NAME.pattern})?"
+REPOSITORY = rf"/v2/repository(?:/(?P<repository>{NAME.pattern}))?"
 REGION = r"/region/(?P<region>[^/]+)"
-ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
+Route = tuple[re.Pattern[str], str, Access, Verb]
+ROUTES: tuple[Route, ...] = tuple(
     (re.compile(path), method, access, verb)
     for path, method, access, verb in (
         (MODEL + "/infer", "POST", Access.ORDINARY, infer),
@@ -49,10 +50,16 @@ ROUTES: tuple[tuple[re.Pattern[str], str, Access, Verb], ...] = tuple(
         (f"/v2/cudasharedmemory{REGION}/register", "POST", Access.MUTATING, regions.cuda_register),
         (f"/v2/cudasharedmemory(?:{REGION})?/unregister", "POST", Access.MUTATING, regions.cuda_unregister),
         ("/metrics", "GET", Access.ORDINARY, about.metrics),
-        ("/dashboard", "GET", Access.OPEN, dashboard.to_the_page),
-        ("/dashboard/", "GET", Access.OPEN, dashboard.page),
-        ("/dashboard/data(?:/(?P<since>[0-9]{1,15}))?", "GET", Access.ORDINARY, dashboard.figures),
-        ("/dashboard/picture", "GET", Access.ORDINARY, dashboard.picture),
-        ("/dashboard/(?P<file>[a-z]+[.][a-z]+)", "GET", Access.OPEN, dashboard.file),
+    )
+)
+# The page is no part of the protocol, and `rest/openapi` does not describe it. Its files tell nothing.
+PAGE: tuple[Route, ...] = tuple(
+    (re.compile(path), "GET", access, verb)
+    for path, access, verb in (
+        ("/dashboard", Access.OPEN, dashboard.to_the_page),
+        ("/dashboard/", Access.OPEN, dashboard.page),
+        ("/dashboard/data(?:/(?P<since>[0-9]{1,15}))?", Access.ORDINARY, dashboard.figures),
+        ("/dashboard/picture", Access.ORDINARY, dashboard.picture),
+        ("/dashboard/(?P<file>[a-z]+[.][a-z]+)", Access.OPEN, dashboard.file),
     )
 )

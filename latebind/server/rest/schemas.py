@@ -98,6 +98,9 @@ SCHEMAS: dict[str, Json] = {
     ),
     "IndexRequest": _object(ready=TRUTH),
     "Index": _list(_object({"name": TEXT}, version=TEXT, state=TEXT, reason=TEXT)),
+    "Load": _object(parameters=_object(version=TEXT)),
+    "Unload": _object(parameters=_object(unload_dependents=TRUTH)),
+    "Traces": _object({"traces": _list(_object({"id": TEXT, "model": TEXT, "outcome": TEXT}))}),
     "TraceSettings": _object(
         {"trace_level": TRACE_LEVEL, "trace_rate": TEXT, "trace_count": TEXT, "log_frequency": TEXT}
     ),

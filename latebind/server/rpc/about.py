@@ -1,9 +1,9 @@
 """What the server and its models are and how they fare: metadata, health, configuration."""
 
-from latebind.domain.errors import NotFound
+from latebind.domain.errors import NotFound, Unsupported
 from latebind.server.description import model_config
 from latebind.server.rpc.codec import parameter
-from latebind.server.rpc.desk import Caller, Desk, Unimplemented
+from latebind.server.rpc.desk import Caller, Desk
 from latebind.server.rpc.messages import INFERENCE, Message, ModelConfig, from_json, health_pb2, service_pb2
 
 SERVICES = ("", INFERENCE.full_name)  # that health checks may ask for
@@ -82,18 +82,6 @@ async def statistics(desk: Desk, request: Message, caller: Caller) -> Message:
     return from_json(found, service_pb2.ModelStatisticsResponse())
 
 
-async def no_cuda_regions(desk: Desk, request: Message, caller: Caller) -> Message:
-    """`CudaSharedMemoryStatus`: there are none."""
-    del desk, request, caller
-    return service_pb2.CudaSharedMemoryStatusResponse()
-
-
-async def no_cuda_region_to_forget(desk: Desk, request: Message, caller: Caller) -> Message:
-    """`CudaSharedMemoryUnregister`, which some clients call whatever they use."""
-    del desk, request, caller
-    return service_pb2.CudaSharedMemoryUnregisterResponse()
-
-
 async def check(desk: Desk, request: Message, caller: Caller) -> Message:
     """`grpc.health.v1.Health/Check`."""
     del caller
@@ -105,7 +93,7 @@ async def check(desk: Desk, request: Message, caller: Caller) -> Message:
 async def unimplemented(desk: Desk, request: Message, caller: Caller) -> Message:
     """Any verb that is not served."""
     del desk, caller
-    raise Unimplemented(f"{request.DESCRIPTOR.name.removesuffix('Request')} is not served")
+    raise Unsupported(f"{request.DESCRIPTOR.name.removesuffix('Request')} is not served")
 
 
 def _given(request: Message) -> dict[str, object]:

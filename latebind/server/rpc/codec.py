@@ -1,6 +1,6 @@
 """Infer calls of one model between protobuf messages and arrays. No input or output happens here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -14,6 +14,7 @@ from latebind.server.limits import Limits
 from latebind.server.results import result
 from latebind.server.rpc.messages import Message, ModelInferResponse
 from latebind.server.rpc.wire import Raw, joined
+from latebind.server.shared_memory import Reference, Regions
 from latebind.server.tensors import Tensor
 
 MOST_DIMENSIONS = 64
@@ -35,9 +36,9 @@ CONTENTS = {
 class RpcCodec:
     """Translates the infer calls of one model. Raises `InvalidRequest` before anything is copied."""
 
-    def __init__(self, spec: ModelSpec, limits: Limits) -> None:
+    def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
         self.spec = spec
-        self._calls = Calls(spec, limits)
+        self._calls = Calls(spec, limits, regions)
 
     def metadata(self) -> dict[str, object]:
         """Return the protocol's description of the model."""
@@ -52,11 +53,10 @@ class RpcCodec:
         inputs, outputs = request.inputs, request.outputs
         wanted = self._calls.wanted([_asked(one) for one in outputs] if outputs else (), binary=True)
         tensors, rows = self._calls.match((one.name, one.datatype, _shape(one)) for one in inputs)
-        shapes = [tuple(one.shape) for one in inputs]
-        arrays = _from_raw(tensors, shapes, request, raw) if raw else _from_contents(tensors, shapes, request)
-        for tensor, array in zip(tensors, arrays, strict=True):
-            tensor.check((array,))
-        given = tuple(map(Given, tensors, shapes, arrays))
+        contents = iter(raw) if raw else None
+        given = tuple([self._given(tensor, one, contents) for tensor, one in zip(tensors, inputs, strict=True)])
+        if contents is not None and next(contents, None) is not None:
+            raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs for")
         return Call(given, rows, wanted, 0, check_id(request.id), _sooner(timeout, seconds), priority)
 
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
@@ -69,8 +69,24 @@ class RpcCodec:
         for wanted in call.wanted:
             found = result(wanted, answer)
             reply.outputs.add(name=wanted.tensor.name, datatype=found.datatype, shape=found.shape)
-            raw.append(found.raw())
+            if wanted.place is None:
+                raw.append(found.raw())
+            else:
+                wanted.place.write(found.raw())
+                raw.append(b"")  # clients count on an entry for each output
         return joined(reply, raw)
+
+    def _given(self, tensor: Tensor, given: Message, contents: Iterator[bytes | memoryview] | None) -> Given:
+        """Return an input: a view of the next raw contents, its typed contents, or its place in shared memory."""
+        shape = tuple(given.shape)
+        reference = _reference(given.parameters) if given.parameters else None
+        if reference is not None:
+            if given.HasField("contents"):
+                raise InvalidRequest(f"{tensor.title} has contents and a place in shared memory: send one of them")
+            return Given(tensor, shape, place=self._calls.place(reference, tensor, shape))
+        array = _typed(tensor, shape, given) if contents is None else _viewed(tensor, shape, given, contents)
+        tensor.check((array,))
+        return Given(tensor, shape, array)
 
 
 def parameter(given: Message) -> object:
@@ -109,48 +125,46 @@ def _asked(output: Message) -> Asked:
     parameters = output.parameters
     if not parameters:
         return Asked(output.name)
-    if "shared_memory_region" in parameters:
-        raise InvalidRequest(f"output {output.name!r:.100}: shared memory is not served")
-    return Asked(output.name, classes=_number(parameters, "classification"))
+    return Asked(output.name, classes=_number(parameters, "classification"), reference=_reference(parameters))
 
 
 def _shape(given: Message) -> Sequence[int]:
     shape: Sequence[int] = given.shape
     if len(shape) > MOST_DIMENSIONS:
         raise InvalidRequest(f"input {given.name!r:.100} has {len(shape)} dimensions: {MOST_DIMENSIONS} at most")
-    if "shared_memory_region" in given.parameters:
-        raise InvalidRequest(f"input {given.name!r:.100}: shared memory is not served")
     return shape
 
 
-def _from_raw(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], request: Message, raw: Raw) -> list[Array]:
-    """Return the inputs as views of their raw contents."""
-    if len(raw) != len(tensors):
-        raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: {len(tensors)} inputs need one each")
-    arrays = []
-    for tensor, shape, given, content in zip(tensors, shapes, request.inputs, raw, strict=True):
-        if given.HasField("contents"):
-            raise InvalidRequest(f"input {tensor.name!r} has contents and raw_input_contents: send one of them")
-        if len(content) != tensor.bytes_of(shape):
-            needed = tensor.bytes_of(shape)
-            raise InvalidRequest(f"{tensor.title} has {len(content)} bytes: its shape and datatype ask for {needed}")
-        arrays.append(np.frombuffer(content, tensor.dtype).reshape(shape))
-    return arrays
+def _reference(parameters: Mapping[str, Message]) -> Reference | None:
+    """Return the bytes of shared memory that are meant. Raises `InvalidRequest` where it is unclear which."""
+    size = _number(parameters, "shared_memory_byte_size") if "shared_memory_byte_size" in parameters else None
+    offset = _number(parameters, "shared_memory_offset")
+    if "shared_memory_region" in parameters:
+        return Reference(str(parameter(parameters["shared_memory_region"])), size, offset)
+    if size is not None or offset:
+        raise InvalidRequest("a place in shared memory is given without its shared_memory_region")
+    return None
 
 
-def _from_contents(tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], request: Message) -> list[Array]:
-    """Return the inputs as arrays of their typed contents."""
-    return [
-        _typed(tensor, shape, given.contents)
-        for tensor, shape, given in zip(tensors, shapes, request.inputs, strict=True)
-    ]
+def _viewed(tensor: Tensor, shape: tuple[int, ...], given: Message, contents: Iterator[bytes | memoryview]) -> Array:
+    """Return an input as a view of its raw contents."""
+    if given.HasField("contents"):
+        raise InvalidRequest(f"{tensor.title} has contents and raw_input_contents: send one of them")
+    content = next(contents, None)
+    if content is None:
+        raise InvalidRequest(f"{tensor.title} has no entry in raw_input_contents, though others have one")
+    if len(content) != tensor.bytes_of(shape):
+        needed = tensor.bytes_of(shape)
+        raise InvalidRequest(f"{tensor.title} has {len(content)} bytes: its shape and datatype ask for {needed}")
+    return np.frombuffer(content, tensor.dtype).reshape(shape)
 
 
-def _typed(tensor: Tensor, shape: tuple[int, ...], contents: Message) -> Array:
+def _typed(tensor: Tensor, shape: tuple[int, ...], given: Message) -> Array:
+    """Return an input as an array of its typed contents."""
     field = CONTENTS.get(tensor.datatype)
     if field is None:
         raise InvalidRequest(f"{tensor.title} is {tensor.datatype}, which has no contents: send raw_input_contents")
-    values = getattr(contents, field)
+    values = getattr(given.contents, field)
     items = tensor.bytes_of(shape) // tensor.dtype.itemsize
     if len(values) != items:
         raise InvalidRequest(f"{tensor.title} has {len(values)} values in {field}: its shape asks for {items}")

@@ -1,20 +1,11 @@
 """What the verbs of gRPC work with: the service, the limits, a codec for each model, and the caller of each."""
 
-from collections.abc import Mapping
 from typing import Protocol
 
-from latebind.domain.errors import UserError
 from latebind.domain.model import ModelSpec
 from latebind.server.limits import Limits
 from latebind.server.rpc.codec import RpcCodec
 from latebind.server.service import Service
-
-
-class Unimplemented(UserError):
-    """A verb of the protocol that is not served."""
-
-    http_status = 501
-    grpc_status = "UNIMPLEMENTED"
 
 
 class Caller(Protocol):
@@ -28,8 +19,8 @@ class Caller(Protocol):
         """Return the address that the call came from."""
         ...
 
-    def metadata(self) -> Mapping[str, str | bytes]:
-        """Return what the client sent beside its request."""
+    def header(self, name: str) -> str:
+        """Return what the client sent beside its request under this name, of lower-case letters; "" for nothing."""
         ...
 
     async def read(self) -> bytes | None:
@@ -53,5 +44,5 @@ class Desk:
         """Return the codec of a model as it is served now."""
         codec = self._codecs.get(spec.name)
         if codec is None or codec.spec is not spec:
-            codec = self._codecs[spec.name] = RpcCodec(spec, self.limits)
+            codec = self._codecs[spec.name] = RpcCodec(spec, self.limits, self.service.regions)
         return codec

@@ -1,7 +1,7 @@
 """The gRPC door opens and closes: the official server on a port of its own, drained before it ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,14 @@ class RpcDoor:
 
 def _answering(reception: Reception, method: Method, answer: Answer) -> Callable[[bytes, Any], Awaitable[bytes]]:
     async def serve(data: bytes, context: Any) -> bytes:
+        reception.hold(len(data))
         try:
             return await reception.answer(method, answer, data, _Caller(context))
         except CallFailed as failed:
             await context.abort(grpc.StatusCode[failed.status], failed.text)
             raise
+        finally:
+            reception.hold(-len(data))
 
     return serve
 
@@ -123,8 +126,8 @@ class _Caller:
         peer: str = self._context.peer()
         return peer.partition(":")[2].rpartition(":")[0]
 
-    def metadata(self) -> Mapping[str, str | bytes]:
-        return dict(self._context.invocation_metadata())
+    def header(self, name: str) -> str:
+        return next((str(value) for key, value in self._context.invocation_metadata() if key == name), "")
 
     async def read(self) -> bytes | None:
         data = await self._context.read()

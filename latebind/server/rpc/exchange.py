@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
-from latebind.domain.errors import Expired, InvalidRequest, Refused, UserError
-from latebind.server.rpc.desk import Unimplemented
+from latebind.domain.errors import Expired, InvalidRequest, Refused, Unsupported, UserError
 from latebind.server.rpc.framing import HEAD, STATUSES, Messages, framed, percent_encoded, seconds
 from latebind.server.rpc.nghttp2 import Block, Header
 from latebind.server.rpc.reception import CallFailed, Reception
@@ -58,6 +57,7 @@ class Exchange:
         self._come: deque[bytes] = deque()
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
+        self._held = 0  # bytes that came and are here until the call ends
         self._kept_back = 0  # bytes that the client may not send yet
         self._out = bytearray()
         self._responded = False
@@ -90,6 +90,8 @@ class Exchange:
         if self._trailers is not None or self._method is None:
             self._wire.consumed(self._stream, len(chunk))
             return
+        self._held += len(chunk)
+        self._reception.hold(len(chunk))
         if self._messages is None and not self._come and chunk[0] == 0 and len(chunk) == HEAD + _size(chunk):
             self._come.append(chunk[HEAD:])
         else:
@@ -114,6 +116,7 @@ class Exchange:
 
     def close(self) -> None:
         """The stream is no more; who still works for it may stop."""
+        self._release(self._held)
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None and not self._task.done():
@@ -150,9 +153,9 @@ class Exchange:
         """Return the address that the call came from."""
         return self._wire.address
 
-    def metadata(self) -> Mapping[str, str | bytes]:
+    def header(self, name: str) -> str:
         """Return what the client sent beside its request."""
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers.items()}
+        return self.headers.get(name.encode(), b"").decode("latin-1")
 
     async def read(self) -> bytes | None:
         """Return the next request of a stream."""
@@ -164,7 +167,9 @@ class Exchange:
         if self._kept_back and len(self._come) <= WAITING:
             kept, self._kept_back = self._kept_back, 0
             self._wire.consumed(self._stream, kept)
-        return self._come.popleft()
+        message = self._come.popleft()
+        self._release(len(message))
+        return message
 
     async def write(self, reply: bytes) -> None:
         """Send the next response of a stream; waits where the client takes none."""
@@ -226,22 +231,27 @@ class Exchange:
             self._wire.respond(self._stream, RESPONSE, data=True)
 
     def _found(self, methods: Mapping[bytes, Method]) -> Method:
-        """Return the method that is called. Raises `InvalidRequest` and `Unimplemented`."""
+        """Return the method that is called. Raises `InvalidRequest` and `Unsupported`."""
         headers = self.headers
         if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(b"application/grpc"):
             raise InvalidRequest("this port speaks gRPC: POST messages as application/grpc")
         method = methods.get(headers.get(b":path", b""))
         if method is None:
-            raise Unimplemented("there is no such method")
+            raise Unsupported("there is no such method")
         return method
 
     def _cut(self, chunk: bytes) -> None:
         if self._messages is None:
             self._messages = Messages(self._most, self.headers.get(b"grpc-encoding", b""))
         try:
+            self._reception.check_bytes()
             self._come.extend(self._messages.feed(chunk))
-        except UserError as error:
+        except (UserError, Refused) as error:
             self.fail(error)
+
+    def _release(self, size: int) -> None:
+        self._held -= size
+        self._reception.hold(-size)
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():

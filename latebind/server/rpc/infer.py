@@ -30,9 +30,9 @@ async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
     spec = desk.service.model(request.model_name, version)
     codec = desk.codec(spec)
     call = codec.decode(request, raw, caller.seconds())
-    parent = str(caller.metadata().get(TRACEPARENT, ""))
-    work = desk.service.infer(spec, call, partial(fill, call), client=caller.address(), version=version, parent=parent)
-    answer = await work
+    filled, address = partial(fill, call), caller.address()
+    parent = caller.header(TRACEPARENT)
+    answer = await desk.service.infer(spec, call, filled, client=address, version=version, parent=parent)
     parameters = desk.service.told(spec, answer)
     if request.parameters and _is_set(request, FINAL_WANTED):
         parameters = {**parameters, FINAL: True}
@@ -40,9 +40,14 @@ async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
 
 
 async def fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
-    """Write the inputs, which are there, into `rows`, those of a claim."""
+    """Write the inputs into `rows`, those of a claim. Raises `InvalidRequest` for what lies in shared memory."""
     for given in call.inputs:
-        given.write(given.places(rows))
+        places = given.places(rows)
+        if given.place is None:
+            given.write(places)
+        else:
+            await given.place.read_into(places)
+            given.tensor.check(places)
 
 
 class InferStream:
@@ -54,7 +59,7 @@ class InferStream:
     def __init__(self, desk: Desk, caller: Caller) -> None:
         self._desk = desk
         self._caller = caller
-        self._statuses = caller.metadata().get(STATUSES) in ("true", "True", "1")
+        self._statuses = caller.header(STATUSES) in ("true", "True", "1")
         self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
         self._places = asyncio.Semaphore(desk.limits.stream_calls)
         self._reader = asyncio.create_task(self._read())

@@ -52,15 +52,24 @@ class Reception:
         for task in self._under_way:
             task.cancel()
 
+    def hold(self, size: int) -> None:
+        """Count bytes of requests that are here, or that are gone where `size` is negative."""
+        self._bytes += size
+
+    def check_bytes(self) -> None:
+        """Raise `Refused` where the requests that are here have too many bytes together."""
+        if self._bytes > self._most_bytes:
+            raise Refused(f"the requests that are under way have more than {self._most_bytes} bytes: try again later")
+
     async def answer(self, method: Method, answer: Answer, data: bytes, caller: Caller) -> bytes:
-        """Return the response to a single call. Raises `CallFailed`."""
-        with self._call(method, caller, len(data)):
+        """Return the response to a single call, whose bytes whoever read them holds. Raises `CallFailed`."""
+        with self._call(method, caller):
             return await answer(self._desk, data, caller)
 
     async def follow(self, method: Method, caller: Caller) -> None:
         """Serve a stream, which is told when the door closes. Raises `CallFailed`."""
         assert method.stream is not None, f"{method.path} is no stream"
-        with self._call(method, caller, 0):
+        with self._call(method, caller):
             stream = method.stream(self._desk, caller)
             self._streams.add(stream)
             if self._draining:
@@ -71,12 +80,11 @@ class Reception:
                 self._streams.discard(stream)
 
     @contextmanager
-    def _call(self, method: Method, caller: Caller, size: int) -> Iterator[None]:
-        """Have a call and the bytes of its request counted as long as it lasts; whatever ends it is told."""
+    def _call(self, method: Method, caller: Caller) -> Iterator[None]:
+        """Have a call counted as long as it lasts; whatever ends it is told."""
         task = asyncio.current_task()
         assert task is not None
         self._under_way.add(task)
-        self._bytes += size
         try:
             self._admit(method, caller)
             yield
@@ -88,12 +96,9 @@ class Reception:
             raise CallFailed(error) from None
         finally:
             self._under_way.discard(task)
-            self._bytes -= size
 
     def _admit(self, method: Method, caller: Caller) -> None:
-        """Raise where the call may not be made, or `Refused` where those that are here have too many bytes."""
+        """Raise where the call may not be made, or where there is too much already."""
         if self._guard.asks(method.access):
-            shown = caller.metadata().get("authorization")
-            self._guard.check(method.access, shown.encode() if isinstance(shown, str) else None)
-        if self._bytes > self._most_bytes:
-            raise Refused(f"the requests that are under way have more than {self._most_bytes} bytes: try again later")
+            self._guard.check(method.access, caller.header("authorization").encode() or None)
+        self.check_bytes()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from latebind.server.access import Access
-from latebind.server.rpc import about
+from latebind.server.rpc import about, regions, settings
 from latebind.server.rpc.desk import Caller, Desk
 from latebind.server.rpc.infer import InferStream, infer
 from latebind.server.rpc.messages import HEALTH, INFERENCE, Message, request_type
@@ -26,8 +26,14 @@ VERBS: dict[str, Verb] = {
     "RepositoryIndex": about.index,
     "RepositoryModelLoad": about.load,
     "RepositoryModelUnload": about.unload,
-    "CudaSharedMemoryStatus": about.no_cuda_regions,
-    "CudaSharedMemoryUnregister": about.no_cuda_region_to_forget,
+    "SystemSharedMemoryStatus": regions.status,
+    "SystemSharedMemoryRegister": regions.register,
+    "SystemSharedMemoryUnregister": regions.unregister,
+    "CudaSharedMemoryStatus": regions.cuda_status,
+    "CudaSharedMemoryRegister": regions.cuda_register,
+    "CudaSharedMemoryUnregister": regions.cuda_unregister,
+    "TraceSetting": settings.traces,
+    "LogSettings": settings.log,
     "Check": about.check,
 }
 HEALTHS = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})

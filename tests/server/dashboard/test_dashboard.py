@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +103,21 @@ def test_its_figures_are_those_of_the_metrics() -> None:
         assert told["server"] == {"version": told["server"]["version"], "live": True, "ready": True}
 
 
+def test_figures_need_the_token_of_the_metrics_and_files_need_none(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-some-length")
+    token.chmod(0o600)
+    with opened(DoorConfig(port=0, token_file=str(token))) as site:
+        for path in ("/metrics", "/dashboard/data", "/dashboard/data/3", "/dashboard/picture"):
+            assert site.get(path).status == 401
+            assert site.call("GET", path, b"", {"Authorization": "Bearer a-token-of-some-length"}).status == 200
+        assert [site.get(path).status for path in ("/dashboard", "/dashboard/", "/dashboard/main.js")] == [
+            307,
+            200,
+            200,
+        ]
+
+
 def test_the_history_goes_on_behind_the_number_that_a_page_knows() -> None:
     with opened() as site:
         site.get("/dashboard/data")
@@ -181,5 +197,23 @@ def test_whoever_looks_at_a_door_that_has_closed_waits_for_nothing() -> None:
         watch = Watch(Service(Counted()))
         await watch.close()
         await asyncio.wait_for(watch.look(), PATIENCE)
+
+    asyncio.run(test())
+
+
+def test_an_engine_that_does_not_answer_does_not_keep_the_door_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(Counted):
+        async def metrics(self) -> Snapshot:
+            await asyncio.Event().wait()
+            raise AssertionError("nobody sets it")
+
+    async def test() -> None:
+        monkeypatch.setattr("latebind.server.dashboard.watch.PATIENCE", 0.01)
+        watch = Watch(Service(Silent()))
+        looking = asyncio.create_task(watch.look())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(watch.close(), PATIENCE)
+        await asyncio.wait_for(looking, PATIENCE)
+        assert watch.idle
 
     asyncio.run(test())

@@ -1,5 +1,6 @@
 """The page in a browser: every view opens while load runs, what it shows is what is measured, and text stays text."""
 
+import json
 import re
 import urllib.parse
 import urllib.request
@@ -22,7 +23,10 @@ VIEWS = {
     "/query/traffic": "Answered by",
     "/time": "Requests under way",
     "/workers": "Who waits",
+    "/requests": "The last that were followed",
 }
+EIGHT = {"name": "x", "shape": [1, 8], "datatype": "FP32", "data": [1.0] * 8}
+FOLLOWED = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
 HOSTILE = '<img src=x onerror="window.hacked=1">"\'&amp;'
 
 
@@ -112,6 +116,22 @@ def test_the_last_minutes_are_there_again_when_the_page_is_loaded_anew(browser: 
         page.open("/time")
         page.wait_until(f"({drawn}) > 0")
         assert page.tab.evaluate(drawn) >= before
+
+
+def test_one_request_is_explained_from_admission_to_answer(browser: Any, busy: Busy) -> None:
+    busy.rest()
+    body = json.dumps({"id": HOSTILE, "inputs": [EIGHT]}).encode()
+    call = urllib.request.Request(f"http://127.0.0.1:{busy.port}/v2/models/cars/infer", body, FOLLOWED)
+    with urllib.request.urlopen(call, timeout=PATIENCE) as reply:
+        assert reply.status == 200
+    with page_of(browser, busy.port) as page:
+        page.open("/requests")
+        page.wait_for(re.compile(r"Request \w+ to cars"))
+        names = page.tab.locator(".fall > div > span:first-child").all_inner_texts()
+        assert names[:2] == ["receive", "wait"]
+        assert [name.split()[1] for name in names if name.startswith("stage ")] == [str(i) for i in range(13)]
+        assert names[-1] == "reply"
+        assert not page.errors
 
 
 def test_names_are_shown_as_text_whatever_they_are(browser: Any) -> None:

@@ -142,8 +142,10 @@ def test_head_is_405_without_a_body(site: Site) -> None:
 
 
 @pytest.mark.parametrize("verb", ["load", "unload"])
-def test_loading_and_unloading_are_not_offered(site: Site, verb: str) -> None:
-    assert site.post(f"/v2/repository/models/double/{verb}", {}).status == 404
+def test_loading_and_unloading_are_off_unless_they_are_turned_on(site: Site, verb: str) -> None:
+    refused = site.post(f"/v2/repository/models/double/{verb}", {})
+    assert refused.status == 403
+    assert "--manage" in refused.error
 
 
 def test_a_broken_index_request_is_refused(site: Site) -> None:

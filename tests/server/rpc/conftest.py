@@ -1,6 +1,5 @@
 """An open door that speaks gRPC, with an arithmetic gateway behind it, and ways to call it."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,21 +7,28 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from msgspec.structs import replace
 from tritonclient.grpc import service_pb2
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import GRPC_STACKS, DoorConfig
 from latebind.server.gateway import Array
 from tests.server.conftest import Site, opened
 
-GRPC = DoorConfig(port=0, grpc_port=0, grpc_stack=os.environ.get("STACK", "official"))
+GRPC = DoorConfig(port=0, grpc_port=0)
 SERVICE = "/inference.GRPCInferenceService/"
 ANY_SIZE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 X = np.arange(32, dtype=np.float32).reshape(2, 16)
 
 
+@pytest.fixture(scope="session", params=GRPC_STACKS)
+def grpc_config(request: pytest.FixtureRequest) -> DoorConfig:
+    """A door that speaks gRPC, by each of the ways that there are."""
+    return replace(GRPC, grpc_stack=request.param)
+
+
 @pytest.fixture(scope="session")
-def rpc_site() -> Iterator[Site]:
-    with opened(GRPC) as found:
+def rpc_site(grpc_config: DoorConfig) -> Iterator[Site]:
+    with opened(grpc_config) as found:
         yield found
 
 

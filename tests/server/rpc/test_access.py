@@ -1,13 +1,14 @@
 """Tokens and TLS over gRPC: the same as over HTTP, on every method."""
 
 from collections.abc import Iterator
+from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import GRPC_STACKS, DoorConfig
 from latebind.server.access import Access
 from latebind.server.rpc.messages import HEALTH, INFERENCE
 from latebind.server.rpc.routes import STREAMS, access
@@ -21,13 +22,14 @@ METHODS = [
     for service in (INFERENCE, HEALTH)
     for method in service.methods
 ]
+STACKS = [stack for stack in GRPC_STACKS if stack != "nghttp2" or find_library("nghttp2")]
 CHANGING = {"Load", "Unload", "Register", "Unregister", "Setting"}
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raw]:
+@pytest.fixture(scope="module", params=STACKS)
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raw]:
     files = token_files(tmp_path_factory.mktemp("tokens"))
-    config = DoorConfig(port=0, grpc_port=0, **files)  # type: ignore[arg-type]
+    config = DoorConfig(port=0, grpc_port=0, grpc_stack=request.param, **files)  # type: ignore[arg-type]
     with opened(config) as site, grpc.insecure_channel(address(site)) as channel:
         yield Raw(channel)
 
@@ -70,10 +72,16 @@ def test_a_call_with_the_token_is_answered(guarded: Raw) -> None:
 
 
 @pytest.mark.skipif(OPENSSL is None, reason="needs openssl, which makes the certificates")
-def test_over_tls_clients_are_answered_and_others_are_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stack", STACKS)
+def test_over_tls_clients_are_answered_and_others_are_not(tmp_path: Path, stack: str) -> None:
     pair, client, stranger = (make_pair(tmp_path, name) for name in ("server", "client", "stranger"))
     config = DoorConfig(
-        port=0, grpc_port=0, tls_cert=pair.certificate, tls_key=pair.key, tls_client_ca=client.certificate
+        port=0,
+        grpc_port=0,
+        grpc_stack=stack,
+        tls_cert=pair.certificate,
+        tls_key=pair.key,
+        tls_client_ca=client.certificate,
     )
     data = request(raw=[bytes(128)]).SerializeToString()
     with opened(config) as site:

@@ -13,6 +13,7 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from msgspec.structs import replace
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from latebind.domain.config import DoorConfig
@@ -47,32 +48,32 @@ async def until_nothing_is_taken(gateway: Arithmetic) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_client_that_cancels_gives_its_place_back() -> None:
-    with opened(GRPC) as site, calling(site) as stub:
+def test_a_client_that_cancels_gives_its_place_back(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config) as site, calling(site) as stub:
         begin_stuck_call(site, stub).cancel()
         site.await_(site.gateway.cancelled.wait())
         site.await_(until_nothing_is_taken(site.gateway))
         assert outputs(stub.ModelInfer(DOUBLE))
 
 
-def test_a_client_that_goes_gives_its_place_back() -> None:
-    with opened(GRPC) as site:
+def test_a_client_that_goes_gives_its_place_back(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config) as site:
         with calling(site) as stub:
             begin_stuck_call(site, stub)
         site.await_(site.gateway.cancelled.wait())
         site.await_(until_nothing_is_taken(site.gateway))
 
 
-def test_a_deadline_ends_a_call_on_both_sides() -> None:
-    with opened(GRPC) as site, calling(site) as stub:
+def test_a_deadline_ends_a_call_on_both_sides(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub, timeout=0.3)
         assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         site.await_(site.gateway.cancelled.wait())
         site.await_(until_nothing_is_taken(site.gateway))
 
 
-def test_closing_tells_those_under_way_that_there_is_no_time_left() -> None:
-    with opened(GRPC, Limits(drain_seconds=0)) as site, calling(site) as stub:
+def test_closing_tells_those_under_way_that_there_is_no_time_left(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config, Limits(drain_seconds=0)) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub)
         site.loop.call_soon_threadsafe(site.door.close)
         assert call.code() is grpc.StatusCode.UNAVAILABLE
@@ -80,8 +81,8 @@ def test_closing_tells_those_under_way_that_there_is_no_time_left() -> None:
         assert site.gateway.cancelled.is_set()
 
 
-def test_closing_waits_for_those_under_way_and_takes_nobody_new() -> None:
-    with opened(GRPC) as site, calling(site) as stub:
+def test_closing_waits_for_those_under_way_and_takes_nobody_new(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub)
         site.loop.call_soon_threadsafe(site.door.close)
         while stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=PATIENCE).ready:
@@ -93,8 +94,8 @@ def test_closing_waits_for_those_under_way_and_takes_nobody_new() -> None:
         call.cancel()
 
 
-def test_closing_answers_what_a_stream_has_taken_and_ends_it() -> None:
-    with opened(GRPC) as site, calling(site) as stub:
+def test_closing_answers_what_a_stream_has_taken_and_ends_it(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config) as site, calling(site) as stub:
         asked, more = threading.Event(), threading.Event()
 
         def requests() -> Iterator[Any]:
@@ -112,8 +113,8 @@ def test_closing_answers_what_a_stream_has_taken_and_ends_it() -> None:
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_client_that_leaves_its_stream_cancels_all_calls_of_it() -> None:
-    with opened(GRPC) as site, calling(site) as stub:
+def test_a_client_that_leaves_its_stream_cancels_all_calls_of_it(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config) as site, calling(site) as stub:
         answers = stub.ModelStreamInfer(iter([DOUBLE, STUCK, STUCK]))
         assert outputs(next(answers).infer_response)
         site.await_(site.gateway.stuck.wait())
@@ -122,8 +123,8 @@ def test_a_client_that_leaves_its_stream_cancels_all_calls_of_it() -> None:
         site.await_(until_nothing_is_taken(site.gateway))
 
 
-def test_a_stream_has_only_so_many_calls_under_way() -> None:
-    with opened(GRPC, Limits(stream_calls=3)) as site, calling(site) as stub:
+def test_a_stream_has_only_so_many_calls_under_way(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config, Limits(stream_calls=3)) as site, calling(site) as stub:
         answers = stub.ModelStreamInfer(iter([STUCK] * 10))
         site.await_(until(lambda: site.gateway.taken == 3))
         assert outputs(stub.ModelInfer(DOUBLE))  # by now the others would have been taken too
@@ -132,8 +133,8 @@ def test_a_stream_has_only_so_many_calls_under_way() -> None:
         site.await_(until_nothing_is_taken(site.gateway))
 
 
-def test_more_calls_than_the_limit_are_refused_at_once() -> None:
-    with opened(GRPC, Limits(calls=1)) as site, calling(site) as stub, calling(site) as other:
+def test_more_calls_than_the_limit_are_refused_at_once(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config, Limits(calls=1)) as site, calling(site) as stub, calling(site) as other:
         begun = begin_stuck_call(site, stub)
         with pytest.raises(grpc.RpcError) as caught:
             other.ModelInfer(DOUBLE, timeout=PATIENCE)
@@ -141,8 +142,11 @@ def test_more_calls_than_the_limit_are_refused_at_once() -> None:
         begun.cancel()
 
 
-def test_more_bytes_than_the_limit_are_refused_while_others_are_held() -> None:
-    with opened(GRPC, Limits(held_bytes=STUCK.ByteSize() + DOUBLE.ByteSize() - 1)) as site, calling(site) as stub:
+def test_more_bytes_than_the_limit_are_refused_while_others_are_held(grpc_config: DoorConfig) -> None:
+    with (
+        opened(grpc_config, Limits(held_bytes=STUCK.ByteSize() + DOUBLE.ByteSize() - 1)) as site,
+        calling(site) as stub,
+    ):
         begun = begin_stuck_call(site, stub)
         with pytest.raises(grpc.RpcError) as caught:
             stub.ModelInfer(DOUBLE)
@@ -153,8 +157,8 @@ def test_more_bytes_than_the_limit_are_refused_while_others_are_held() -> None:
         assert outputs(stub.ModelInfer(DOUBLE))
 
 
-def test_health_follows_the_gateway_and_the_drain() -> None:
-    with opened(GRPC) as site, grpc.insecure_channel(address(site)) as channel:
+def test_health_follows_the_gateway_and_the_drain(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config) as site, grpc.insecure_channel(address(site)) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         check = health_pb2.HealthCheckRequest
         assert health.Check(check()).status == health_pb2.HealthCheckResponse.SERVING
@@ -180,9 +184,9 @@ def test_watching_a_service_that_is_not_there_says_so(rpc_site: Site) -> None:
         watch.cancel()
 
 
-def test_a_port_that_is_taken_is_a_clear_error_and_nothing_stays_open(rpc_site: Site) -> None:
+def test_a_port_that_is_taken_is_a_clear_error(rpc_site: Site, grpc_config: DoorConfig) -> None:
     async def open_again() -> None:
-        door = Door(Arithmetic(), DoorConfig(port=0, grpc_port=rpc_site.door.grpc_port))
+        door = Door(Arithmetic(), replace(grpc_config, grpc_port=rpc_site.door.grpc_port))
         await door.open()
 
     with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1 port {rpc_site.door.grpc_port}"):

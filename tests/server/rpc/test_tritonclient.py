@@ -12,9 +12,10 @@ import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
+from latebind.domain.config import DoorConfig
 from latebind.server.door import Door
 from tests.server.arithmetic import Arithmetic
-from tests.server.rpc.conftest import GRPC, X, tensor
+from tests.server.rpc.conftest import X, tensor
 
 PATIENCE = 10.0
 
@@ -89,13 +90,6 @@ def test_it_is_told_clearly_what_is_wrong(client: Any) -> None:
         client.infer("stuck", [tensor(np.ones((1, 1), np.float32))], client_timeout=0.05)
 
 
-def test_cuda_memory_is_none_and_nothing_has_to_be_forgotten(client: Any) -> None:
-    assert not client.get_cuda_shared_memory_status().regions
-    client.unregister_cuda_shared_memory()
-    with pytest.raises(InferenceServerException, match="not served"):
-        client.register_cuda_shared_memory("region", b"", 0, 16)
-
-
 def test_it_streams(client: Any) -> None:
     answers: Queue[tuple[Any, Any]] = Queue()
     client.start_stream(partial(_put, answers))
@@ -121,7 +115,7 @@ def test_an_error_ends_a_stream_where_the_client_wants_its_status(client: Any) -
     client.stop_stream()
 
 
-def test_the_asynchronous_client_works_too() -> None:
+def test_the_asynchronous_client_works_too(grpc_config: DoorConfig) -> None:
     async def talk(client: Any) -> list[Any]:
         assert await client.is_server_ready()
         assert (await client.get_model_metadata("double")).platform == "latebind"
@@ -132,7 +126,7 @@ def test_the_asynchronous_client_works_too() -> None:
 
     async def test() -> list[Any]:
         async with (
-            Door(Arithmetic(), GRPC) as door,
+            Door(Arithmetic(), grpc_config) as door,
             triton_aio.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as client,
         ):
             return await talk(client)

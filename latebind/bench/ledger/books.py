@@ -1,0 +1,160 @@
+"""The ledger itself: what was asked, how each request ended, and what must never be. Pure; times are arguments."""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from latebind.bench.ledger.questions import Question, Questions, Rows, number_in
+
+EVIDENCE = 20  # cases that are told in words
+
+
+class End(StrEnum):
+    """How a request ended. All but those who left are answers."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+    LEFT = "left"
+
+
+class Fault(StrEnum):
+    """What must never be."""
+
+    LOST = "lost"
+    DUPLICATE = "duplicate"
+    SWAPPED = "swapped"
+    WRONG = "wrong"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came: the identity it carries, and the output, `(N, ...)`."""
+
+    identity: str
+    rows: Rows | None
+
+
+@dataclass(slots=True)
+class Times:
+    """For every request that ended in one way: when it was to be sent, and the seconds from then to its end."""
+
+    due: "array[float]" = field(default_factory=lambda: array("d"))
+    seconds: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def add(self, due: float, seconds: float) -> None:
+        """Note one."""
+        self.due.append(due)
+        self.seconds.append(seconds)
+
+
+class Ledger:
+    """Takes in what is asked and what comes back.
+
+    `faults` counts what must never be, `evidence` tells the first cases. `times` are kept for each end; `good` counts
+    right answers within the deadline. `on_end` hears of every request as it ends.
+    """
+
+    def __init__(self, questions: Questions, on_end: Callable[[int], None] = lambda number: None) -> None:
+        self._questions = questions
+        self._on_end = on_end
+        self._open: dict[int, tuple[Question, float]] = {}
+        self._ended: set[int] = set()
+        self.faults: Counter[Fault] = Counter()
+        self.evidence: list[str] = []
+        self.times = {end: Times() for end in End}
+        self.good = Times()
+        self.asked_count = 0
+
+    @property
+    def open(self) -> int:
+        """How many have not ended."""
+        return len(self._open)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was that must never be."""
+        return not self.faults
+
+    def ask(self, question: Question, due: float) -> None:
+        """Note a request that is to be sent at `due`."""
+        self._open[question.number] = (question, due)
+        self.asked_count += 1
+
+    def answer(self, number: int, given: Answer, now: float) -> None:
+        """Take in an answer to this request."""
+        found = self._close(number, End.ANSWERED, now)
+        if found is None:
+            return
+        question, due = found
+        self._judge(question, given)
+        if now - due <= question.deadline:
+            self.good.add(due, now - due)
+
+    def refuse(self, number: int, end: End, now: float) -> None:
+        """Take in that this request was refused, or its deadline passed."""
+        self._close(number, end, now)
+
+    def leave(self, number: int, now: float) -> None:
+        """Note that the client hung up; an answer that came before counts as one."""
+        if number in self._open:
+            self._close(number, End.LEFT, now)
+
+    def fail(self, number: int, why: str, now: float) -> None:
+        """Take in an answer that nobody can use."""
+        found = self._close(number, End.ANSWERED, now)
+        if found is not None:
+            self._note(Fault.FAILED, f"{_name(found[0])} was answered {why}")
+
+    def lose(self, number: int, why: str) -> None:
+        """Note that no answer came to this request, nor will."""
+        found = self._open.pop(number, None)
+        if found is not None:
+            self._ended.add(number)
+            self._on_end(number)
+            self._note(Fault.LOST, f"{_name(found[0])} has no answer: {why}")
+
+    def surplus(self, what: str) -> None:
+        """Take in an answer that nobody waits for."""
+        self._note(Fault.DUPLICATE, what)
+
+    def overdue(self, before: float) -> list[int]:
+        """Return the requests that should have ended: their deadline passed before this time."""
+        return [number for number, (question, due) in self._open.items() if due + question.deadline < before]
+
+    def _close(self, number: int, end: End, now: float) -> tuple[Question, float] | None:
+        found = self._open.pop(number, None)
+        if found is None:
+            what = "a second answer" if number in self._ended else "an answer, but was never asked"
+            self._note(Fault.DUPLICATE, f"request {number} has {what}: {end}")
+            return None
+        self._ended.add(number)
+        self.times[end].add(found[1], now - found[1])
+        self._on_end(number)
+        return found
+
+    def _judge(self, question: Question, given: Answer) -> None:
+        right, rows = question.right, given.rows
+        if rows is not None and rows.dtype == right.dtype and np.array_equal(rows, right):
+            if given.identity != str(question.number):
+                self._note(Fault.SWAPPED, f"{_name(question)} was answered under the id {given.identity!r}")
+            return
+        other = None if rows is None else number_in(question.model, rows)
+        if other is not None and other != question.number and np.array_equal(self._questions[other].right, rows):  # type: ignore[arg-type]
+            self._note(Fault.SWAPPED, f"{_name(question)} has the answer to request {other}")
+        else:
+            self._note(Fault.WRONG, f"{_name(question)} was answered {rows!r}, not {right!r}")
+
+    def _note(self, fault: Fault, evidence: str) -> None:
+        self.faults[fault] += 1
+        if len(self.evidence) < EVIDENCE:
+            self.evidence.append(f"{fault}: {evidence}")
+
+
+def _name(question: Question) -> str:
+    return f"request {question.number} ({question.model}, {question.protocol}, {len(question.rows)} rows)"

@@ -1,0 +1,88 @@
+"""Faults that are put into a server that runs, on request: its engine killed or stopped, its models loaded again."""
+
+import asyncio
+import http.client
+import signal
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import psutil
+
+from latebind.bench.ledger.books import Ledger
+from latebind.bench.peers.processes import tree
+from latebind.domain.errors import ConfigError
+
+ENGINE = "latebind.engine.process"
+STOP_SECONDS = 1.0
+LOAD_SECONDS = 120.0
+PAUSE = 0.02
+
+
+class Fault(StrEnum):
+    """What is done to a server."""
+
+    KILL = "kill"
+    STOP = "stop"
+    RELOAD = "reload"
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """One fault: what was done, and when, as a request's number."""
+
+    fault: Fault
+    request: int
+    what: str
+
+
+@dataclass(slots=True)
+class Injector:
+    """Does one thing to a server so many times, evenly over the requests. `done` tells what."""
+
+    fault: Fault
+    process: int
+    port: int
+    times: int = 3
+    models: tuple[str, ...] = ()
+    done: list[Injected] = field(default_factory=list)
+
+    async def run(self, requests: int, ledger: Ledger) -> None:
+        """Wait for the right request each time, and act."""
+        for number in range(self.times):
+            at = requests * (number + 1) // (self.times + 1)
+            while ledger.asked_count < at:
+                await asyncio.sleep(PAUSE)
+            what = await self._act()
+            self.done.append(Injected(self.fault, ledger.asked_count, what))
+
+    async def _act(self) -> str:
+        if self.fault is Fault.RELOAD:
+            return ", ".join([await asyncio.to_thread(self._reload, model) for model in self.models])
+        engine = busiest_engine(self.process)
+        if self.fault is Fault.KILL:
+            engine.send_signal(signal.SIGKILL)
+            return f"kill -9 of process {engine.pid}"
+        engine.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(STOP_SECONDS)
+        engine.send_signal(signal.SIGCONT)
+        return f"process {engine.pid} stopped for {STOP_SECONDS:g} s"
+
+    def _reload(self, model: str) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LOAD_SECONDS)
+        try:
+            connection.request("POST", f"/v2/repository/models/{model}/load", b"{}")
+            reply = connection.getresponse()
+            text = reply.read().decode(errors="replace")
+        finally:
+            connection.close()
+        if reply.status != 200:
+            raise ConfigError(f"loading {model} again was answered {reply.status}: {text}")
+        return f"{model} loaded again"
+
+
+def busiest_engine(process: int) -> psutil.Process:
+    """Return the engine that serves: of several the one that has computed most. Raises `ConfigError` without one."""
+    engines = [one for one in tree(process) if ENGINE in " ".join(one.cmdline())]
+    if not engines:
+        raise ConfigError(f"process {process} has no engine: faults can only be put into a latebind that runs here")
+    return max(engines, key=lambda one: float(one.cpu_times().user))

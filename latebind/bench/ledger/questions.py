@@ -1,0 +1,207 @@
+"""What the ledger asks, and what is right: every request is made of its number, and told from others by its answer.
+
+Numbers only. A request can be made again at any time, so nothing of it needs to be kept.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+WIDTH = 32  # values of a row of floats
+TURN = 7  # places by which `chain` and `slow` move values on
+WORDS, MARKS, END, LONGEST = 16, 3, 2, 12  # of sentences: numbers of words, the first of which are marks
+BASE = {"float32": 16, "int64": WORDS - MARKS}  # in which the number of a request is written
+DIGITS = 6
+ROW = DIGITS  # the place of the row's own number
+FLAG, HEIGHT = ROW + 1, 60.0  # a value far above all others: the learned cache knows the answer
+BANK = 4096  # random rows
+
+Rows = NDArray[np.float32] | NDArray[np.int64]
+
+
+class Protocol(StrEnum):
+    """How a request is sent."""
+
+    JSON = "json"
+    BINARY = "binary"
+    GRPC = "grpc"
+
+
+class Manner(StrEnum):
+    """What a client does: it waits, hangs up while the server works, or in the middle of the body."""
+
+    WAITS = "waits"
+    LEAVES = "leaves"
+    BREAKS_OFF = "breaks off"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A model: the names of its tensors, the right answer to rows, and the rows that an answer is right for."""
+
+    dtype: str
+    input: str
+    output: str
+    right: Callable[[Rows], Rows]
+    asked: Callable[[Rows], Rows]
+
+
+def _backwards(rows: Rows) -> Rows:
+    places = np.arange(rows.shape[1])
+    said = MARKS + (rows[:, ::-1] - MARKS + places) % (WORDS - MARKS)
+    return np.concatenate([said, np.full((len(rows), 1), END)], axis=1).astype(np.int64)
+
+
+def _forwards(answer: Rows) -> Rows:
+    said = answer[:, :-1]
+    return (MARKS + (said - MARKS - np.arange(said.shape[1])) % (WORDS - MARKS))[:, ::-1].astype(np.int64)
+
+
+def _turned(rows: Rows) -> Rows:
+    return np.roll(rows, TURN, axis=1)
+
+
+def _turned_back(answer: Rows) -> Rows:
+    return np.roll(answer, -TURN, axis=1)
+
+
+def _doubled(rows: Rows) -> Rows:
+    return rows * 2 + 1
+
+
+def _halved(answer: Rows) -> Rows:
+    return ((answer - 1) / 2).astype(np.float32)
+
+
+KINDS: Mapping[str, Kind] = {
+    "affine": Kind("float32", "x", "y", _doubled, _halved),
+    "chain": Kind("float32", "x", "y", _turned, _turned_back),
+    "slow": Kind("float32", "x", "y", _turned, _turned_back),
+    "relay": Kind(
+        "float32", "x", "y", lambda rows: _turned(_doubled(rows)), lambda answer: _halved(_turned_back(answer))
+    ),
+    "words": Kind("int64", "tokens", "tokens", _backwards, _forwards),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What requests are drawn from. Shares of 1; deadlines in seconds."""
+
+    models: Sequence[str] = ("affine", "chain", "relay", "words")
+    protocols: Sequence[Protocol] = tuple(Protocol)
+    largest: int = 8  # rows
+    deadlines: Sequence[float] = (0.03, 0.2, 0.2, 2.0)
+    priorities: int = 4
+    leave: float = 0.04
+    break_off: float = 0.02
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request: what is sent, how, and what the client does. `leaves` is when it hangs up, seconds after sending."""
+
+    number: int
+    model: str
+    protocol: Protocol
+    rows: Rows
+    deadline: float
+    priority: int
+    manner: Manner
+    leaves: float
+
+    @property
+    def right(self) -> Rows:
+        """The right answer."""
+        return KINDS[self.model].right(self.rows)
+
+
+class Questions:
+    """Makes requests of their numbers; the same mix makes the same."""
+
+    def __init__(self, mix: Mix) -> None:
+        self._mix = mix
+        random = np.random.default_rng(mix.seed)
+        self._floats = random.integers(0, BASE["float32"], (BANK, WIDTH)).astype(np.float32)
+        self._words = random.integers(MARKS, WORDS, (BANK, LONGEST))
+
+    def __getitem__(self, number: int) -> Question:
+        """Return the request of this number."""
+        mix, draw = self._mix, _Draw(number, self._mix.seed)
+        model = mix.models[draw.below(len(mix.models))]
+        protocol = mix.protocols[draw.below(len(mix.protocols))]
+        count = 1 if draw.share() < 0.5 else 1 + draw.below(mix.largest)
+        deadline = mix.deadlines[draw.below(len(mix.deadlines))]
+        manner = _manner(draw.share(), mix, protocol)
+        rows = self.rows(model, number, count, draw)
+        return Question(
+            number, model, protocol, rows, deadline, draw.below(mix.priorities), manner, draw.share() * deadline / 4
+        )
+
+    def rows(self, model: str, number: int, count: int, draw: "_Draw") -> Rows:
+        """Return rows that say their number and place, the rest of them drawn."""
+        dtype = KINDS[model].dtype
+        first = draw.below(BANK - count)
+        if dtype == "float32":
+            rows: Rows = self._floats[first : first + count].copy()
+            rows[:, FLAG] = HEIGHT if draw.share() < 0.3 else 0.0
+            least = 0
+        else:
+            rows = self._words[first : first + count, : ROW + 1 + draw.below(LONGEST - ROW)].copy()
+            least = MARKS
+        rows[:, :DIGITS] = _digits(number, BASE[dtype])
+        rows[:, ROW] = np.arange(count)
+        rows[:, : ROW + 1] += least
+        return rows
+
+
+def number_in(model: str, answer: Rows) -> int | None:
+    """Return the number of the request that an answer belongs to, None where it is the answer to nothing."""
+    kind = KINDS[model]
+    least = 0 if kind.dtype == "float32" else MARKS
+    if answer.ndim != 2 or not len(answer) or answer.shape[1] <= ROW + 1:
+        return None
+    digits = kind.asked(answer)[0, :DIGITS] - least
+    if not np.isfinite(digits).all() or (digits != np.floor(digits)).any():
+        return None
+    base = BASE[kind.dtype]
+    if (digits < 0).any() or (digits >= base).any():
+        return None
+    return int(sum(int(digit) * base**place for place, digit in enumerate(digits)))
+
+
+def _digits(number: int, base: int) -> list[int]:
+    return [number // base**place % base for place in range(DIGITS)]
+
+
+def _manner(share: float, mix: Mix, protocol: Protocol) -> Manner:
+    if share < mix.leave:
+        return Manner.LEAVES
+    if share < mix.leave + mix.break_off and protocol is not Protocol.GRPC:
+        return Manner.BREAKS_OFF
+    return Manner.WAITS
+
+
+class _Draw:
+    """Numbers drawn for one request: a generator seeded for each would take longer than all the rest (splitmix64)."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, number: int, seed: int) -> None:
+        self._state = (number * 0x9E3779B97F4A7C15 + seed * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
+
+    def _next(self) -> int:
+        self._state = (self._state + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        mixed = (self._state ^ (self._state >> 30)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        return mixed ^ (mixed >> 31)
+
+    def below(self, end: int) -> int:
+        return self._next() % end
+
+    def share(self) -> float:
+        return self._next() / 2**64

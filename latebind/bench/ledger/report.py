@@ -1,0 +1,78 @@
+"""What the ledger says, as rows of tables."""
+
+import numpy as np
+
+from latebind.bench.ledger.books import Fault
+from latebind.bench.ledger.memory import growth
+from latebind.bench.ledger.overload import Overload
+from latebind.bench.ledger.play import Played
+
+MB = 1e6
+LEAST_KEPT, LATEST_REFUSAL = 0.9, 0.02  # of the peak's goodput under overload; seconds at p99
+
+Rows = list[dict[str, object]]
+
+
+def fault_rows(played: Played) -> Rows:
+    """Return how often each thing was that must never be."""
+    faults = played.ledger.faults
+    return [{"requests": played.ledger.asked_count, **{str(fault): faults[fault] for fault in Fault}}]
+
+
+def end_rows(played: Played) -> Rows:
+    """Return how requests ended, and how long after they were to be sent."""
+    rows: Rows = []
+    for name, times in (*played.ledger.times.items(), ("right and in time", played.ledger.good)):
+        if len(times.seconds):
+            p50, p99 = np.percentile(times.seconds, [50, 99]) * 1e3
+            rows.append(
+                {
+                    "end": str(name),
+                    "requests": len(times.seconds),
+                    "share": f"{len(times.seconds) / played.ledger.asked_count:.1%}",
+                    "a second": round(len(times.seconds) / played.seconds, 1),
+                    "p50 ms": round(float(p50), 2),
+                    "p99 ms": round(float(p99), 2),
+                }
+            )
+    return rows
+
+
+def client_rows(played: Played) -> Rows:
+    """Return by how much the client was late, which counts in all latencies, and what the server took in memory."""
+    sizes = [size for _, size in played.memory]
+    late = float(np.percentile(played.late, 99)) if played.late else 0.0
+    row: dict[str, object] = {"sent late by, p99 ms": round(late * 1e3, 2)}
+    if sizes:
+        row |= {
+            "memory MB at first": round(sizes[0] / MB, 1),
+            "at last": round(sizes[-1] / MB, 1),
+            "at most": round(max(sizes) / MB, 1),
+            "grown by": round(growth(played.memory) / MB, 1),
+        }
+    return [row]
+
+
+def injected_rows(played: Played) -> Rows:
+    """Return what was done to the server."""
+    return [{"fault": str(one.fault), "at request": one.request, "what": one.what} for one in played.injected]
+
+
+def overload_rows(found: Overload) -> Rows:
+    """Return the ramp, and what was left of its peak."""
+    steps: Rows = [_row(f"{step.clients} clients", step.goodput, found) for step in found.steps]
+    return [*steps, _row(f"{found.times:g} times the peak", found.goodput, found)]
+
+
+def overload_verdict(found: Overload) -> list[str]:
+    """Return what did not hold under overload."""
+    problems = []
+    if found.goodput < LEAST_KEPT * found.peak:
+        problems.append(f"goodput fell to {found.goodput / found.peak:.0%} of its peak")
+    if found.refusal_p99 > LATEST_REFUSAL:
+        problems.append(f"refusals took {found.refusal_p99 * 1e3:.1f} ms at p99")
+    return problems
+
+
+def _row(load: str, goodput: float, found: Overload) -> dict[str, object]:
+    return {"load": load, "right and in time a second": round(goodput, 1), "of the peak": f"{goodput / found.peak:.0%}"}

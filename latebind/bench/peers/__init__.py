@@ -1,0 +1,1 @@
+"""Latebind beside other servers, on this machine, behind the same client."""

@@ -1,0 +1,1 @@
+"""What peers serve: each file runs in the virtual environment of its peer and imports nothing of latebind."""

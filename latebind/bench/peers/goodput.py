@@ -1,0 +1,114 @@
+"""Requests at Poisson times to every server, one client for all: which share is answered within the deadline."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from random import Random
+
+import aiohttp
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.bench.live.asked import poisson_times
+from latebind.bench.peers import resnet
+from latebind.bench.peers.calls import Call, check
+from latebind.bench.peers.loads import load
+from latebind.bench.peers.processes import Served
+from latebind.bench.peers.sides import Place
+from latebind.bench.spread import Progress
+
+CLIENTS = 16  # of the closed loop that tells what can be answered
+WARM_UP = 2.0  # seconds
+PATIENCE = 10.0  # seconds: who was not answered by then is not waited for
+DRAIN = 0.5  # seconds between two runs
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Loads are shares of the capacity: of the most that any side answers in a closed loop."""
+
+    loads: tuple[float, ...] = (0.5, 0.8, 1.0, 1.4)
+    deadline: float = 0.1
+    rounds: int = 3
+    seconds: float = 8.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One side in one round at one load: `seconds` from when each request was to be sent, inf without an answer."""
+
+    side: str
+    load: float
+    round: int
+    seconds: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a backend came to: answers a second in a closed loop by side, and every run."""
+
+    backend: str
+    capacity: Mapping[str, float]
+    played: Sequence[Played]
+
+
+def run(place: Place, backend: str, wanted: Sequence[str], plan: Plan, tell: Progress) -> Found:
+    """Serve the network on every side and play all loads. Raises `ConfigError` where a server does not answer right."""
+    tell("building", 0.0)
+    place.folder.mkdir(parents=True, exist_ok=True)
+    network = resnet.make(place.folder, backend, plan.seed)
+    sides = {name: side for name, side in resnet.sides(network).items() if not wanted or name in wanted}
+    with ExitStack() as stack:
+        tell("starting", 0.0)
+        servers = {name: stack.enter_context(side.start(place)) for name, side in sides.items()}
+        calls = {name: resnet.call(network, side, plan.deadline) for name, side in sides.items()}
+        slow = {name: resnet.call(network, side, PATIENCE) for name, side in sides.items()}
+        capacity = {}
+        for name, served in servers.items():
+            tell(f"capacity of {name}", 0.0)
+            check(served, slow[name], network.right, who=name, exact=False)
+            load(served, slow[name], clients=CLIENTS, seconds=WARM_UP)
+            capacity[name] = load(served, slow[name], clients=CLIENTS, seconds=2 * WARM_UP).rate
+        return Found(backend, capacity, _rounds(servers, calls, max(capacity.values()), plan, tell))
+
+
+def _rounds(
+    servers: Mapping[str, Served], calls: Mapping[str, Call], capacity: float, plan: Plan, tell: Progress
+) -> list[Played]:
+    found: list[Played] = []
+    total = plan.rounds * len(plan.loads) * len(servers)
+    for number in range(plan.rounds):
+        for place, share in enumerate(plan.loads):
+            random = Random(plan.seed * 1000 + number * 10 + place)
+            times = poisson_times(share * capacity, plan.seconds, random)
+            for name in random.sample(list(servers), len(servers)):
+                tell(f"{name} at {share:.0%}", len(found) / total)
+                found.append(Played(name, share, number, asyncio.run(play(servers[name], calls[name], times))))
+    return found
+
+
+async def play(served: Served, call: Call, times: Sequence[float]) -> NDArray[np.float64]:
+    """Send a call at these times whatever becomes of it; return the seconds to each answer."""
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(served.url, connector=connector, timeout=timeout) as session:
+        begun = time.perf_counter()
+        tasks = []
+        for at in times:
+            await asyncio.sleep(max(0.0, begun + at - time.perf_counter()))
+            tasks.append(asyncio.create_task(_ask(session, call, begun + at)))
+        seconds = await asyncio.gather(*tasks)
+        await asyncio.sleep(DRAIN)
+    return np.array(seconds)
+
+
+async def _ask(session: aiohttp.ClientSession, call: Call, due: float) -> float:
+    try:
+        async with session.post(call.path, data=call.data, headers=call.headers) as reply:
+            await reply.read()
+            return time.perf_counter() - due if reply.status == 200 else np.inf
+    except (TimeoutError, aiohttp.ClientError):
+        return np.inf

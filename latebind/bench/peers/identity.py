@@ -1,0 +1,114 @@
+"""Requests a second of a model that answers what it is given: what servers themselves cost.
+
+All servers run from the beginning to the end; one is loaded at a time, and all take turns in every round.
+"""
+
+import resource
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+import psutil
+
+from latebind.bench.client import Array
+from latebind.bench.peers.calls import Call, Protocol, check, written
+from latebind.bench.peers.loads import Loaded, load
+from latebind.bench.peers.ours import IDENTITY, WIDTH
+from latebind.bench.peers.processes import Served
+from latebind.bench.peers.sides import Place, Side
+from latebind.bench.spread import Progress
+
+WARM_UP = 1.0  # seconds of each cell that do not count
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured: so many rounds of so many seconds for every protocol and number of clients."""
+
+    protocols: tuple[Protocol, ...] = tuple(Protocol)
+    clients: tuple[int, ...] = (1, 16)
+    rounds: int = 5
+    seconds: float = 2.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one side did in one round; `others` is how many cores went to neither server nor client."""
+
+    side: str
+    protocol: Protocol
+    clients: int
+    round: int
+    loaded: Loaded
+    others: float
+
+
+def run(place: Place, sides: Mapping[str, Side], plan: Plan, tell: Progress) -> list[Run]:
+    """Return every run. Raises `ConfigError` where a server cannot be started or answers wrong."""
+    rows = np.random.default_rng(plan.seed).standard_normal((1, WIDTH)).astype(np.float32)
+    with ExitStack() as stack:
+        tell("starting", 0.0)
+        servers = {name: stack.enter_context(side.start(place)) for name, side in sides.items()}
+        cells = [(name, protocol, clients) for protocol, clients, name in _cells(sides, plan)]
+        for name, protocol, clients in cells:
+            call = _call(sides[name], protocol, rows)
+            check(servers[name], call, rows, who=name)
+            load(servers[name], call, clients=clients, seconds=WARM_UP)
+        return _rounds(servers, sides, cells, rows, plan, tell)
+
+
+def _cells(sides: Mapping[str, Side], plan: Plan) -> list[tuple[Protocol, int, str]]:
+    return [
+        (protocol, clients, name)
+        for protocol in plan.protocols
+        for clients in plan.clients
+        for name, side in sides.items()
+        if protocol in side.protocols
+    ]
+
+
+def _rounds(
+    servers: Mapping[str, Served],
+    sides: Mapping[str, Side],
+    cells: Sequence[tuple[str, Protocol, int]],
+    rows: Array,
+    plan: Plan,
+    tell: Progress,
+) -> list[Run]:
+    """Take turns: in a round the sides follow each other, in another order each time, cell by cell."""
+    found: list[Run] = []
+    for number in range(plan.rounds):
+        mixed = Random(plan.seed + number).sample(list(cells), len(cells))
+        for name, protocol, clients in sorted(mixed, key=lambda cell: (cell[1], cell[2])):
+            tell(f"{name}, {protocol}, {clients} clients", len(found) / (plan.rounds * len(cells)))
+            call = _call(sides[name], protocol, rows)
+            loaded, others = _watched(servers[name], call, clients, plan.seconds)
+            found.append(Run(name, protocol, clients, number, loaded, others))
+    return found
+
+
+def _call(side: Side, protocol: Protocol, rows: Array) -> Call:
+    call = written(protocol, IDENTITY, rows)
+    return replace(call, path=call.path + side.binary_path) if protocol is Protocol.BINARY else call
+
+
+def _watched(served: Served, call: Call, clients: int, seconds: float) -> tuple[Loaded, float]:
+    """Return what came of a load, and how many cores others had meanwhile."""
+    busy, client = _busy(), _client_cpu()
+    loaded = load(served, call, clients=clients, seconds=seconds)
+    ours = _client_cpu() - client + loaded.cpu * loaded.rate * seconds
+    return loaded, max(0.0, (_busy() - busy - ours) / seconds)
+
+
+def _busy() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
+def _client_cpu() -> float:
+    """Return the CPU time of this process and of the clients that it has run."""
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in both)

@@ -1,0 +1,75 @@
+"""Who is compared, each with the settings that did best here, and what protocols it speaks."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from latebind.bench.peers import frameworks, ours, triton
+from latebind.bench.peers.calls import Protocol
+from latebind.bench.peers.environments import environment
+from latebind.bench.peers.processes import Served
+
+LATEBIND, TRITON = "latebind", "triton"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a comparison takes place: environments of the peers, a folder for what is served and logged, options.
+
+    `options` are those of `latebind serve`, `grpc` tells whether ours is to speak gRPC.
+    """
+
+    environments: Path
+    folder: Path
+    options: Sequence[str] = ()
+    grpc: bool = True
+
+    def log(self, side: str) -> Path:
+        """Return the file for what a server says."""
+        return self.folder / f"{side}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A server that can be started in a place."""
+
+    protocols: tuple[Protocol, ...]
+    start: Callable[[Place], AbstractContextManager[Served]]
+    binary_path: str = ""  # where binary tensors go, if not where JSON goes
+
+
+def _ours(place: Place) -> AbstractContextManager[Served]:
+    repository = ours.build_identity(place.folder / "repository")
+    return ours.serve(repository, ours.IDENTITY, place.options, place.log(LATEBIND), grpc=place.grpc)
+
+
+def _triton(place: Place) -> AbstractContextManager[Served]:
+    shape = (ours.WIDTH,)
+    return triton.serve(
+        environment(place.environments, TRITON),
+        place.folder / TRITON,
+        name=ours.IDENTITY,
+        shape=shape,
+        answer=shape,
+        batch=ours.LARGEST,
+        instances=1,
+    )
+
+
+def _fastapi(place: Place) -> AbstractContextManager[Served]:
+    return frameworks.serve_fastapi(environment(place.environments, "fastapi"), ours.IDENTITY, place.log("fastapi"))
+
+
+def _litserve(place: Place) -> AbstractContextManager[Served]:
+    path = environment(place.environments, "litserve")
+    return frameworks.serve_litserve(path, ours.IDENTITY, place.log("litserve"), workers=1, batch=1)
+
+
+ALL = tuple(Protocol)
+SIDES = {
+    LATEBIND: Side(ALL, _ours),
+    TRITON: Side(ALL, _triton),
+    "fastapi": Side((Protocol.JSON, Protocol.BINARY), _fastapi, "-binary"),
+    "litserve": Side((Protocol.JSON,), _litserve),
+}

@@ -1,0 +1,146 @@
+"""`latebind bench peers`: latebind beside other servers."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latebind.bench.live.sides import chosen
+from latebind.bench.peers import goodput, identity, report
+from latebind.bench.peers.calls import Protocol
+from latebind.bench.peers.loads import tool
+from latebind.bench.peers.sides import SIDES, Place
+from latebind.bench.spread import Progress
+from latebind.cli.bench.options import Page, Seed
+from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.console import JsonFile, console, reporting, save
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+PAGE_TEXT = "Servers and client share this machine; all take turns in every round."
+
+
+class Part(StrEnum):
+    """What to run."""
+
+    IDENTITY = "identity"
+    GOODPUT = "goodput"
+
+
+def peers(
+    folder: Annotated[
+        Path, typer.Option("--peers", help="Folder of the peers' virtual environments; what is not there is installed.")
+    ],
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="identity: what servers themselves cost; goodput: ResNet-18 at Poisson times, answers in time. May be "
+            "repeated. Default: all."
+        ),
+    ] = None,
+    protocol: Annotated[list[Protocol] | None, typer.Option(help="May be repeated. Default: all.")] = None,
+    clients: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated. Default: 1 and 16.")] = None,
+    side: Annotated[
+        list[str] | None, typer.Option(help=f"Compare only these: {', '.join(SIDES)}; may be repeated. Default: all.")
+    ] = None,
+    load: Annotated[
+        list[float] | None,
+        typer.Option(help="Goodput: a share of what the best side answers; may be repeated. Default: 0.5 0.8 1.0 1.4."),
+    ] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(help="Goodput: eager or openvino, for all; may be repeated. Default: both."),
+    ] = None,
+    deadline_ms: Annotated[float, typer.Option(min=1.0, help="Goodput: how long an answer may take.")] = 100.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds in which all take turns.")] = 5,
+    seconds: Annotated[float | None, typer.Option(min=1.0, help="Length of a run. Default: 2, goodput 8.")] = None,
+    serve: Annotated[
+        list[str] | None, typer.Option(help="A word for `latebind serve`; may be repeated: --serve=--no-show-exit.")
+    ] = None,
+    seed: Seed = 0,
+    page: Page = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare latebind with NVIDIA Triton's C++ server (Python backend), FastAPI and LitServe on this machine.
+
+    The peers live in virtual environments of their own, which this command makes on first use; latebind needs none of
+    them. Servers and clients share all cores. Every server answers a call right before it is measured. Clients are wrk
+    (HTTP) and h2load (gRPC) where they are installed, else our own, which takes more of the cores.
+
+    Examples:
+
+    * `latebind bench peers --peers out/peers --part identity`
+    * `latebind bench peers --peers out/peers --part identity --protocol grpc --side latebind --side triton --rounds 10`
+    * `latebind bench peers --peers out/peers --part goodput --backend eager --load 1.4 --rounds 3`
+    """
+    with reporting(), tempfile.TemporaryDirectory() as scratch:
+        spoken = tuple(protocol or Protocol)
+        asked = Asked(
+            Place(folder.resolve(), Path(scratch), tuple(serve or ()), Protocol.GRPC in spoken),
+            identity.Plan(spoken, tuple(clients or (1, 16)), rounds, seconds or 2.0, seed),
+            goodput.Plan(tuple(load or (0.5, 0.8, 1.0, 1.4)), deadline_ms / 1e3, rounds, seconds or 8.0, seed),
+            tuple(side or ()),
+            tuple(backend or ("eager", "openvino")),
+        )
+        console.print(f"{rounds} rounds, client: {', '.join(dict.fromkeys(map(tool, spoken)))}, seed {seed}")
+        found = tell_parts(part or Part, lambda one, tell: RUN[one](asked, tell))
+        if page is not None:
+            write_page(page, "Latebind beside other servers", PAGE_TEXT, list(found.values()))
+    save(json_file, {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be compared, and where."""
+
+    place: Place
+    identity: identity.Plan
+    goodput: goodput.Plan
+    sides: tuple[str, ...]
+    backends: tuple[str, ...]
+
+
+def _identity(asked: Asked, tell: Progress) -> Told:
+    runs = identity.run(asked.place, chosen(SIDES, asked.sides), asked.identity, tell)
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.peers.plots import rate_figure
+
+        return [rate_figure(runs)]
+
+    return Told({"a model that answers what it is given": report.identity_rows(runs, asked.identity.seed)}, draw, runs)
+
+
+def _goodput(asked: Asked, tell: Progress) -> Told:
+    plan, place = asked.goodput, asked.place
+    found = [
+        goodput.run(replace(place, folder=place.folder / backend), backend, asked.sides, plan, tell)
+        for backend in asked.backends
+    ]
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.peers.plots import goodput_figure
+
+        return [goodput_figure(one, plan.deadline) for one in found]
+
+    tables = {}
+    for one in found:
+        tables[f"{one.backend}: closed loop of {goodput.CLIENTS} clients"] = report.capacity_rows(one)
+        title = f"{one.backend}: answered within {plan.deadline * 1e3:g} ms, {plan.seconds:g} s a run"
+        tables[title] = report.goodput_rows(one, plan.deadline, plan.seed)
+    return Told(tables, draw, [{"capacity": one.capacity, "played": _played(one)} for one in found])
+
+
+def _played(found: goodput.Found) -> list[dict[str, object]]:
+    return [
+        {"side": one.side, "load": one.load, "round": one.round, "seconds": one.seconds.tolist()}
+        for one in found.played
+    ]
+
+
+RUN: dict[Part, Callable[[Asked, Progress], Told]] = {Part.IDENTITY: _identity, Part.GOODPUT: _goodput}

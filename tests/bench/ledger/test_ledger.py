@@ -1,0 +1,181 @@
+"""The ledger finds what must never be, and nothing where there is nothing."""
+
+import asyncio
+from itertools import islice, pairwise
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from latebind.bench.ledger.arrivals import poisson, traced
+from latebind.bench.ledger.books import Answer, End, Fault, Ledger
+from latebind.bench.ledger.inject import busiest_engine
+from latebind.bench.ledger.memory import growth
+from latebind.bench.ledger.overload import Overload, Step
+from latebind.bench.ledger.play import Played, play
+from latebind.bench.ledger.questions import KINDS, Manner, Mix, Protocol, Questions, number_in
+from latebind.bench.ledger.report import end_rows, fault_rows, overload_rows, overload_verdict
+from latebind.domain.errors import ConfigError
+from latebind.simulation.traces import Service
+from tests.bench.ledger.liar import EVERY, Lie, lying
+
+MIX = Mix(models=("affine", "chain", "words"), protocols=(Protocol.JSON,), deadlines=(5.0,), leave=0.0, break_off=0.0)
+REQUESTS = 60
+QUESTIONS = Questions(Mix())
+ONE_MODEL = {model: Questions(Mix(models=(model,))) for model in KINDS}
+
+
+def played_with(lie: Lie, mix: Mix = MIX) -> Played:
+    patience = -3.0 if lie is Lie.SILENCE else 15.0  # past a deadline of 5 s
+
+    async def run() -> Played:
+        async with lying(lie) as target:
+            return await play(target, Questions(mix), poisson(2000, Random(0)), REQUESTS, patience=patience)
+
+    return asyncio.run(run())
+
+
+def test_nothing_is_found_where_all_answers_are_right() -> None:
+    ledger = played_with(Lie.NONE).ledger
+    assert ledger.whole
+    assert len(ledger.good.due) == ledger.asked_count == REQUESTS
+
+
+@pytest.mark.parametrize(
+    ("lie", "fault", "words"),
+    [
+        (Lie.SILENCE, Fault.LOST, "has no answer: none came"),
+        (Lie.HANGS_UP, Fault.LOST, "closed the connection"),
+        (Lie.TWICE, Fault.DUPLICATE, "that nobody asked for"),
+        (Lie.ANOTHERS, Fault.SWAPPED, "has the answer to request"),
+        (Lie.WRONG_ID, Fault.SWAPPED, "under the id '1000000'"),
+        (Lie.WRONG, Fault.WRONG, "was answered array"),
+        (Lie.BROKEN, Fault.WRONG, "was answered None"),
+        (Lie.ERROR, Fault.FAILED, "was answered 500: a bug"),
+    ],
+)
+def test_every_lie_is_found_and_told(lie: Lie, fault: Fault, words: str) -> None:
+    ledger = played_with(lie, Mix(("affine",), MIX.protocols, deadlines=(5.0,), leave=0.0, break_off=0.0)).ledger
+    assert ledger.faults == {fault: REQUESTS // EVERY}
+    assert words in ledger.evidence[0]
+    assert not ledger.open
+
+
+def test_refusals_are_answers() -> None:
+    played = played_with(Lie.REFUSAL)
+    assert played.ledger.whole
+    assert len(played.ledger.times[End.REFUSED].due) == REQUESTS // EVERY
+    assert fault_rows(played) == [{"requests": REQUESTS, **{str(fault): 0 for fault in Fault}}]
+    assert [row["end"] for row in end_rows(played)] == ["answered", "refused", "right and in time"]
+
+
+def test_who_hangs_up_waits_for_nothing() -> None:
+    mix = Mix(MIX.models, MIX.protocols, deadlines=(0.0,), leave=0.5, break_off=0.5)
+    ledger = played_with(Lie.SILENCE, mix).ledger
+    assert ledger.whole
+    assert len(ledger.times[End.LEFT].due) + len(ledger.times[End.ANSWERED].due) == REQUESTS
+    assert len(ledger.times[End.LEFT].due) >= REQUESTS // 4
+
+
+@given(st.sampled_from(list(KINDS)), st.integers(0, 4_000_000))
+def test_an_answer_tells_whose_it_is(model: str, number: int) -> None:
+    question = ONE_MODEL[model][number]
+    assert number_in(model, question.right) == number
+
+
+@given(st.integers(0, 4_000_000))
+def test_a_question_can_be_made_again(number: int) -> None:
+    first, again = Questions(Mix())[number], QUESTIONS[number]
+    assert np.array_equal(first.rows, again.rows)
+    assert (first.model, first.protocol, first.manner) == (again.model, again.protocol, again.manner)
+
+
+def test_what_answers_nothing_belongs_to_nobody() -> None:
+    right = Questions(MIX)[7].right
+    assert number_in("affine", np.full((1, 32), np.nan, np.float32)) is None
+    assert number_in("affine", np.full((1, 32), 2.5, np.float32)) is None
+    assert number_in("affine", right[:0]) is None
+
+
+def test_questions_are_mixed_as_told() -> None:
+    mix = Mix(leave=0.25, break_off=0.1)
+    questions = Questions(mix)
+    some = [questions[number] for number in range(2000)]
+    assert {one.model for one in some} == set(mix.models)
+    assert {one.protocol for one in some} == set(mix.protocols)
+    assert {len(one.rows) for one in some} == set(range(1, 9))
+    assert {one.priority for one in some} == {0, 1, 2, 3}
+    assert 0.2 < sum(one.manner is Manner.LEAVES for one in some) / len(some) < 0.3
+    assert not any(one.manner is Manner.BREAKS_OFF for one in some if one.protocol is Protocol.GRPC)
+
+
+def test_a_right_answer_past_its_deadline_is_no_good() -> None:
+    questions = Questions(MIX)
+    ledger = Ledger(questions)
+    for number, seconds in ((0, 4.9), (1, 5.1)):
+        ledger.ask(questions[number], due=10.0)
+        ledger.answer(number, Answer(str(number), questions[number].right), now=10.0 + seconds)
+    assert ledger.whole
+    assert list(ledger.good.seconds) == pytest.approx([4.9])
+
+
+def test_a_second_end_of_a_request_is_found() -> None:
+    questions = Questions(MIX)
+    ledger = Ledger(questions)
+    ledger.ask(questions[3], due=0.0)
+    ledger.refuse(3, End.REFUSED, now=1.0)
+    ledger.answer(3, Answer("3", questions[3].right), now=2.0)
+    assert ledger.faults == {Fault.DUPLICATE: 1}
+
+
+def test_poisson_times_have_their_rate() -> None:
+    times = list(islice(poisson(100.0, Random(0)), 5000))
+    assert times[-1] == pytest.approx(50.0, rel=0.1)
+    assert all(before < after for before, after in pairwise(times))
+
+
+def test_traced_times_are_as_uneven_as_the_trace() -> None:
+    services = (Service((1, 0, 3)), Service((1, 0, 1)))
+    times = np.array(list(islice(traced(services, 100.0, 1.0, Random(0)), 3000)))
+    assert times[-1] == pytest.approx(30.0, rel=0.1)
+    share = np.bincount(times.astype(int) % 3) / len(times)
+    assert share[1] == 0.0
+    assert share[0] == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_growth_is_counted_from_when_everything_was_used_once() -> None:
+    sizes = [100, *[500] * 19, *[500 + step for step in range(80)]]
+    assert growth([(float(place), size) for place, size in enumerate(sizes)]) == pytest.approx(75, abs=3)
+    assert growth([]) == 0
+
+
+def test_faults_need_an_engine() -> None:
+    import os
+
+    with pytest.raises(ConfigError, match="has no engine"):
+        busiest_engine(os.getpid())
+
+
+def overloaded(good: int, refusals: list[float]) -> Overload:
+    """Half of 200 a second that are asked for in ten seconds; a peak of 100."""
+    questions = Questions(MIX)
+    ledger = Ledger(questions)
+    for number in range(2000):
+        ledger.ask(questions[number], due=0.0)
+        if number < good:
+            ledger.answer(number, Answer(str(number), questions[number].right), now=0.1)
+        else:
+            ledger.refuse(number, End.REFUSED, now=refusals[number % len(refusals)])
+    return Overload((Step(1, 60.0), Step(2, 100.0)), 2.0, Played(ledger, 0.0, 10.0), 200.0)
+
+
+def test_overload_keeps_its_promise_or_says_what_did_not_hold() -> None:
+    kept = overloaded(950, [0.01])
+    assert kept.goodput == pytest.approx(95.0)
+    assert overload_verdict(kept) == []
+    assert [row["of the peak"] for row in overload_rows(kept)] == ["60%", "100%", "95%"]
+    first, second = overload_verdict(overloaded(800, [0.01, 0.03]))
+    assert "80% of its peak" in first
+    assert "30.0 ms" in second

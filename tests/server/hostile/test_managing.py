@@ -1,0 +1,276 @@
+"""Calls that change what is served or name memory of the machine: keys, offsets, repositories and settings that lie."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from latebind.domain.config import DoorConfig
+from tests.server.bodies import DOUBLE, request
+from tests.server.conftest import Site, logging_as_before, opened
+from tests.server.hostile.wire import check_clean
+
+PREFIX = "latebind-hostile-"
+SHARED = Path("/dev/shm")
+REGION = "/v2/systemsharedmemory/region"
+
+pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="needs shared memory with names, at /dev/shm")
+
+
+@pytest.fixture(scope="module")
+def managed() -> Iterator[Site]:
+    with logging_as_before(), opened(DoorConfig(port=0, shared_memory=(PREFIX,), manage=True)) as found:
+        yield found
+        assert found.is_well()
+        assert found.gateway.taken == 0
+
+
+@pytest.fixture(scope="module")
+def key() -> Iterator[str]:
+    """The key of a kilobyte of shared memory that clients may name, beside one that they may not."""
+    mine, other = (SHARED / f"{prefix}{uuid.uuid4()}" for prefix in (PREFIX, "other-"))
+    for file in (mine, other):
+        file.write_bytes(b"secret!!" * 128)
+    yield f"/{mine.name}"
+    mine.unlink()
+    other.unlink()
+
+
+@pytest.fixture(scope="module")
+def region(managed: Site, key: str) -> str:
+    """A region of that memory, of 100 bytes from the 10th on."""
+    reply = managed.post(f"{REGION}/mine/register", {"key": key, "offset": 10, "byte_size": 100})
+    assert reply.status == 200
+    return "mine"
+
+
+KEYS: dict[str, Any] = {
+    "nothing": "",
+    "a slash": "/",
+    "a prefix that is not allowed": "/other-memory",
+    "the prefix alone": f"/{PREFIX}",
+    "memory that is not there": f"/{PREFIX}none",
+    "the folder above": f"/{PREFIX}/../../etc/passwd",
+    "the folder above at once": "../../etc/passwd",
+    "a path": "/etc/passwd",
+    "a path of a process": "/proc/self/mem",
+    "a path that begins with the prefix": f"/{PREFIX}/x",
+    "two slashes": f"//{PREFIX}x",
+    "a zero byte": f"/{PREFIX}x\0",
+    "a line feed": f"/{PREFIX}x\n",
+    "a wildcard": f"/{PREFIX}*",
+    "letters that look the same": "/latebind\u2010hostile-x",
+    "10 kB": f"/{PREFIX}" + "a" * 10_000,
+    "memory of the server": "/memfd:latebind-slots",
+    "a number": 1,
+    "null": None,
+    "a list": [f"/{PREFIX}x"],
+}
+
+
+@pytest.mark.parametrize("given", KEYS.values(), ids=KEYS.keys())
+def test_a_key_that_is_not_the_clients_is_refused_and_not_told(managed: Site, given: Any) -> None:
+    reply = managed.post(f"{REGION}/evil/register", {"key": given, "byte_size": 8})
+    assert reply.status == 400
+    text = check_clean(reply)
+    assert PREFIX not in text
+    assert managed.get(f"{REGION}/evil/status").status == 404
+
+
+NUMBERS: dict[str, dict[str, Any]] = {
+    "no size": {},
+    "a size of 0": {"byte_size": 0},
+    "a size below zero": {"byte_size": -8},
+    "a size of 2 to the 63": {"byte_size": 2**63},
+    "a size of 2 to the 64": {"byte_size": 2**64},
+    "a size past the end": {"byte_size": 1025},
+    "an offset below zero": {"byte_size": 8, "offset": -8},
+    "an offset past the end": {"byte_size": 8, "offset": 1017},
+    "an offset of 2 to the 63": {"byte_size": 8, "offset": 2**63},
+    "an offset that overflows with the size": {"byte_size": 16, "offset": 2**64 - 8},
+    "a size with a fraction": {"byte_size": 8.5},
+    "a size that is a text": {"byte_size": "8"},
+    "a size that is true": {"byte_size": True},
+    "an offset of null": {"byte_size": 8, "offset": None},
+}
+
+
+@pytest.mark.parametrize("given", NUMBERS.values(), ids=NUMBERS.keys())
+def test_bytes_that_the_memory_does_not_have_cannot_be_registered(
+    managed: Site, key: str, given: dict[str, Any]
+) -> None:
+    reply = managed.post(f"{REGION}/evil/register", {"key": key, **given})
+    assert reply.status in {400, 413}
+    check_clean(reply)
+
+
+def test_what_is_no_plain_file_cannot_be_registered(managed: Site, tmp_path: Path) -> None:
+    places = [SHARED / f"{PREFIX}{kind}-{uuid.uuid4()}" for kind in ("link", "pipe", "folder")]
+    places[0].symlink_to("/etc/passwd")
+    os.mkfifo(places[1])
+    places[2].mkdir()
+    try:
+        for place in places:
+            reply = managed.post(f"{REGION}/evil/register", {"key": place.name, "byte_size": 8})
+            assert reply.status == 400
+            check_clean(reply)
+    finally:
+        for place in places[:2]:
+            place.unlink()
+        places[2].rmdir()
+
+
+def test_a_name_that_is_taken_is_refused(managed: Site, key: str, region: str) -> None:
+    reply = managed.post(f"{REGION}/{region}/register", {"key": key, "byte_size": 8})
+    assert reply.status == 409
+    check_clean(reply)
+
+
+@pytest.mark.parametrize("name", ["..", "%2e%2e", "a%2fb", "a%00", "%0a", "%ff", "a" * 10_000, "<b>", "%7b%7d"])
+def test_a_region_of_an_odd_name_reaches_no_file(managed: Site, name: str) -> None:
+    for verb in ("register", "unregister"):
+        assert managed.post(f"{REGION}/{name}/{verb}", {"key": "/x", "byte_size": 8}).status in {200, 400, 404}
+    reply = managed.get(f"{REGION}/{name}/status")
+    assert reply.status == 404
+    check_clean(reply)
+
+
+REFERENCES: dict[str, dict[str, Any]] = {
+    "a region that is not there": {"shared_memory_region": "none", "shared_memory_byte_size": 64},
+    "the key for a region": {"shared_memory_region": f"/{PREFIX}x", "shared_memory_byte_size": 64},
+    "a region without a size": {"shared_memory_region": "mine"},
+    "a size without a region": {"shared_memory_byte_size": 64},
+    "another size than the tensor's": {"shared_memory_region": "mine", "shared_memory_byte_size": 63},
+    "a size below zero": {"shared_memory_region": "mine", "shared_memory_byte_size": -64},
+    "a size of 2 to the 63": {"shared_memory_region": "mine", "shared_memory_byte_size": 2**63},
+    "an offset below zero": {
+        "shared_memory_offset": -10,
+        "shared_memory_region": "mine",
+        "shared_memory_byte_size": 64,
+    },
+    "an offset past the end": {
+        "shared_memory_offset": 37,
+        "shared_memory_region": "mine",
+        "shared_memory_byte_size": 64,
+    },
+    "an offset that overflows": {
+        "shared_memory_offset": 2**64 - 32,
+        "shared_memory_region": "mine",
+        "shared_memory_byte_size": 64,
+    },
+    "an offset that is a text": {
+        "shared_memory_offset": "0",
+        "shared_memory_region": "mine",
+        "shared_memory_byte_size": 64,
+    },
+    "a region that is a number": {"shared_memory_region": 1, "shared_memory_byte_size": 64},
+    "bytes in the body too": {
+        "shared_memory_region": "mine",
+        "shared_memory_byte_size": 64,
+        "binary_data_size": 64,
+    },
+}
+
+
+@pytest.mark.parametrize("given", REFERENCES.values(), ids=REFERENCES.keys())
+def test_a_tensor_outside_of_its_region_is_refused(managed: Site, region: str, given: dict[str, Any]) -> None:
+    tensor = {"name": "x", "shape": [1, 16], "datatype": "FP32", "parameters": given}
+    reply = managed.post(DOUBLE, request(tensor))
+    assert 400 <= reply.status < 500
+    check_clean(reply)
+    if "binary_data_size" not in given:
+        whole = {"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [0] * 16}
+        reply = managed.post(DOUBLE, request(whole, outputs=[{"name": "y", "parameters": given}]))
+        assert 400 <= reply.status < 500
+        check_clean(reply)
+
+
+def test_memory_that_is_taken_away_while_it_is_registered_harms_nobody(managed: Site) -> None:
+    file = SHARED / f"{PREFIX}{uuid.uuid4()}"
+    file.write_bytes(bytes(64))
+    try:
+        assert managed.post(f"{REGION}/short/register", {"key": file.name, "byte_size": 64}).status == 200
+        os.truncate(file, 8)
+    finally:
+        file.unlink()
+    given = {"shared_memory_region": "short", "shared_memory_byte_size": 64}
+    check_clean(managed.post(DOUBLE, request({"name": "x", "shape": [1, 16], "datatype": "FP32", "parameters": given})))
+    assert managed.post(f"{REGION}/short/unregister", b"").status == 200
+
+
+def test_there_are_only_so_many_regions(managed: Site, key: str) -> None:
+    names = [f"many-{i}" for i in range(300)]
+    replies = [managed.post(f"{REGION}/{name}/register", {"key": key, "byte_size": 8}) for name in names]
+    refused = [reply for reply in replies if reply.status != 200]
+    for name in names:
+        managed.post(f"{REGION}/{name}/unregister", b"")
+    assert all(reply.status == 413 for reply in refused)
+    assert refused
+
+
+LOADS = ["..%2f..%2fetc", "%2e%2e", ".hidden", "-rf", "a%00b", "a%0ab", "a" * 200, "%c3%a9", "~", "$HOME", "*"]
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_a_model_of_an_odd_name_is_neither_loaded_nor_unloaded(managed: Site, name: str) -> None:
+    for verb in ("load", "unload"):
+        for repository in ("", "/other"):
+            reply = managed.post(f"/v2/repository{repository}/models/{name}/{verb}", {})
+            assert reply.status in {400, 404}
+            check_clean(reply)
+
+
+PARAMETERS: dict[str, Any] = {
+    "a configuration that is code": {"config": "__import__('os').system('true')"},
+    "a configuration of 10 kB": {"config": "{" * 10_000},
+    "a file of the model": {"file:1/model.py": "aW1wb3J0IG9z"},
+    "a file above the model": {"file:../../../etc/cron.d/x": "eA=="},
+    "a version that is a path": {"version": "../1"},
+    "a version below zero": {"version": -1},
+    "a version that is a list": {"version": ["1"]},
+    "parameters that are a list": [],
+}
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS.values(), ids=PARAMETERS.keys())
+def test_a_model_that_a_client_would_bring_along_is_not_loaded(managed: Site, parameters: Any) -> None:
+    reply = managed.post("/v2/repository/models/double/load", {"parameters": parameters})
+    assert 400 <= reply.status < 500 or (reply.status == 501 and list(reply.json()) == ["error"])
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "a file for the log": {"log_file": "/etc/cron.d/x"},
+    "a file above for the log": {"log_file": "../../x"},
+    "a format that is one": {"log_format": "%(levelname)s{0.__class__}"},
+    "a level that never ends": {"log_verbose_level": 2**64},
+    "a level below zero": {"log_verbose_level": -1},
+    "a switch that is a number": {"log_info": 1},
+    "a setting that nobody knows": {"__class__": "x"},
+    "a file for traces": {"trace_file": "/etc/cron.d/x"},
+    "a level of traces that is none": {"trace_level": ["TENSORS\n"]},
+    "a rate of 0": {"trace_rate": "0"},
+    "a rate below zero": {"trace_rate": "-1"},
+    "a rate in other digits": {"trace_rate": "\u0661"},
+    "a count of 5000 digits": {"trace_count": "9" * 5000},
+}
+
+
+@pytest.mark.parametrize("given", SETTINGS.values(), ids=SETTINGS.keys())
+def test_a_setting_that_is_none_changes_nothing(managed: Site, given: dict[str, Any]) -> None:
+    for path in ("/v2/logging", "/v2/trace/setting", "/v2/models/double/trace/setting"):
+        before = managed.get(path).json()
+        check_clean(managed.post(path, given))
+        assert managed.get(path).json() == before
+
+
+DASHBOARD = ["..%2fpage.js", "%2e%2e/x", "..", "page.py", "__init__.py", "watch.py", ".", "a%00", "x" * 5000]
+
+
+@pytest.mark.parametrize("name", DASHBOARD)
+def test_the_dashboard_has_no_other_files(managed: Site, name: str) -> None:
+    reply = managed.get(f"/dashboard/{name}")
+    assert reply.status == 404
+    check_clean(reply)

@@ -110,6 +110,7 @@ def test_the_file_that_it_writes_is_a_query_over_its_models(digits: Scene, weigh
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:no lookup is small enough to pay")  # so small is the gate
 def test_the_demo_trains_what_is_missing_and_serves_what_it_has_built(
     digits: Scene, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

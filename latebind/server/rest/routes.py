@@ -52,7 +52,7 @@ ROUTES: tuple[Route, ...] = tuple(
         ("/metrics", "GET", Access.ORDINARY, about.metrics),
     )
 )
-# The page is no part of the protocol. Its files tell nothing.
+# The page is no part of the protocol, and `rest/openapi` does not describe it. Its files tell nothing.
 PAGE: tuple[Route, ...] = tuple(
     (re.compile(path), "GET", access, verb)
     for path, access, verb in (

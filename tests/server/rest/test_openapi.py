@@ -15,7 +15,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 
 from latebind.domain.config import DoorConfig
 from latebind.server.rest.openapi import document
-from latebind.server.rest.routes import PAGE, ROUTES
+from latebind.server.rest.routes import ROUTES
 from tests.server.conftest import Site, logging_as_before, opened
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
@@ -40,7 +40,7 @@ def sharing() -> Iterator[Site]:
 def routed() -> set[tuple[str, str]]:
     """Every path that routes know, written as OpenAPI writes it, and its method."""
     found = set()
-    for pattern, method, *_ in (*ROUTES, *PAGE):
+    for pattern, method, *_ in ROUTES:
         path = re.sub(r"\(\?P<(\w+)>[^()]*\)", r"{\1}", pattern.pattern).replace("\\.", ".")
         found |= {(variant, method.lower()) for variant in (re.sub(r"\(\?:.*?\)\?", "", path), whole(path))}
     return found

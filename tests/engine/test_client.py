@@ -132,7 +132,7 @@ def test_more_rows_than_slots_are_refused_and_slots_come_back(models: Path) -> N
 def test_who_asks_gets_the_own_answer_also_behind_somebody_who_gave_up(models: Path) -> None:
     async def test() -> None:
         async with engine(models) as client:
-            asking = asyncio.create_task(client.picture())
+            asking = asyncio.ensure_future(client.traces())
             await asyncio.sleep(0)
             await asyncio.sleep(0)  # the question is on its way
             asking.cancel()

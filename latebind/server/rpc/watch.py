@@ -23,11 +23,12 @@ class HealthWatch:
         request = parse(health_pb2.HealthCheckRequest, await self._caller.read() or b"")
         last: Message = None
         while True:
+            closing = self._closing.is_set()  # before the word, which is the last then
             word = self._word(request.service)
             if word != last:
                 await self._caller.write(word.SerializeToString())
                 last = word
-            if self._closing.is_set():
+            if closing:
                 return
             await self._look_again()
 

@@ -252,8 +252,14 @@ class EngineClient:
         self._alive = True
 
     async def _ask(self, line: bytes) -> bytes:
-        """Send a control line and return the engine's answer. Raises `Unavailable`."""
+        """Send a control line and return the engine's answer, which is read even if nobody waits for it any more.
+
+        Raises `Unavailable`.
+        """
         self.require_engine()
+        return await asyncio.shield(self._say(line))
+
+    async def _say(self, line: bytes) -> bytes:
         async with self._control_lock:
             self._control_writer.write(line + b"\n")
             return await self._line()

@@ -103,14 +103,14 @@ class Tensor:
         is_nested = NESTED.match(data) is not None
         try:
             values = (self._nested if is_nested else self._flat).decode(data)
-            with np.errstate(over="ignore"):
+            with np.errstate(over="raise"):
                 array = np.array(values, self.dtype)
+        except FloatingPointError:
+            raise InvalidRequest(f"{self.title} has a number that is too large for {self.datatype}") from None
         except (ValueError, OverflowError, RecursionError) as error:
             raise InvalidRequest(f"{self.title} has data that is not {self.datatype}: {error}") from None
         if array.size != items or (is_nested and array.shape != tuple(shape)):
             raise InvalidRequest(f"{self.title} has data of shape {list(array.shape)}: {list(shape)} was said")
-        if self.datatype == "FP32" and np.isinf(array).any():
-            raise InvalidRequest(f"{self.title} has a number that is too large for FP32")
         self._check_limit(array)
         return array.reshape(shape)
 

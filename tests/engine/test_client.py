@@ -129,6 +129,20 @@ def test_more_rows_than_slots_are_refused_and_slots_come_back(models: Path) -> N
     run(test())
 
 
+def test_who_asks_gets_the_own_answer_also_behind_somebody_who_gave_up(models: Path) -> None:
+    async def test() -> None:
+        async with engine(models) as client:
+            asking = asyncio.create_task(client.picture())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the question is on its way
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert "chain" in (await client.metrics())["models"]
+
+    run(test())
+
+
 def test_cancelled_calls_give_their_slots_back(models: Path) -> None:
     async def test() -> None:
         # The window holds every call in the queue until it is cancelled there.

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from latebind.bench.client import Reply
 from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig
@@ -27,22 +28,24 @@ async def real_door(
     limits: Limits | None = None,
     deadline: float = 30.0,
     grpc_port: int | None = None,
+    grpc_stack: str = "official",
 ) -> AsyncIterator[tuple[EngineClient, Door]]:
     paths, queries = (tuple(map(str, found)) for found in find_served(models, names))
     order = EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig(), queries=queries)
     client = await EngineClient.start(order)
     try:
-        async with door_before(client, limits=limits, deadline=deadline, grpc_port=grpc_port) as door:
+        grpc = {"grpc_port": grpc_port, "grpc_stack": grpc_stack}
+        async with door_before(client, limits=limits, deadline=deadline, grpc=grpc) as door:
             yield client, door
     finally:
         await client.close()
 
 
 def door_before(
-    client: EngineClient, *, limits: Limits | None = None, deadline: float = 30.0, grpc_port: int | None = None
+    client: EngineClient, *, limits: Limits | None = None, deadline: float = 30.0, grpc: Mapping[str, Any] | None = None
 ) -> Door:
     """Return a door on any free port, still to be entered, before an engine that others may use too."""
-    config = DoorConfig(port=0, grpc_port=grpc_port, deadline=deadline)
+    config = DoorConfig(port=0, deadline=deadline, **(grpc or {}))
     return Door(client, config, limits=limits, deadlines=client.deadlines)
 
 

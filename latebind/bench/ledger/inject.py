@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -37,19 +38,24 @@ class Injected:
 
 @dataclass(slots=True)
 class Injector:
-    """Does one thing to a server so many times, evenly over the requests. `done` tells what."""
+    """Does one thing to a server so many times, evenly over the requests. `done` tells what.
+
+    Of several the one at `place` of `places` acts between the others.
+    """
 
     fault: Fault
     process: int
     port: int
     times: int = 3
     models: tuple[str, ...] = ()
+    place: int = 0
+    places: int = 1
     done: list[Injected] = field(default_factory=list)
 
     async def run(self, requests: int, ledger: Ledger) -> None:
         """Wait for the right request each time, and act."""
         for number in range(self.times):
-            at = requests * (number + 1) // (self.times + 1)
+            at = requests * (number * self.places + self.place + 1) // (self.times * self.places + 1)
             while ledger.asked_count < at:
                 await asyncio.sleep(PAUSE)
             what = await self._act()
@@ -82,7 +88,11 @@ class Injector:
 
 def busiest_engine(process: int) -> psutil.Process:
     """Return the engine that serves: of several the one that has computed most. Raises `ConfigError` without one."""
-    engines = [one for one in tree(process) if ENGINE in " ".join(one.cmdline())]
-    if not engines:
+    found: dict[psutil.Process, float] = {}
+    for one in tree(process):
+        with suppress(psutil.NoSuchProcess):  # one that was just killed is still in the tree
+            if ENGINE in " ".join(one.cmdline()):
+                found[one] = float(one.cpu_times().user)
+    if not found:
         raise ConfigError(f"process {process} has no engine: faults can only be put into a latebind that runs here")
-    return max(engines, key=lambda one: float(one.cpu_times().user))
+    return max(found, key=found.__getitem__)

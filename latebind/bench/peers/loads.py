@@ -23,10 +23,12 @@ wrk.method = "POST"
 wrk.body = file:read("*a")
 {headers}
 done = function(summary, latency, requests)
+  local refused = summary.errors.status
   local failed = summary.errors.connect + summary.errors.read + summary.errors.write
-  failed = failed + summary.errors.status + summary.errors.timeout
+  failed = failed + refused + summary.errors.timeout
   io.write(string.format('\\nfound {{"requests": %d, "seconds": %f, "p50": %f, "p99": %f, "failed": %d}}\\n',
-    summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e6, latency:percentile(99) / 1e6, failed))
+    summary.requests - refused, summary.duration / 1e6, latency:percentile(50) / 1e6,
+    latency:percentile(99) / 1e6, failed))
 end
 """
 FOUND = "found "
@@ -36,7 +38,7 @@ FOUND = "found "
 class Loaded:
     """What so many clients got for `seconds`: requests a second, latencies in seconds, and the server's CPU time.
 
-    `cpu` is of all processes of the server, in seconds a request; `failed` counts what was no answer.
+    `rate` counts answers, `failed` what was none; `cpu` is of all processes of the server, in seconds an answer.
     """
 
     rate: float

@@ -47,10 +47,11 @@ def goodput_rows(found: Found, deadline: float, seed: int) -> Rows:
         in_time = {side: _in_time(here, side, deadline) for side in dict.fromkeys(one.side for one in here)}
         others = {side: counts for side, counts in in_time.items() if side != LATEBIND}
         best = max(others, key=lambda side: float(others[side].sum()), default="")
+        good = bool(best) and others[best].any()
         for side, counts in in_time.items():
             seconds = np.concatenate([one.seconds for one in here if one.side == side])
             answered = seconds[np.isfinite(seconds)]
-            ratio = ratio_of_means(counts, others[best], block=1, seed=seed) if best and side == LATEBIND else None
+            ratio = ratio_of_means(counts, others[best], block=1, seed=seed) if side == LATEBIND and good else None
             rows.append(
                 {
                     "load": f"{load:.0%}",

@@ -50,7 +50,9 @@ def ledger(
     break_off: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share that hang up within the body.")] = 0.02,
     inject: Annotated[
         list[Fault] | None,
-        typer.Option(help="kill -9 the engine, stop it for a second, or reload all models; may be repeated."),
+        typer.Option(
+            help="kill -9 the engine, stop it for a second, or reload all models (needs --manage); may be repeated."
+        ),
     ] = None,
     times: Annotated[int, typer.Option(min=1, help="How often each fault is put in, evenly.")] = 3,
     overload: Annotated[
@@ -83,7 +85,8 @@ def ledger(
         unknown = set(models) - set(KINDS)
         if unknown:
             raise ConfigError(f"there is no model {sorted(unknown)[0]!r}: choose from {', '.join(KINDS)}")
-        with _target(url, grpc, process, Path(scratch), models, serve or ()) as target:
+        options = [*(serve or ()), *(["--manage"] if Fault.RELOAD in (inject or ()) else [])]
+        with _target(url, grpc, process, Path(scratch), models, options) as target:
             mix = Mix(
                 models=models,
                 protocols=_spoken(target, protocol),
@@ -170,7 +173,10 @@ def _injectors(target: Target, faults: Sequence[Fault], times: int, mix: Mix) ->
     if faults and not target.process:
         raise ConfigError("--inject needs --pid with --url: the first process of the server")
     models = tuple(model for model in mix.models if model != "relay")
-    return [Injector(fault, target.process, target.http, times, models) for fault in faults]
+    return [
+        Injector(fault, target.process, target.http, times, models, place=place, places=len(faults))
+        for place, fault in enumerate(faults)
+    ]
 
 
 def _arrivals(trace: Path | None, rate: float, minute: float, seed: int) -> Iterator[float]:

@@ -32,10 +32,11 @@ class Dashboard:
         """Return all figures and the rows of the history behind number `since`; `replies` are counted by status."""
         await self._watch.look()
         service = self._service
+        listed = {entry["name"]: entry for entry in service.index()}
         served = {spec.name: spec for spec in service.models()}
         told = {
             "server": {"version": __version__, "live": service.live(), "ready": service.ready()},
-            "models": [_described(entry, served.get(entry["name"])) for entry in service.index()],
+            "models": [_described(listed.get(name), served.get(name)) for name in sorted({*listed, *served})],
             "snapshot": self._watch.snapshot,
             "adaptation": service.adaptation(),
             "replies": {str(status): count for status, count in replies.items()},
@@ -52,9 +53,17 @@ class Dashboard:
         await self._watch.close()
 
 
-def _described(entry: IndexEntry, spec: ModelSpec | None) -> dict[str, object]:
+def _described(entry: IndexEntry | None, spec: ModelSpec | None) -> dict[str, object]:
     """Return what the page tells of a model of the repository; of one that is served, its stages and steps too."""
     if spec is None:
-        return {**entry, "stages": 0, "lookups": (), "steps": ()}
-    steps = [{"name": step.name, "models": step.models, "after": step.after} for step in spec.steps]
-    return {**entry, "version": spec.version, "stages": spec.stages, "lookups": spec.lookups, "steps": steps}
+        return {**(entry or {}), "stages": 0, "lookups": (), "steps": ()}
+    state, reason = ("READY", "") if entry is None else (entry["state"], entry["reason"])
+    return {
+        "name": spec.name,
+        "version": spec.version,
+        "state": state,
+        "reason": reason,
+        "stages": spec.stages,
+        "lookups": spec.lookups,
+        "steps": [{"name": step.name, "models": step.models, "after": step.after} for step in spec.steps],
+    }

@@ -32,11 +32,10 @@ class Inflating:
         self._packed = b""  # what has come and is not undone yet
         self._received = self._made = 0
         self._to_come = True
-        self._full = False
 
     async def __call__(self) -> Message:
         """Return the next message of the body as it was."""
-        if self._packed or self._full:
+        if self._packed:
             await asyncio.sleep(0)  # others may have a turn
         else:
             message = await self._receive()
@@ -44,7 +43,7 @@ class Inflating:
                 return message
             self._take(message)
         body = self._undo()
-        more = bool(self._packed) or self._full or self._to_come
+        more = bool(self._packed) or self._to_come
         if not more and self._received and not self._stream.eof:
             raise InvalidRequest(f"the body ends before its {self._encoding} stream does: send all of it")
         return {"type": "http.request", "body": body, "more_body": more}
@@ -62,8 +61,8 @@ class Inflating:
             made = self._stream.decompress(self._packed, STEP)
         except zlib.error:
             raise InvalidRequest(f"the body is no {self._encoding}, as Content-Encoding says it is") from None
+        # Even where all but its end was taken in, a stream of which more is to be made has its sum there yet.
         self._packed = self._stream.unconsumed_tail or self._stream.unused_data
-        self._full = len(made) == STEP
         self._made += len(made)
         if self._made > max(WITHOUT_RATIO, self._received * self._limits.ratio):
             most = self._limits.ratio

@@ -1,4 +1,4 @@
-"""The OpenAPI description of every route, written by hand beside `routes.py`; a test holds the two together."""
+"""The OpenAPI description of every route of the protocol, by hand beside `routes.py`; a test holds the two together."""
 
 import re
 from collections.abc import Iterator
@@ -12,8 +12,7 @@ from latebind.server.rest.schemas import SCHEMAS
 
 Json = dict[str, object]
 
-JSON, BYTES, TEXT, HTML = "application/json", "application/octet-stream", "text/plain", "text/html"
-FILES = (HTML, "text/css", "text/javascript")
+JSON, BYTES, TEXT = "application/json", "application/octet-stream", "text/plain"
 STATUSES = {
     400: "The request is none that could be answered; the error says what to mend.",
     401: "The call needs a token.",
@@ -36,8 +35,6 @@ NAMES: dict[str, Json] = {
     "model": {"type": "string", "pattern": f"^{NAME.pattern}$"},
     "version": {"type": "string", "pattern": "^[0-9]{1,18}$"},
     "region": {"type": "string", "pattern": "^[^/]+$"},
-    "since": {"type": "string", "pattern": "^[0-9]{1,15}$"},
-    "file": {"type": "string", "pattern": "^[a-z]+[.][a-z]+$"},
 }
 JSON_LENGTH: Json = {
     "name": "Inference-Header-Content-Length",
@@ -51,7 +48,7 @@ JSON_LENGTH: Json = {
 class Operation:
     """One line of the description. Brackets in `path` may be left out; `reply` and `body` name schemas.
 
-    Where all is well, its reply has the status `well`; where it is about health, 400 has the same schema.
+    Where it is about health, 400 has the same schema as 200.
     """
 
     method: str
@@ -62,7 +59,6 @@ class Operation:
     statuses: tuple[int, ...] = ()
     media: tuple[str, ...] = (JSON,)
     health: bool = False
-    well: int = 200
 
 
 MODEL = "/v2/models/{model}[/versions/{version}]"
@@ -96,11 +92,6 @@ OPERATIONS = (
     Operation("POST", "/v2/cudasharedmemory/region/{region}/register", "It is not served", None, "Object", (501,)),
     Operation("POST", "/v2/cudasharedmemory[/region/{region}]/unregister", "Nothing is there to forget"),
     Operation("GET", "/metrics", "Figures for Prometheus", "Text", media=(TEXT,)),
-    Operation("GET", "/dashboard", "Where the page is", well=307),
-    Operation("GET", "/dashboard/", "A page to look at", "Text", media=(HTML,)),
-    Operation("GET", "/dashboard/{file}", "Its files", "Text", media=FILES),
-    Operation("GET", "/dashboard/data[/{since}]", "Its figures, and the history behind a row", "Object"),
-    Operation("GET", "/dashboard/picture", "What is under way", "Object"),
 )
 
 
@@ -161,7 +152,7 @@ def _responses(operation: Operation, *, named: bool) -> Json:
     found: Json = {str(status): {"$ref": f"#/components/responses/Status{status}"} for status in sorted(statuses)}
     if operation.health:
         found["400"] = _reply("Not so, or the request is none.", operation.reply, "Error")
-    return {str(operation.well): _reply(operation.summary, operation.reply, media=operation.media), **found}
+    return {"200": _reply(operation.summary, operation.reply, media=operation.media), **found}
 
 
 def _reply(text: str, *schemas: str | None, media: tuple[str, ...] = (JSON,)) -> Json:

@@ -67,6 +67,7 @@ def test_clients_count_answers_and_failures(
     assert good.cpu > 0
     bad = load(served, written(protocol, "failing", ROWS[:, :1]), clients=2, seconds=1)
     assert bad.failed > 0
+    assert bad.rate == 0
 
 
 def test_a_server_runs_until_its_block_ends_and_its_cpu_time_is_read(tmp_path: Path) -> None:
@@ -145,6 +146,12 @@ def test_goodput_is_compared_with_the_best_other_round_by_round() -> None:
     assert ours["over the best other"] == "1.500 [1.500, 1.500] (triton)"
     assert ours["without an answer"] == "20.0%"
     assert {row["over the best other"] for row in rows if row is not ours} == {""}
+
+
+def test_where_no_other_answers_in_time_there_is_no_ratio() -> None:
+    runs = [Played(side, 1.4, 0, np.array([seconds])) for side, seconds in (("latebind", 0.01), ("triton", 5.0))]
+    rows = goodput_rows(Found("eager", {}, runs), deadline=0.1, seed=0)
+    assert {row["over the best other"] for row in rows} == {""}
 
 
 def test_a_tensor_as_base64_is_the_same_tensor() -> None:

@@ -57,6 +57,15 @@ def test_a_body_larger_than_a_step_is_whole(size: int) -> None:
     assert undone([gzip.compress(body, 1)]) == body
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("more", [1, 100, 257, 258, 259, 600])
+def test_what_is_made_of_the_last_bytes_is_not_lost_where_a_step_ends_there(encoding: str, more: int) -> None:
+    body = bytes((1 << 18) + more)
+    sent = PACK[encoding](body)
+    for cut in range(1, 12):
+        assert undone([sent[:-cut], sent[-cut:]], encoding) == body
+
+
 BROKEN: dict[str, list[bytes]] = {
     "no gzip": [b"hello"],
     "half of it": [gzip.compress(b"a" * 100)[:-9]],

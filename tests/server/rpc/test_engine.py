@@ -18,7 +18,7 @@ import tritonclient.http as plain
 import uvloop
 from tritonclient.utils import InferenceServerException
 
-from latebind.domain.config import PolicyConfig
+from latebind.domain.config import GRPC_STACKS, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.server.gateway import Array
 from tests.querying import rows_going, traffic
@@ -42,13 +42,13 @@ class Served:
         asyncio.run_coroutine_threadsafe(until_all_is_free(self.engine), self.loop).result(PATIENCE)
 
 
-@pytest.fixture(scope="module")
-def served(models: Path) -> Iterator[Served]:
+@pytest.fixture(scope="module", params=GRPC_STACKS)
+def served(models: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
     """`chain` and `backwards`, on an event loop of their own."""
     started: Future[tuple[EngineClient, asyncio.AbstractEventLoop, int, int]] = Future()
 
     async def serve() -> None:
-        async with real_door(models, "chain", "backwards", grpc_port=0) as (engine, door):
+        async with real_door(models, "chain", "backwards", grpc_port=0, grpc_stack=request.param) as (engine, door):
             assert door.grpc_port is not None
             started.set_result((engine, asyncio.get_running_loop(), door.grpc_port, door.port))
             await ended.wait()

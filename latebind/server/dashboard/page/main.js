@@ -49,6 +49,7 @@ function open() {
 function tell() {
   const { data, error } = feed;
   if (error?.denied) askForToken();
+  if (!error) document.getElementById("token")?.form.remove(); // a look without the token may have ended after one with it
   if (error) {
     health.className = "bad";
     write(health, `no figures: ${error.message}`);
@@ -68,7 +69,6 @@ function askForToken() {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     useToken(input.value.trim());
-    form.remove();
   });
   place.prepend(form);
 }

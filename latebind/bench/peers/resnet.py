@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
 from latebind.bench.client import Array
 from latebind.bench.peers import frameworks, ours, triton
@@ -42,7 +43,7 @@ def make(folder: Path, backend: str, seed: int) -> Network:
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     module, rows = make_network(RESNET), torch.randn(1, *SHAPE)
-    torch.save(module.state_dict(), folder / "weights.pt")
+    save_file(module.state_dict(), folder / "weights.safetensors")
     repository = folder / "repository"
     build_program(
         module,
@@ -56,7 +57,7 @@ def make(folder: Path, backend: str, seed: int) -> Network:
         right = module(rows).numpy()
     more = {
         "LATEBIND_PEER_CODE": str(ROOT),
-        "LATEBIND_PEER_WEIGHTS": str(folder / "weights.pt"),
+        "LATEBIND_PEER_WEIGHTS": str(folder / "weights.safetensors"),
         "LATEBIND_PEER_BACKEND": backend,
         "LATEBIND_PEER_BATCH": str(BATCH),
         "OMP_NUM_THREADS": "1",

@@ -35,11 +35,13 @@ def _module() -> Any:
     import torch  # noqa: PLC0415
 
     sys.path.insert(0, os.environ[CODE])
+    from safetensors.torch import load_file  # noqa: PLC0415
+
     from examples.cifar10.resnet18 import resnet18  # noqa: PLC0415
 
     torch.set_num_threads(1)
     module = resnet18().eval()
-    module.load_state_dict(torch.load(os.environ[WEIGHTS], weights_only=True))
+    module.load_state_dict(load_file(os.environ[WEIGHTS]))
     return module
 
 

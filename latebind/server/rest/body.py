@@ -22,9 +22,8 @@ class Body:
 
     `size` are the bytes that the headers tell of, None where they do not; so many have arrived. Of a body that is
     compressed, bytes are those of `Inflating`, which raises `InvalidRequest` too. Nothing is read that nobody asks for,
-    so that a client whose body has to wait is held back by TCP. What the HTTP library does before: the event loop reads
-    from the socket into a `bytes`, the parser cuts the body's part out of it, and uvicorn appends that to a buffer, of
-    which each message here is a copy.
+    so that a client whose body has to wait is held back by TCP. What happens before: the event loop reads from the
+    socket into a `bytes`, and the parser cuts the body's part out of it, which is what comes here.
     """
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]], receive: Receive, limits: Limits) -> None:

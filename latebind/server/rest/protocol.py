@@ -1,7 +1,7 @@
 """HTTP/1.1 on one connection: httptools parses, each request is answered in its turn, limits are counted as bytes come.
 
-uvicorn's server accepts connections, tells the time and drains; its own protocol, with ASGI between, takes half of
-what the door takes for a request (decision 25).
+uvicorn's server accepts connections, tells the time and drains. Its own protocol, with ASGI between, took a third of
+what a small request costs the door; this one takes an eighth (decision 2).
 """
 
 from asyncio import AbstractEventLoop, Protocol, Transport, get_running_loop

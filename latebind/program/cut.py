@@ -60,12 +60,11 @@ def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
         pieces, points = [Graph(inputs, (), ((entry.name, entry.name),))], points[1:]
     for point in (*points, len(graph.nodes) - 1):
         nodes = tuple(node for node in graph.nodes[start : point + 1] if node.name not in cheap)
-        made = graph.nodes[point]
         whole = point == len(graph.nodes) - 1
-        outputs = graph.outputs if whole else ((made.name, made.name),)
+        outputs = graph.outputs if whole else ((graph.nodes[point].name, graph.nodes[point].name),)
         pieces.append(Graph(inputs, _with_batch_values(graph, nodes, cheap, inputs[0].name, outputs), outputs))
         if not whole:
-            inputs, start = (_spec(made),), point + 1
+            inputs, start = (_spec(graph.nodes[point]),), point + 1
     return tuple(pieces)
 
 

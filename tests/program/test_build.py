@@ -131,6 +131,13 @@ def test_a_model_that_cannot_be_cut_runs_as_one_stage(tmp_path: Path) -> None:
     assert relative_error(program.run(x), run_module(module, (x,))) <= 1e-5
 
 
+def test_a_model_that_does_nothing_gives_back_what_it_gets(tmp_path: Path) -> None:
+    build_program(torch.nn.Identity(), (torch.zeros(2, 3),), directory=tmp_path / "1", name="as-is", backends=["eager"])
+    rows = torch.rand(4, 3)
+    (found,) = load_program(ModelDirectory.open(tmp_path / "1")).run(rows)
+    assert torch.equal(found, rows)
+
+
 def test_the_report_prints_what_was_tried_and_chosen(built: BuildReport) -> None:
     rows = dict(built.rows())
     assert rows["chosen"] == "eager"

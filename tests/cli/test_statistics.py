@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from latebind.cli.console import console
 from latebind.cli.main import app
 from latebind.cli.statistics import read_statistics, row
 from latebind.domain.config import DoorConfig
@@ -16,7 +17,7 @@ CALL = {"inputs": [scalar(1.0)]}
 
 
 def test_the_table_and_the_route_tell_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console, "_width", 200)  # else names are cut to fit
     file = tmp_path / "told.json"
     with opened() as site:
         for _ in range(3):

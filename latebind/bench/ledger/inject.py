@@ -58,8 +58,15 @@ class Injector:
             at = requests * (number * self.places + self.place + 1) // (self.times * self.places + 1)
             while ledger.asked_count < at:
                 await asyncio.sleep(PAUSE)
-            what = await self._act()
-            self.done.append(Injected(self.fault, ledger.asked_count, what))
+            self.done.append(Injected(self.fault, ledger.asked_count, await self._act_on_somebody()))
+
+    async def _act_on_somebody(self) -> str:
+        """Act; where the engine that was chosen has just died, on its follower."""
+        while True:
+            try:
+                return await self._act()
+            except psutil.NoSuchProcess:
+                await asyncio.sleep(PAUSE)
 
     async def _act(self) -> str:
         if self.fault is Fault.RELOAD:

@@ -31,9 +31,12 @@ SWITCHES = (
 ASKED = ("traffic", "fork", "cars", "cars", "gate")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, by Playwright; tests that want it are skipped where either is missing."""
+    """Chromium, by Playwright; tests that want it are skipped where either is missing.
+
+    Playwright's event loop runs in this thread until the last test of the module: nobody else can run one meanwhile.
+    """
     program = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if program is None:
         pytest.skip("needs Chromium: none is on the PATH")

@@ -1,0 +1,1 @@
+"""Many machines at once: each with the scheduler and the memory of one, and a router before them."""

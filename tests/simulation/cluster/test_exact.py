@@ -64,7 +64,7 @@ def outcomes(played: Played) -> list[tuple[float, int]]:
 @pytest.mark.parametrize(("workers", "speed"), [(1, 1.0), (3, 2.0)])
 def test_one_machine_is_the_simulator(router: str, workers: int, speed: float) -> None:
     alone = fleet(1, memory=250, workers=workers, speed=speed)
-    coming = poisson(500, rate=500 * workers * speed)
+    coming = poisson(800, rate=500 * workers * speed)
     played = play(alone, coming, router=router)
     assert outcomes(played) == simulated(alone, coming)
     assert len(set(played.outcome.tolist())) > 1, "some are too many"

@@ -68,7 +68,7 @@ def test_one_machine_is_the_simulator(router: str, workers: int, speed: float) -
     played = play(alone, coming, router=router)
     assert outcomes(played) == simulated(alone, coming)
     assert len(set(played.outcome.tolist())) > 1, "some are too many"
-    assert played.loads > 6, "memory is short, so models come and go"
+    assert played.loads >= 5, "there is room for five stages of six"
 
 
 @pytest.mark.parametrize("residency", ["lru", "importance", "late"])

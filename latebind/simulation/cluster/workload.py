@@ -1,6 +1,6 @@
 """A workload as its TOML file spells it: machines, models, traffic, faults. Nothing is drawn here.
 
-`population.py` makes the fleet of it, `traffic.py` the requests.
+`population.py` makes the fleet and the requests of it.
 
 Where only a `sample` of it is played, that is a share of the models with all of their requests, and so many of the
 machines that each has the load it would have. Requests are never thinned: a machine that got every hundredth of its

@@ -15,11 +15,12 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.footprint import Footprint
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.cluster.fleet import ClusterModel, Fault, Fleet, MachineKind, Requests
-from latebind.simulation.cluster.tables import mean_seconds
+from latebind.simulation.cluster.tables import largest_batch, mean_seconds
 from latebind.simulation.cluster.traffic import Rates, drawn_requests, rates_of
 from latebind.simulation.cluster.workload import Drawn, Models, Workload, bytes_of
 
 VECTOR = TensorSpec("x", "float32", (1,))
+HALF = 0.5  # of what a machine carries: what a part of a model may need, of which samples take some
 SEEDS = {"models": 0, "traffic": 1, "failures": 2, "requests": 3}  # each draws for itself
 
 
@@ -57,12 +58,10 @@ def population_of(workload: Workload) -> Population:
     machines = [machine.kind() for machine in workload.machines for _ in range(machine.count)]
     weight = 1.0
     if workload.sample < 1.0:
-        seconds = np.array([mean_seconds(model.served.costs, 1) for model in models])
-        chosen = sample(rates.means * seconds, workload.sample)
-        whole = rates.means.sum()
-        rates, models = rates.only(chosen), [models[i] for i in chosen.tolist()]
+        models, part = _sampled(workload, models, rates, machines)
         machines = fewer(machines, workload.sample)
-        weight = float(whole / max(rates.means.sum(), 1e-300))
+        weight = float(rates.means.sum() / max(part.means.sum(), 1e-300))
+        rates = part
     fleet = Fleet(
         tuple(machines),
         tuple(models),
@@ -80,18 +79,16 @@ def random_of(seed: int, what: str, place: int = 0) -> np.random.Generator:
 
 
 def sample(loads: NDArray[np.float64], share: float) -> NDArray[np.int64]:
-    """Return such a share of the models, ascending, that has the same share of the load.
+    """Return the places of such a share of `loads`, ascending, which have the same share of their sum.
 
-    From the most loaded on, of every `1 / share` models in turn one is taken: the one that keeps the load of all that
-    were taken nearest to its share. So rare and frequent models are there as they are in the whole; who alone has more
-    than a sample's share of all is likely left out.
+    From the largest on, of every `1 / share` in turn one is taken: the one that keeps the sum of all that were taken
+    nearest to its share. So rare and frequent models are there as they are in the whole.
     """
     order = np.argsort(-loads, kind="stable")
-    count = max(1, round(share * len(loads)))
     taken: list[int] = []
     wanted = has = 0.0
-    for some in np.array_split(order, count):
-        wanted += float(loads[some].sum()) * count / len(loads)
+    for some in np.array_split(order, max(1, round(share * len(loads)))):
+        wanted += share * float(loads[some].sum())
         best = int(some[np.argmin(np.abs(has + loads[some] - wanted))])
         taken.append(best)
         has += float(loads[best])
@@ -103,6 +100,29 @@ def fewer(machines: Sequence[MachineKind], share: float) -> list[MachineKind]:
     kinds = list(dict.fromkeys(machines))
     some = [kind for kind in kinds for _ in range(round(share * list(machines).count(kind)))]
     return some or [machines[0]]
+
+
+def _sampled(
+    workload: Workload, models: Sequence[ClusterModel], rates: Rates, machines: Sequence[MachineKind]
+) -> tuple[list[ClusterModel], Rates]:
+    """Return a share of the models. Who needs several machines is first split into parts that need half of one."""
+    largest = [largest_batch(model.served, workload.policy) for model in models]
+    each = [mean_seconds(model.served.costs, b) / b for model, b in zip(models, largest, strict=True)]
+    loads = rates.means * np.array(each)
+    carries = sum([machine.workers * machine.speed for machine in machines]) / len(machines)
+    parts = np.maximum(1, np.ceil(loads / (HALF * carries))).astype(np.int64)
+    whole = np.repeat(np.arange(len(models)), parts)
+    chosen = sample((loads / parts)[whole], workload.sample)
+    some, place = whole[chosen].tolist(), chosen - (np.cumsum(parts) - parts)[whole[chosen]]
+    found = [_part(models[i], int(k), int(parts[i])) for i, k in zip(some, place.tolist(), strict=True)]
+    return found, rates.only(whole[chosen]).times(1.0 / parts[whole[chosen]])
+
+
+def _part(model: ClusterModel, place: int, parts: int) -> ClusterModel:
+    if parts == 1:
+        return model
+    spec = replace(model.served.spec, name=f"{model.served.spec.name}~{place}")
+    return replace(model, served=replace(model.served, spec=spec))
 
 
 def _family(models: Models, random: np.random.Generator) -> list[ClusterModel]:

@@ -80,7 +80,7 @@ class Door:
         check_exposure(self._config)
         guard = Guard.from_files(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
-        app = RestApp(self._service, self._limits, Doorkeeper(self._config, guard), self._dashboard)
+        self._app = app = RestApp(self._service, self._limits, Doorkeeper(self._config, guard), self._dashboard)
         self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
         self._rpc = _rpc_door(self._service, self._config, self._limits, guard)
         self._socket: socket.socket | None = None
@@ -142,6 +142,7 @@ class Door:
             await self._dashboard.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
+        self._app.shortcut.give_up()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
         if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
@@ -200,7 +201,7 @@ def _rpc_door(service: Service, config: DoorConfig, limits: Limits, guard: Guard
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
-    protocol: Any = partial(HttpProtocol, answer=app, limits=limits)
+    protocol: Any = partial(HttpProtocol, answer=app, take=app.shortcut.take, limits=limits)
     config = uvicorn.Config(
         app,
         http=protocol,

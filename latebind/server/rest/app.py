@@ -3,30 +3,30 @@
 import asyncio
 from urllib.parse import unquote_to_bytes
 
-import orjson
-
 from latebind.domain.errors import NotFound, Unavailable
 from latebind.server.dashboard.dashboard import Dashboard
-from latebind.server.faults import FOR_CLIENTS, report
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import ClientGone
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.exchange import Exchange
-from latebind.server.rest.request import JSON, Reply, Request, error_reply
+from latebind.server.rest.infer import infer
+from latebind.server.rest.request import Reply, Request, error_reply, reply_to
 from latebind.server.rest.routes import PAGE, ROUTES
+from latebind.server.rest.shortcut import Shortcut
 from latebind.server.service import Service
 
 KNOWN = (*ROUTES, *PAGE)
 
 
 class RestApp:
-    """Answers requests for the models behind `service`."""
+    """Answers requests for the models behind `service`; those that take it by `shortcut`."""
 
     def __init__(
         self, service: Service, limits: Limits, doorkeeper: Doorkeeper, dashboard: Dashboard | None = None
     ) -> None:
         self._desk = Desk(service, limits, dashboard)
+        self.shortcut = Shortcut(self._desk)
         self._doorkeeper = doorkeeper
 
     async def __call__(self, exchange: Exchange) -> Reply | None:
@@ -37,10 +37,8 @@ class RestApp:
             return None
         except asyncio.CancelledError:  # the time to drain is over; the task ends with this reply
             reply = error_reply(Unavailable("the server shut down before it had the answer"))
-        except FOR_CLIENTS as error:
-            reply = error_reply(error)
         except Exception as error:  # the root of the request's task: report, answer, go on serving
-            reply = Reply(orjson.dumps({"error": report(error)}), JSON, 500)
+            reply = reply_to(error)
         self._desk.replies[reply.status] += 1
         return reply
 
@@ -56,7 +54,11 @@ class RestApp:
                 others.append(method)
                 continue
             self._doorkeeper.admit(access, exchange.headers)
-            return await verb(self._desk, Request(exchange, found.groupdict()))
+            request = Request(exchange, found.groupdict())
+            reply = await verb(self._desk, request)
+            if verb is infer:
+                self.shortcut.learn(request)
+            return reply
         if others:
             raise MethodNotAllowed(others)
         raise NotFound("there is no such path")

@@ -18,6 +18,7 @@ NAME = "latebind"
 SAFE = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
 DRAIN = 45.0  # seconds in which a replica answers what it has
 HEALTH_PERIOD, HEALTH_TIMEOUT = 1.0, 10.0  # seconds
+METRICS_PERIOD, LOOK_BACK = 1.0, 5.0  # seconds between figures for autoscaling, and over which they are averaged
 OBJECT_STORE = 80 << 20  # bytes; nothing of ours lies there
 CALLS = 10_000  # at once, of Ray's own calls: those of clients go past Ray
 
@@ -77,13 +78,32 @@ def bound(application: Application) -> Any:
             "request_router_class": "latebind.cluster.router:Telling",
             "request_routing_stats_period_s": 1.0,
         },
-        num_replicas=settings.cluster.replicas,
+        **_number(settings.cluster),
         **common,
     )
     ingress = serve.deployment(
         IngressActor, name="ingress", ray_actor_options={"num_cpus": 0}, num_replicas=1, **common
     )
     return ingress.bind(application, replicas.bind(application))
+
+
+def _number(config: ClusterConfig) -> dict[str, Any]:
+    """Return how many replicas there are to be."""
+    if not config.scales:
+        return {"num_replicas": config.replicas}
+    policy = {
+        "policy_function": "latebind.cluster.autoscaling:BySlack",
+        "policy_kwargs": {"up": config.up_after, "down": config.down_after},
+    }
+    return {
+        "autoscaling_config": {
+            "min_replicas": config.replicas,
+            "max_replicas": config.max_replicas,
+            "metrics_interval_s": METRICS_PERIOD,
+            "look_back_period_s": LOOK_BACK,
+            "policy": policy,
+        }
+    }
 
 
 def _resources(settings: ServeConfig) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """What Ray Serve runs: a replica and an ingress as actors. Ray awaits `__init__` and, at the end, `__del__`."""
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,10 @@ class ReplicaActor:
     async def record_routing_stats(self) -> dict[str, Any]:
         """Tell, every second, what the ingress chooses by."""
         return {FIGURES: {}}
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Tell, every second, how it fared."""
+        return asdict(await self._replica.load())
 
     async def check_health(self) -> None:
         """Raise where this replica is of no use any more."""

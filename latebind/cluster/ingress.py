@@ -26,8 +26,8 @@ class Ingress:
     """A door before all replicas that `look` tells of. Make one with `start`, end it with `close`."""
 
     def __init__(self, fleet: Fleet, door: Door, look: Look) -> None:
-        self._fleet = fleet
-        self._door = door
+        self.fleet = fleet
+        self.door = door
         self._look = look
         self._following = asyncio.create_task(self._follow())
 
@@ -50,7 +50,7 @@ class Ingress:
     @property
     def ports(self) -> tuple[int, int | None]:
         """Where it listens for HTTP and gRPC."""
-        return self._door.port, self._door.grpc_port
+        return self.door.port, self.door.grpc_port
 
     def check(self) -> None:
         """Raise where it does not follow any more which replicas there are."""
@@ -59,8 +59,8 @@ class Ingress:
 
     async def close(self) -> None:
         """Answer what is under way."""
-        self._door.close()
-        await self._door.closed()
+        self.door.close()
+        await self.door.closed()
         self._following.cancel()
 
     async def _follow(self) -> None:
@@ -68,6 +68,6 @@ class Ingress:
         while True:
             await asyncio.sleep(PERIOD)
             try:
-                await self._look(self._fleet.see)
+                await self._look(self.fleet.see)
             except Exception:  # the root of this task: the next look may be better
                 logger.exception("nobody told which replicas there are")

@@ -9,6 +9,7 @@ from typing import Self
 from msgspec.structs import replace
 
 from latebind.cluster.calls import replica_route
+from latebind.cluster.scaling import Load, load_between
 from latebind.domain.config import DoorConfig, ServeConfig
 from latebind.domain.errors import Unavailable
 from latebind.engine.catalogue import Catalogue
@@ -17,6 +18,7 @@ from latebind.engine.order import EngineOrder
 from latebind.repository.selection import Selection
 from latebind.server.access import Guard
 from latebind.server.door import Door
+from latebind.server.gateway import Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
 from latebind.server.tracing import Explained
@@ -37,11 +39,13 @@ class Application:
 class Replica:
     """One engine and its door, open at `host` and `port`. Make one with `start`, end it with `close`."""
 
-    def __init__(self, engines: Engines, door: Door, host: str, following: asyncio.Task[None]) -> None:
+    def __init__(self, engines: Engines, door: Door, host: str, following: asyncio.Task[None], workers: int) -> None:
         self.host = host
         self._engines = engines
         self._door = door
         self._following = following
+        self._workers = workers
+        self._before: Snapshot = {"models": {}}
         self._well = time.monotonic()
 
     @classmethod
@@ -74,12 +78,18 @@ class Replica:
         except BaseException:
             await engines.close(0.0)
             raise
-        return cls(engines, door, host, asyncio.create_task(catalogue.follow(settings.generations.watch)))
+        following = asyncio.create_task(catalogue.follow(settings.generations.watch))
+        return cls(engines, door, host, following, settings.engine.crew)
 
     @property
     def port(self) -> int:
         """Where its door listens."""
         return self._door.port
+
+    async def load(self) -> Load:
+        """Return how it fared since this was asked last."""
+        before, self._before = self._before, await self._engines.metrics()
+        return load_between(before, self._before, self._workers)
 
     def check(self) -> None:
         """Raise `Unavailable` where there has been no engine for long; one that died is mostly replaced at once."""

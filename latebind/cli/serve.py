@@ -155,6 +155,19 @@ def serve(
     ] = None,
     log_format: Annotated[str | None, typer.Option(help="Lines of the log: text or json. text.")] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="Serve on `ray`: an ingress, and replicas of all that serves here otherwise.")
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(help="Replicas on Ray, at least. 1.")] = None,
+    max_replicas: Annotated[
+        int | None, typer.Option(help="Replicas on Ray, at most: their number follows the traffic. Default: no more.")
+    ] = None,
+    replica_cpus: Annotated[
+        float | None, typer.Option(help="Cores that each replica asks Ray for. 0, which leaves it to the machine.")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="The Ray cluster to serve on, as auto. Default: one of its own, here.")
+    ] = None,
 ) -> None:
     """Serve models and queries over the Open Inference Protocol v2 (HTTP, gRPC) until interrupted.
 
@@ -182,6 +195,7 @@ def serve(
     * `latebind serve s3://bucket/models --watch 60 --cache /var/cache/latebind`
     * `latebind serve models --log-format json --trace-rate 0.01 --otlp http://127.0.0.1:4318`
     * `latebind serve models --model traffic` (with `models/traffic.query.toml`)
+    * `latebind serve models --on ray --replicas 2 --max-replicas 8 --replica-cpus 2`
     """
     with reporting():
         settings = _settings(
@@ -236,6 +250,12 @@ def serve(
                 "max_batch": max_batch,
                 "window": None if window_ms is None else window_ms / 1e3,
             },
+            cluster={
+                "replicas": replicas,
+                "max_replicas": max_replicas,
+                "cpus": replica_cpus,
+                "address": ray_address,
+            },
         )
         write_logs("door", settings.observability.log_format)
         make_policy(settings.policy)  # an unknown name is told here, not by the engine
@@ -244,6 +264,9 @@ def serve(
         if settings.policy.name == "static":
             raise ConfigError("policy.name is 'static', which only simulations pad: take graph")
         selection = open_selection(repository, model or (), settings.repository)
+        if on is not None:
+            _serve_on(on, settings, selection, event_log)
+            return
         if not uvloop.run(_serve(settings, selection, event_log)):
             raise typer.Exit(1)
 
@@ -284,14 +307,30 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
             door.close_on_signals()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
             _log(engines.models.values())
-            if door.grpc_port is not None:
-                print(f"{GRPC_READY}{_printable(settings.server.host)}:{door.grpc_port}", flush=True)
-            scheme = "https" if settings.server.tls_cert else "http"
-            print(f"{READY}{scheme}://{_printable(settings.server.host)}:{door.port}", flush=True)
+            _say_where(settings, door.port, door.grpc_port)
             await asyncio.wait({asyncio.create_task(door.closed())})
         if door.hurried:
             await engines.close(0.0)
     return not door.hurried
+
+
+def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: Path | None) -> None:
+    """Serve on a cluster until this process is told to end. Raises `ConfigError`."""
+    from latebind.cluster.application import serving, wait  # noqa: PLC0415  (an optional dependency)
+    from latebind.cluster.refusals import check  # noqa: PLC0415
+
+    check(on, settings, event_log=event_log is not None)
+    selection.first()  # what is not there is told here, not by a replica
+    with serving(selection, settings) as (port, grpc_port):
+        _say_where(settings, port, grpc_port)
+        wait()
+
+
+def _say_where(settings: ServeConfig, port: int, grpc_port: int | None) -> None:
+    host = _printable(settings.server.host)
+    if grpc_port is not None:
+        print(f"{GRPC_READY}{host}:{grpc_port}", flush=True)
+    print(f"{READY}{'https' if settings.server.tls_cert else 'http'}://{host}:{port}", flush=True)
 
 
 def _log(models: Iterable[ModelSpec]) -> None:

@@ -1,6 +1,7 @@
 """The HTTP application: finds a request's verb, lets it answer, and sees to it that every request gets one reply."""
 
 import asyncio
+from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
 
 from latebind.domain.errors import NotFound, Unavailable
@@ -12,7 +13,7 @@ from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request, error_reply, reply_to
-from latebind.server.rest.routes import PAGE, ROUTES
+from latebind.server.rest.routes import PAGE, ROUTES, Route
 from latebind.server.rest.shortcut import Shortcut
 from latebind.server.service import Service
 
@@ -20,14 +21,21 @@ KNOWN = (*ROUTES, *PAGE)
 
 
 class RestApp:
-    """Answers requests for the models behind `service`; those that take it by `shortcut`."""
+    """Answers requests for the models behind `service`, by the verbs of `routes`; those that take it by `shortcut`."""
 
     def __init__(
-        self, service: Service, limits: Limits, doorkeeper: Doorkeeper, dashboard: Dashboard | None = None
+        self,
+        service: Service,
+        limits: Limits,
+        doorkeeper: Doorkeeper,
+        dashboard: Dashboard | None = None,
+        *,
+        routes: Sequence[Route] = KNOWN,
     ) -> None:
         self._desk = Desk(service, limits, dashboard)
         self.shortcut = Shortcut(self._desk)
         self._doorkeeper = doorkeeper
+        self._routes = routes
 
     async def __call__(self, exchange: Exchange) -> Reply | None:
         """Return the reply to one request, whatever happens; None for a client that has gone."""
@@ -46,7 +54,7 @@ class RestApp:
         """Find the verb for path and method and let it answer."""
         path = _path(exchange.target)
         others: list[str] = []
-        for pattern, method, access, verb in KNOWN:
+        for pattern, method, access, verb in self._routes:
             found = pattern.fullmatch(path)
             if found is None:
                 continue

@@ -61,6 +61,7 @@ the order of the replies; the lowest is told, 1 where no machine had any. A mach
 What is counted: `loads` and `loaded` at each `Load`, `busy` at each `Run`, with all its seconds as it begins.
 """
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -85,7 +86,8 @@ class Sight:
 
     def __init__(self, tables: Tables) -> None:
         machines, models = len(tables.kind_of), len(tables.room)
-        self.up = list(range(machines))
+        self.up = list(range(machines))  # ascending
+        self.is_up = [True] * machines
         self.unanswered = [0] * machines
         self.work = [0] * machines
         self.lies: list[set[int]] = [set() for _ in range(machines)]  # models, by machine
@@ -106,6 +108,16 @@ class Sight:
         """Tell whether a model would not come to a machine by its requests alone."""
         seconds = self._load[machine][model] + self._alone[machine][model]
         return model not in self.lies[machine] and seconds > self.room[model]
+
+    def rises(self, machine: int) -> None:
+        """Have a machine get requests."""
+        insort(self.up, machine)
+        self.is_up[machine] = True
+
+    def falls(self, machine: int) -> None:
+        """Have a machine that is up get no more requests."""
+        self.up.remove(machine)
+        self.is_up[machine] = False
 
     def sent(self, machine: int, model: int) -> None:
         """Count a request that was sent."""
@@ -187,8 +199,7 @@ class Router:
         best = min(self._candidates(model), key=expected)
         if expected(best) <= sight.room[model]:
             return _the(best)
-        up = set(sight.up)
-        others = sorted(machine for machine in sight.holders[model] if machine in up)
+        others = sorted(machine for machine in sight.holders[model] if sight.is_up[machine])
         other = min(others, key=expected, default=NOBODY)
         if other != NOBODY and expected(other) <= sight.room[model]:
             return Choice(other, best)
@@ -198,8 +209,7 @@ class Router:
         sight = self._sight
         if sight.homes is None:
             return sight.up
-        up = set(sight.up)
-        return [machine for machine in sight.homes[model] if machine in up] or sight.up
+        return [machine for machine in sight.homes[model] if sight.is_up[machine]] or sight.up
 
     def _behind_last(self) -> list[int]:
         """Return those that are up, from the one behind the machine chosen last on."""

@@ -1,10 +1,11 @@
 """A workload as its TOML file spells it: machines, models, traffic, faults. Nothing is drawn here.
 
-`population.py` makes the fleet of it, `traffic.py` the requests.
+`population.py` makes the fleet and the requests of it.
 
-Where only a `sample` of it is played, that is a share of the models with all of their requests, and so many of the
-machines that each has the load it would have. Requests are never thinned: a machine that got every hundredth of its
-requests would have no queue, and batches of one.
+Where only a `sample` of it is played, that is the same share of the machines and of the models, with all requests of
+these, so that each machine has the load and the memory to share that it would have. A model that needs many machines
+is taken as several, each of which needs half of one. The requests of a machine are never thinned: one that got every
+hundredth would have no queue, and batches of one.
 """
 
 import re

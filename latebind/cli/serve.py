@@ -19,15 +19,16 @@ from latebind.adaptation.messages import AdaptationOrder
 from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
-from latebind.cli.sizes import size
 from latebind.cli.steps import in_order
 from latebind.domain.config import GRPC_STACKS, TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
+from latebind.domain.sizes import size
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.logs import write_logs
+from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
 from latebind.residency import POLICIES as RESIDENCY_POLICIES
 from latebind.residency import make_policy as make_residency_policy
@@ -47,16 +48,25 @@ app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, a
 
 @app.command()
 def serve(
-    repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
+    repository: Annotated[
+        str,
+        typer.Argument(help="A folder of models, one model directory, or the URL of either, as s3://bucket/models."),
+    ],
     model: Annotated[
         list[str] | None, typer.Option(help="Serve this model or query; may be repeated. Default: all.")
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML: [server], [engine], [policy], [residency], [adaptation], [generations], [observability]; "
-            "options win."
+            help="TOML: [server], [engine], [policy], [residency], [adaptation], [generations], [observability], "
+            "[repository]; options win."
         ),
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for models that a URL names. Default: in the user's cache folder.")
+    ] = None,
+    cache_size: Annotated[
+        str | None, typer.Option(help="The most that may be fetched from a URL, as 500MB or 2GiB. 64GiB.")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None,
@@ -182,6 +192,7 @@ def serve(
     * `latebind serve models --adapt --sample 0.1`
     * `latebind serve models --host 0.0.0.0 --token-file token --tls-cert server.pem --tls-key server.key`
     * `latebind serve models --watch 10 --manage`
+    * `latebind serve s3://bucket/models --watch 60 --cache /var/cache/latebind`
     * `latebind serve models --log-format json --trace-rate 0.01 --otlp http://127.0.0.1:4318`
     * `latebind serve models --model traffic` (with `models/traffic.query.toml`)
     * `latebind serve models --on ray --replicas 2 --max-replicas 8 --replica-cpus 2`
@@ -229,6 +240,10 @@ def serve(
                 "tier": tier,
             },
             generations={"spare": spare, "watch": watch},
+            repository={
+                "cache": _named(cache),
+                "most": None if cache_size is None else size("--cache-size", cache_size),
+            },
             observability={"trace_rate": trace_rate, "otlp": otlp, "log_format": log_format},
             policy={
                 "name": policy,
@@ -248,7 +263,7 @@ def serve(
             make_residency_policy(settings.residency)
         if settings.policy.name == "static":
             raise ConfigError("policy.name is 'static', which only simulations pad: take graph")
-        selection = Selection(repository, model or ())
+        selection = open_selection(repository, model or (), settings.repository)
         if on is not None:
             _serve_on(on, settings, selection, event_log)
             return

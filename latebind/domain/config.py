@@ -216,6 +216,20 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
                 raise ConfigError(f"generations.{name} is {value} s: give more than 0")
 
 
+class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a repository that a URL names is kept on this machine: in the folder `cache`, with `most` bytes.
+
+    Empty: below the user's cache folder.
+    """
+
+    cache: str = ""
+    most: int = 64 << 30
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise ConfigError(f"repository.most is {self.most} bytes: give what may be fetched")
+
+
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the door listens, what it tells and whom it answers. `deadline` (seconds) is for requests that name none.
 
@@ -340,4 +354,5 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     adaptation: AdaptationConfig = AdaptationConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     generations: GenerationsConfig = GenerationsConfig()
+    repository: RepositoryConfig = RepositoryConfig()
     cluster: ClusterConfig = ClusterConfig()

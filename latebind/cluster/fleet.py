@@ -126,6 +126,11 @@ class Fleet:
         del model
         return bool(self._peers)
 
+    def claim_now(self, model: str, rows: int) -> Claim | None:
+        """Return None: there are no slots here."""
+        del model, rows
+        return None
+
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
         """Raise: there are no slots here."""
         del rows, deadline, priority

@@ -89,7 +89,7 @@ class Door:
         guard = guard or Guard.from_files(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
         doorkeeper = Doorkeeper(self._config, guard)
-        app = RestApp(self._service, self._limits, doorkeeper, self._dashboard, routes=routes)
+        self._app = app = RestApp(self._service, self._limits, doorkeeper, self._dashboard, routes=routes)
         self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
         self._rpc = _rpc_door(self._service, self._config, self._limits, guard, methods)
         self._socket: socket.socket | None = None
@@ -151,6 +151,7 @@ class Door:
             await self._dashboard.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
+        self._app.shortcut.give_up()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
         if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
@@ -211,7 +212,7 @@ def _rpc_door(
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
-    protocol: Any = partial(HttpProtocol, answer=app, limits=limits)
+    protocol: Any = partial(HttpProtocol, answer=app, take=app.shortcut.take, limits=limits)
     config = uvicorn.Config(
         app,
         http=protocol,

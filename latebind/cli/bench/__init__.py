@@ -5,6 +5,7 @@ import typer
 from latebind.cli.bench.adaptation import calibration, drift, locality
 from latebind.cli.bench.batching import batching, live
 from latebind.cli.bench.caches import caches
+from latebind.cli.bench.cluster import cluster
 from latebind.cli.bench.elastic import elastic
 from latebind.cli.bench.elastic_live import elastic_live
 from latebind.cli.bench.exits import engine, exits
@@ -55,5 +56,6 @@ for command in (
     peers,
     ledger,
     ray,
+    cluster,
 ):
     app.command()(command)

@@ -19,6 +19,7 @@ from latebind.cli.bench.queries import queries
 from latebind.cli.bench.queries_live import queries_live
 from latebind.cli.bench.residency import residency
 from latebind.cli.bench.residency_live import residency_live
+from latebind.cli.bench.validate import validate
 
 app = typer.Typer(
     help="Measure what latebind promises; every command prints its settings.",
@@ -53,5 +54,6 @@ for command in (
     faults,
     peers,
     ledger,
+    validate,
 ):
     app.command()(command)

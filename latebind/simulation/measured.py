@@ -1,9 +1,9 @@
 """Hardware on which things take what they were seen to take at a moment that was recorded. Seeded.
 
 A slow moment of a machine lasts for many launches, and a pause delays all messages that it meets. So moments are
-played again, pieces of a record in any order (the stationary bootstrap of Politis and Romano, 1994), and whatever
-happens takes what the next of its kind took in the record. Drawn one by one, a single pause would come again with each
-message of a burst.
+played again, pieces of a record in any order (the stationary bootstrap of Politis and Romano, 1994). A message takes
+what one took at that moment: drawn one by one, a single pause would come again with each message of a burst. A run
+takes what the next of its kind took, each of a piece once: where the record has a gap, one would come again and again.
 """
 
 from bisect import bisect_left
@@ -85,9 +85,10 @@ def at_pace(seen: Seen, pace: float) -> Seen:
 
 
 class Moments:
-    """Which moment of a record is played at a time."""
+    """Which moment of a record is played at a time; `piece` counts the pieces."""
 
     def __init__(self, length: float, random: Random) -> None:
+        self.piece = 0
         self._length = length
         self._random = random
         self._until = 0.0
@@ -96,42 +97,66 @@ class Moments:
     def at(self, now: float) -> float:
         """Return the moment; times do not go back."""
         if now >= self._until:
+            self.piece += 1
             self._until = now + self._random.expovariate(1.0 / PIECE)
             self._offset = self._random.uniform(0.0, self._length) - now
         return (now + self._offset) % self._length
 
 
-class Kind(Generic[T]):
-    """All of one kind in a record."""
+class Messages:
+    """How long messages of one direction take: as the one that was sent nearest to a moment."""
+
+    def __init__(self, seen: Sequence[Timed[float]]) -> None:
+        self._times = [at for at, _ in seen]
+        self._seconds = [seconds for _, seconds in seen]
+
+    def at(self, moment: float) -> float:
+        """Return the seconds; 0 where none was seen."""
+        if not self._times:
+            return 0.0
+        right = min(bisect_left(self._times, moment), len(self._times) - 1)
+        left = max(0, right - 1)
+        nearer = left if moment - self._times[left] < self._times[right] - moment else right
+        return self._seconds[nearer]
+
+
+class Turns(Generic[T]):
+    """Things of one kind, one after another, beginning anew with each piece."""
 
     def __init__(self, seen: Sequence[Timed[T]]) -> None:
         self._times = [at for at, _ in seen]
         self._seen = [one for _, one in seen]
+        self._piece = -1
+        self._place = 0
 
-    def next(self, moment: float) -> T:
-        """Return the first at or after a moment; behind the last comes the first."""
-        found = bisect_left(self._times, moment)
-        return self._seen[found if found < len(self._seen) else 0]
+    def take(self, moments: Moments, now: float) -> T:
+        """Return the next; in a new piece the first at or after its moment, behind the last the first."""
+        moment = moments.at(now)
+        if moments.piece != self._piece:
+            self._piece, self._place = moments.piece, bisect_left(self._times, moment)
+        found = self._place % len(self._seen)
+        self._place = found + 1
+        return self._seen[found]
 
 
 class Launches:
-    """How long runs take: as the next launch of the same stage with about as many rows."""
+    """How long runs take: as launches of the same stage with about as many rows."""
 
     def __init__(self, seen: Sequence[Timed[Launch]]) -> None:
         self._curves = typical([one for _, one in seen])
         kinds: dict[Stage, dict[int, list[Timed[Launch]]]] = defaultdict(lambda: defaultdict(list))
         for at, one in seen:
             kinds[one.model, one.stage][one.rows.bit_length()].append((at, one))
-        self._kinds = {stage: {size: Kind(some) for size, some in sizes.items()} for stage, sizes in kinds.items()}
+        self._kinds = {stage: {size: Turns(some) for size, some in sizes.items()} for stage, sizes in kinds.items()}
 
-    def seconds(self, work: Work, moment: float) -> float:
+    def seconds(self, work: Work, moments: Moments, now: float) -> float:
         """Return what a run takes; where nothing was seen of a stage, what its costs say."""
         stage = work.model, work.stage
         sizes = self._kinds.get(stage)
         if sizes is None:
             return work.seconds
         wanted, curve = work.rows.bit_length(), self._curves[stage]
-        one = sizes[min(sizes, key=lambda size: (abs(size - wanted), size))].next(moment)
+        one = sizes[min(sizes, key=lambda size: (abs(size - wanted), size))].take(moments, now)
         return one.seconds * curve.at(work.rows) / curve.at(one.rows)
 
 
@@ -169,24 +194,24 @@ class Measured:
         self._pace = pace
         self._moments = Moments(seen.length, random)
         self._launches = Launches(seen.launches)
-        self._idle, self._busy, self._back = (Kind(some or [(0.0, 0.0)]) for some in (seen.idle, seen.busy, seen.back))
+        self._idle, self._busy, self._back = (Messages(some) for some in (seen.idle, seen.busy, seen.back))
         self._each = seen.each
         loads: dict[int, list[Timed[Loading]]] = defaultdict(list)
         for at, one in seen.loads:
             loads[one.size.bit_length()].append((at, one))
-        self._loads = {size: Kind(some) for size, some in loads.items()}
+        self._loads = {size: Turns(some) for size, some in loads.items()}
         self._running = 0
         self._heard = self._answered = self._replied = 0.0  # when the last request and answer were through, and sent
 
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
         """A request is on its way for longer where the worker has the core."""
         kind = self._busy if self._running else self._idle
-        self._heard = max(self._heard, now + kind.next(self._moments.at(now)))
+        self._heard = max(self._heard, now + kind.at(self._moments.at(now)))
         self._agenda.at(self._heard, ready)
 
     def run(self, work: Work, now: float, after: After) -> None:
         """A run takes what one like it took."""
-        ended = now + self._pace(now) * self._launches.seconds(work, self._moments.at(now))
+        ended = now + self._pace(now) * self._launches.seconds(work, self._moments, now)
         self._running += 1
         self._agenda.at(ended, self._end)
         for later, call in after:
@@ -198,7 +223,7 @@ class Measured:
             self._answered += self._each
         else:
             self._replied = now
-            self._answered = max(self._answered, now + self._back.next(self._moments.at(now)))
+            self._answered = max(self._answered, now + self._back.at(self._moments.at(now)))
         self._agenda.at(self._answered, sent)
 
     def load(self, size: int, seconds: float, now: float) -> float:
@@ -207,7 +232,7 @@ class Measured:
         nearest = min(self._loads, key=lambda one: (abs(one - wanted), one), default=None)
         if nearest is None:
             return seconds
-        one = self._loads[nearest].next(self._moments.at(now))
+        one = self._loads[nearest].take(self._moments, now)
         return one.seconds * size / one.size
 
     def _end(self, now: float) -> None:

@@ -21,7 +21,7 @@ from latebind.engine.order import EngineOrder
 WARM_UP = 0.3  # seconds
 WAITING = 3  # batches' worth of requests under way while an engine has always enough to do
 SATURATED = 0.3  # seconds
-LOWEST, HIGHEST = 0.1, 1.2  # of what it answers at most: the rates between which calibration rises
+LOWEST, HIGHEST = 0.5, 1.4  # times the load: the rates between which calibration rises
 POLICIES: Mapping[str, PolicyConfig] = {
     "late": PolicyConfig("late"),
     "lazy+": PolicyConfig("lazy+"),
@@ -75,15 +75,15 @@ class Engine:
         """Calibrate, play and calibrate again, at what it answers now."""
         alone = 1.0 / await self.clients.saturate(self.model, SATURATED, 1)
         most = await self.clients.saturate(self.model, SATURATED, self.waiting)
-        allowed = plan.deadline * alone
-        calibrations, blocks = [await self._rising(plan, most, allowed, random)], []
+        rate, allowed = plan.load * most, plan.deadline * alone
+        calibrations, blocks = [await self._rising(plan, rate, allowed, random)], []
         for _ in range(plan.blocks):
-            blocks.append(await self._play(poisson(plan.load * most, plan.seconds, random), allowed))
-            calibrations.append(await self._rising(plan, most, allowed, random))
+            blocks.append(await self._play(poisson(rate, plan.seconds, random), allowed))
+            calibrations.append(await self._rising(plan, rate, allowed, random))
         self.visits.append(Visit(calibrations, blocks))
 
-    async def _rising(self, plan: Plan, most: float, allowed: float, random: Random) -> list[Sent]:
-        return await self._play(rising(LOWEST * most, HIGHEST * most, plan.calibration, random), allowed)
+    async def _rising(self, plan: Plan, rate: float, allowed: float, random: Random) -> list[Sent]:
+        return await self._play(rising(LOWEST * rate, HIGHEST * rate, plan.calibration, random), allowed)
 
     async def _play(self, times: Sequence[float], allowed: float) -> list[Sent]:
         return await self.clients.play([(at, self.model) for at in times], allowed)

@@ -33,10 +33,10 @@ class Plan:
     """
 
     share: float = 0.5
-    speed: float = 60.0
+    speed: float = 45.0
     rounds: int = 5
-    seconds: float = 5.0
-    calibration: float = 2.5
+    seconds: float = 6.0
+    calibration: float = 3.0
     sides: tuple[str, ...] = (LATE, LRU)
     seed: int = 0
 

@@ -73,7 +73,7 @@ def validate(
     ] = None,
     load: Annotated[float, typer.Option(min=0.01, help="A multiple of what each policy answers at most.")] = 0.7,
     deadline: Annotated[float, typer.Option(min=1.0, help="A multiple of what a request takes alone.")] = 10.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Visits of each engine; for the memory blocks.")] = 6,
+    rounds: Annotated[int, typer.Option(min=1, help="Visits of each engine; for the memory blocks.")] = 5,
     share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of the memory that all models take.")] = 0.5,
     side: Annotated[
         list[str] | None, typer.Option(help=f"What goes from the memory: {'; '.join(SIDES)}. Default: late and lru.")

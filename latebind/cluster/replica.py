@@ -8,6 +8,8 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from latebind.adaptation.following import Following
+from latebind.adaptation.start import follow
 from latebind.cluster.calls import replica_route
 from latebind.cluster.scaling import Load, load_between
 from latebind.domain.config import DoorConfig, ServeConfig
@@ -39,8 +41,17 @@ class Application:
 class Replica:
     """One engine and its door, open at `host` and `port`. Make one with `start`, end it with `close`."""
 
-    def __init__(self, engines: Engines, door: Door, host: str, following: asyncio.Task[None], workers: int) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        door: Door,
+        host: str,
+        following: asyncio.Task[None],
+        workers: int,
+        observer: Following | None,
+    ) -> None:
         self.host = host
+        self._observer = observer
         self._engines = engines
         self._door = door
         self._following = following
@@ -62,9 +73,11 @@ class Replica:
         )
         engines = await Engines.start(order, application.selection.first(), settings.generations)
         catalogue = Catalogue(engines, application.selection)
+        observer = await follow(settings, engines)
         door = Door(
             engines,
             _inside(settings.server, host),
+            observer=observer,
             limits=Limits(idle_seconds=IDLE),
             deadlines=engines.deadlines,
             trace_rate=settings.observability.trace_rate,
@@ -79,7 +92,7 @@ class Replica:
             await engines.close(0.0)
             raise
         following = asyncio.create_task(catalogue.follow(settings.generations.watch))
-        return cls(engines, door, host, following, settings.engine.crew)
+        return cls(engines, door, host, following, settings.engine.crew, observer)
 
     @property
     def port(self) -> int:
@@ -104,6 +117,8 @@ class Replica:
         self._door.close()
         await self._door.closed()
         self._following.cancel()
+        if self._observer is not None:
+            await self._observer.close()
         await self._engines.close()
 
 

@@ -13,7 +13,7 @@ import typer
 import uvloop
 from msgspec.structs import replace
 
-from latebind.adaptation.start import follow
+from latebind.adaptation.beside import start_beside
 from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
@@ -284,7 +284,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
         engines = await Engines.start(order, selection.first(), settings.generations)
         stack.push_async_callback(engines.close)
         catalogue = Catalogue(engines, selection)
-        observer = await follow(settings, engines)
+        observer = await start_beside(engines, settings)
         if observer is not None:
             stack.push_async_callback(observer.close)
         following = asyncio.create_task(catalogue.follow(settings.generations.watch))

@@ -19,6 +19,7 @@ SAFE = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG
 DRAIN = 45.0  # seconds in which a replica answers what it has
 HEALTH_PERIOD, HEALTH_TIMEOUT = 1.0, 10.0  # seconds
 METRICS_PERIOD, LOOK_BACK = 1.0, 5.0  # seconds between figures for autoscaling, and over which they are averaged
+STARTS = 3  # attempts
 OBJECT_STORE = 80 << 20  # bytes; nothing of ours lies there
 CALLS = 10_000  # at once, of Ray's own calls: those of clients go past Ray
 
@@ -121,13 +122,21 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
     if config.address:
         ray.init(address=config.address, namespace=NAME)
         return
-    ray.init(
-        namespace=NAME,
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE,
-        _node_ip_address="127.0.0.1",
-        configure_logging=False,
-    )
+    for attempt in range(STARTS):  # on a machine that is busy it may not be up in the 30 s that Ray gives itself
+        try:
+            ray.init(
+                namespace=NAME,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE,
+                _node_ip_address="127.0.0.1",
+                configure_logging=False,
+            )
+        except Exception as error:  # Ray raises no other kind
+            ray.shutdown()
+            if attempt + 1 == STARTS:
+                raise ConfigError(f"Ray does not start: {error}") from error
+        else:
+            return
 
 
 def _ray_serve() -> Any:

@@ -57,9 +57,3 @@ def test_settings_that_make_no_sense_on_a_cluster_are_refused(tmp_path: Path) ->
         application(arguments(tmp_path, config="[engine]\ncores = [1]\n"))
     with pytest.raises(ConfigError, match="config file, are wrong"):
         application(arguments(tmp_path, config="[enigne]\n"))
-
-
-def test_replicas_that_adapt_need_a_folder_that_they_share(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--adapt does not go with --on ray: .* name it by --adapted"):
-        application(arguments(tmp_path, config="[adaptation]\non = true\n"))
-    application(arguments(tmp_path, config='[adaptation]\non = true\nfolder = "/shared/learned"\n'))

@@ -32,6 +32,31 @@ class Line(Protocol):
         """Send the reply to a call, if the client is still there."""
 
 
+class Taken(Protocol):
+    """A call on the short way."""
+
+    expects: bool
+
+    def begin(self) -> None:
+        """Have it answered."""
+
+    def lose(self) -> None:
+        """Note that the client has hung up."""
+
+
+class ShortWay(Protocol):
+    """What may answer calls without parser and task."""
+
+    def learn(self, request: Request) -> None:
+        """Note the head of a call that was answered."""
+
+    def take(self, line: Line, data: bytes, client: str) -> Taken | None:
+        """Begin to answer what has come on an idle connection; None where that goes the long way, untouched."""
+
+    def give_up(self) -> None:
+        """Tell all who are on the way that there is no time left."""
+
+
 class Known(msgspec.Struct, frozen=True, gc=False):
     """What the head of a call says; its body has `size` bytes, the first `json_bytes` of which are JSON (None: all)."""
 
@@ -52,21 +77,13 @@ class Shortcut:
 
     def learn(self, request: Request) -> None:
         """Note the head of a call that was answered; calls with the same one need not be looked at again."""
-        exchange = request.exchange
-        head, names = exchange.head, [name for name, _ in exchange.headers]
-        if not 0 < len(head) <= LONGEST_HEAD or head in self._heads or not exchange.keep_alive:
-            return
-        size = request.header(b"content-length")
-        if exchange.expects or size is None or not OTHERWISE.isdisjoint(names):
-            return
-        if head.count(b"\n") != len(names) + 2:  # lines that end otherwise: it is not sure where the head does
+        head, size = request.exchange.head, size_beside(request)
+        if size is None or head in self._heads:
             return
         if len(self._heads) == MOST_HEADS:
             self._heads.clear()
         accepts = request.header(b"accept-encoding")
-        known = Known(
-            request.model, request.version, int(size), json_bytes(request), accepts if accepted(accepts) else None
-        )
+        known = Known(request.model, request.version, size, json_bytes(request), accepts if accepted(accepts) else None)
         self._heads[head] = known
 
     def take(self, line: Line, data: bytes, client: str) -> "Quick | None":
@@ -98,6 +115,19 @@ class Shortcut:
         """Tell all who are on the way that there is no time left."""
         for quick in tuple(self._under_way):
             quick.give_up()
+
+
+def size_beside(request: Request) -> int | None:
+    """Return how many bytes come behind a call's head, where the same head will always mean the same; else None."""
+    exchange = request.exchange
+    head, names = exchange.head, [name for name, _ in exchange.headers]
+    size = request.header(b"content-length")
+    if not 0 < len(head) <= LONGEST_HEAD or not exchange.keep_alive or exchange.expects or size is None:
+        return None
+    if not OTHERWISE.isdisjoint(names):
+        return None
+    lines_end_alike = head.count(b"\n") == len(names) + 2  # else it is not sure where the head does
+    return int(size) if lines_end_alike else None
 
 
 class Quick:

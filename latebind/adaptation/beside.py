@@ -1,4 +1,4 @@
-"""Starts what has learned caches follow the traffic of a server, as its settings say."""
+"""The adaptation service beside the engines that serve: what it follows is what they serve."""
 
 import logging
 from functools import partial
@@ -11,8 +11,8 @@ from latebind.engine.engines import Engines
 logger = logging.getLogger(__name__)
 
 
-async def follow(settings: ServeConfig, engines: Engines) -> Following | None:
-    """Start the service for models that have learned caches in use, if it is wanted."""
+async def start_beside(engines: Engines, settings: ServeConfig) -> Following | None:
+    """Start the service for models that have learned caches in use, if it is wanted; to be closed at the end."""
     if not settings.adaptation.on:
         return None
     following = Following(partial(_followed, settings, engines), engines.adopt)

@@ -83,10 +83,11 @@ class Killer:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What came of it."""
+    """What came of it; there were to be `times` kills."""
 
     played: Played
     recoveries: tuple[Recovery, ...]
+    times: int
 
     @property
     def silences(self) -> list[float]:
@@ -114,4 +115,4 @@ async def _ask(target: Target, mix: Mix, requests: int, rate: float, killer: Kil
     arrivals = poisson(rate, Random(mix.seed))
     played = await play(target, Questions(mix), arrivals, requests, inject=[killer], tell=tell)
     await killer.recovered()
-    return Killed(played, tuple(killer.recoveries))
+    return Killed(played, tuple(killer.recoveries), killer.times)

@@ -28,8 +28,10 @@ def kill_verdict(found: Killed) -> list[str]:
     """Return what did not hold."""
     slow = [one for one in found.recoveries if one.seconds >= MOST_RECOVERY]
     left = [one for one in found.recoveries if one.engine_left]
+    missing = found.times - len(found.recoveries)
     return [
         *found.played.ledger.evidence,
+        *([f"{missing} replicas were not killed: the requests ended before; send more"] if missing else []),
         *(f"the replica killed at request {one.request} was replaced after {one.seconds:.1f} s" for one in slow),
         *(f"the engine of the replica killed at request {one.request} lived on" for one in left),
     ]

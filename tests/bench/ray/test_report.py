@@ -7,7 +7,7 @@ from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.play import Played
 from latebind.bench.ledger.questions import Mix, Questions
 from latebind.bench.ray.kill import AROUND, Killed, Recovery
-from latebind.bench.ray.latency import LIVE, METADATA, Compared, Found, Plan, Taken, compared
+from latebind.bench.ray.latency import LIVE, METADATA, Compared, Found, Plan, Taken, Usual, compared
 from latebind.bench.ray.replicas import ACTOR, NAMED
 from latebind.bench.ray.report import kill_rows, kill_verdict, rest_rows, scale_summary, scale_verdict
 from latebind.bench.ray.scale import Plan as ScalePlan
@@ -70,7 +70,7 @@ def test_replicas_that_never_came_or_never_went_are_told() -> None:
 
 def kind(name: str, alone: float, ray: float, engine_alone: float = 0.0, engine_ray: float = 0.0) -> Compared:
     one = Interval(1.0, 1.0, 1.0)
-    return Compared(name, alone, ray, one, one, engine_alone, engine_ray)
+    return Compared(name, Usual(9.0, alone, engine_alone), Usual(9.0, ray, engine_ray), one, one)
 
 
 def test_the_parts_of_what_takes_longer_add_up() -> None:
@@ -87,7 +87,7 @@ def test_calls_are_compared_pair_by_pair() -> None:
     found = compared("affine", Taken(times, [0.0] * 400), Taken(slower, [0.001] * 400), seed=0)
     for interval in (found.mean, found.p99):
         assert (interval.value, interval.low, interval.high) == pytest.approx((1.5, 1.5, 1.5))
-    assert found.engine_ray == pytest.approx(0.001)
+    assert found.ray.engine == pytest.approx(0.001)
 
 
 def test_processes_and_replicas_are_known_by_their_names() -> None:

@@ -82,7 +82,7 @@ def bound(application: Application) -> Any:
         **common,
     )
     ingress = serve.deployment(
-        IngressActor, name="ingress", ray_actor_options={"num_cpus": 0}, num_replicas=1, **common
+        IngressActor, name="ingress", ray_actor_options=_place(settings.cluster), num_replicas=1, **common
     )
     return ingress.bind(application, replicas.bind(application))
 
@@ -110,6 +110,11 @@ def _resources(settings: ServeConfig) -> dict[str, float]:
     """Return what a replica asks Ray for."""
     gpus = {"num_gpus": 1.0} if settings.engine.device.startswith("cuda") else {}
     return {"num_cpus": settings.cluster.cpus, **gpus}
+
+
+def _place(config: ClusterConfig) -> dict[str, Any]:
+    """Return what the ingress asks Ray for: next to nothing, on a node of its kind where there is one."""
+    return {"num_cpus": 0, **({"resources": {config.ingress: 0.001}} if config.ingress else {})}
 
 
 def _connect(ray: Any, config: ClusterConfig) -> None:

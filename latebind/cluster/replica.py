@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from msgspec.structs import replace
 
 from latebind.cluster.calls import replica_route
+from latebind.cluster.homes import figures_of
 from latebind.cluster.scaling import Load, load_between
 from latebind.domain.config import DoorConfig, ServeConfig
 from latebind.domain.errors import Unavailable
@@ -39,12 +40,15 @@ class Application:
 class Replica:
     """One engine and its door, open at `host` and `port`. Make one with `start`, end it with `close`."""
 
-    def __init__(self, engines: Engines, door: Door, host: str, following: asyncio.Task[None], workers: int) -> None:
+    def __init__(
+        self, engines: Engines, door: Door, host: str, following: asyncio.Task[None], settings: ServeConfig
+    ) -> None:
         self.host = host
         self._engines = engines
         self._door = door
         self._following = following
-        self._workers = workers
+        self._workers = settings.engine.crew
+        self._limited = bool(settings.residency.budget)
         self._before: Snapshot = {"models": {}}
         self._well = time.monotonic()
 
@@ -79,12 +83,16 @@ class Replica:
             await engines.close(0.0)
             raise
         following = asyncio.create_task(catalogue.follow(settings.generations.watch))
-        return cls(engines, door, host, following, settings.engine.crew)
+        return cls(engines, door, host, following, settings)
 
     @property
     def port(self) -> int:
         """Where its door listens."""
         return self._door.port
+
+    async def figures(self) -> dict[str, Any]:
+        """Return what the ingress places models by, where memory is limited."""
+        return figures_of(await self._engines.metrics()) if self._limited else {}
 
     async def load(self) -> Load:
         """Return how it fared since this was asked last."""

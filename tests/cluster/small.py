@@ -2,10 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import uvloop
 
 from latebind.cluster.calls import replica_route
 from latebind.cluster.fleet import Fleet, Seen
+from latebind.cluster.homes import BUDGET, MODELS, Homes
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application
 from latebind.domain.config import DoorConfig, ServeConfig
@@ -68,8 +69,16 @@ class Small:
 
         return asyncio.run_coroutine_threadsafe(wrapped(), self.loop).result(PATIENCE)
 
-    def await_(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
+    def home(self, model: str, replica: str) -> None:
+        """Have a model lie in the memory of one replica alone, as far as the ingress is told."""
+        figures = {BUDGET: 1, MODELS: {model: (1, 1, 1.0, 0.1)}}
+
+        def tell() -> None:
+            self.seen[:] = [replace(each, figures=figures if each.name == replica else {}) for each in self.seen]
+            self.fleet.homes = Homes()
+            self.fleet.see(self.seen)
+
+        self.do(tell)
 
 
 @contextmanager

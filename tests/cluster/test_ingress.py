@@ -1,5 +1,6 @@
 """The ingress before replicas: clients notice nothing of it, whatever they speak, and whoever is lost meanwhile."""
 
+import dataclasses
 import json
 import time
 from collections.abc import Iterator
@@ -101,16 +102,10 @@ def test_what_is_no_call_at_all_is_refused_by_the_ingress(cluster: Small) -> Non
 
 
 def test_a_replica_answers_nobody_but_the_ingress(cluster: Small) -> None:
-    site = replace_port(cluster, cluster.seen[0].port)
+    site = dataclasses.replace(cluster.ingress, port=cluster.seen[0].port)
     assert site.call("POST", SCALAR, body(scalar(1.0))).status == 401
     key = {"Authorization": f"Bearer {SECRET}"}
     assert site.call("POST", SCALAR, body(scalar(1.0)), key).status == 200
-
-
-def replace_port(cluster: Small, port: int) -> Any:
-    from dataclasses import replace as changed
-
-    return changed(cluster.ingress, port=port)
 
 
 def test_who_shows_no_token_gets_no_further_than_the_ingress(tmp_path: Path) -> None:
@@ -126,7 +121,7 @@ def test_who_shows_no_token_gets_no_further_than_the_ingress(tmp_path: Path) -> 
 
 def test_calls_go_to_the_homes_of_their_model() -> None:
     with small() as cluster:
-        cluster.do(lambda: setattr(cluster.fleet, "homes", {"scalar": ("replica-1",)}))
+        cluster.home("scalar", "replica-1")
         for _ in range(8):
             assert cluster.call("POST", SCALAR, body(scalar(1.0))).status == 200
         assert answered(cluster, "scalar") == [0, 8]
@@ -135,7 +130,7 @@ def test_calls_go_to_the_homes_of_their_model() -> None:
 def test_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
     dead = Dead()
     with small(1, dead=dead) as cluster:
-        cluster.do(lambda: setattr(cluster.fleet, "homes", {"scalar": ("dead",)}))
+        cluster.home("scalar", "dead")
         reply = cluster.call("POST", SCALAR, body(scalar(21.0)))
         assert (reply.status, reply.json()["outputs"][0]["data"]) == (200, [42.0])
         assert (dead.called, answered(cluster, "scalar")) == (1, [1])
@@ -145,7 +140,7 @@ def test_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
 
 def test_grpc_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
     with small(1, dead=Dead()) as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
-        cluster.do(lambda: setattr(cluster.fleet, "homes", {"double": ("dead",)}))
+        cluster.home("double", "dead")
         np.testing.assert_array_equal(stub.infer("double", [tensor(X)]).as_numpy("y"), 2 * X)
 
 
@@ -210,7 +205,7 @@ def test_models_are_unloaded_and_loaded_everywhere() -> None:
 def test_metrics_tell_of_each_replica_and_statistics_of_all() -> None:
     with small() as cluster:
         for home in ("replica-0", "replica-1", "replica-1"):
-            cluster.do(lambda home=home: setattr(cluster.fleet, "homes", {"scalar": (home,)}))  # type: ignore[misc]
+            cluster.home("scalar", home)
             cluster.call("POST", SCALAR, body(scalar(1.0)))
         text = cluster.call("GET", "/metrics").body.decode()
         labels = 'model="scalar",outcome="answered",version="1"'
@@ -228,7 +223,7 @@ def test_traces_come_from_all_replicas() -> None:
             == 200
         )
         for home in ("replica-0", "replica-1"):
-            cluster.do(lambda home=home: setattr(cluster.fleet, "homes", {"scalar": (home,)}))  # type: ignore[misc]
+            cluster.home("scalar", home)
             cluster.call("POST", SCALAR, body(scalar(1.0)))
         until(lambda: len(cluster.call("GET", "/v2/traces").json()["traces"]) == 2)
         found = cluster.call("GET", "/v2/traces").json()["traces"]

@@ -124,6 +124,6 @@ def test_who_has_a_place_keeps_it_where_another_is_asked_for_hardly_more() -> No
     placer, some = ByImportance(), alike(10, 30, memory=200)
     before = homes(placer.place(some, range(10), demand(*[20.0] * 18, *[19.0] * 12), 0.0))
     assert placer.place(some, range(10), demand(*[19.0] * 18, *[20.0] * 12), 60.0) is None
-    later = homes(placer.place(some, range(10), demand(*[1.0] * 18, *[90.0] * 12), 120.0))
+    later = homes(placer.place(some, range(10), demand(*[1.0] * 18, *[60.0] * 12), 120.0))
     assert all(one == (9,) for one in before[18:])
     assert all(one != (9,) for one in later[18:])

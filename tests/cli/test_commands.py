@@ -43,6 +43,7 @@ COMMANDS = [
     "bench drift",
     "bench exits",
     "bench faults",
+    "bench validate",
     "bench load",
     "bench calibration",
     "bench caches",

@@ -21,6 +21,7 @@ from latebind.cli.bench.queries_live import queries_live
 from latebind.cli.bench.ray import ray
 from latebind.cli.bench.residency import residency
 from latebind.cli.bench.residency_live import residency_live
+from latebind.cli.bench.validate import validate
 
 app = typer.Typer(
     help="Measure what latebind promises; every command prints its settings.",
@@ -57,5 +58,6 @@ for command in (
     ledger,
     ray,
     cluster,
+    validate,
 ):
     app.command()(command)

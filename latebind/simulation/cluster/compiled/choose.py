@@ -4,9 +4,9 @@ from math import inf
 
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
-from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.compiled.lazy import next_size, share
 from latebind.simulation.cluster.compiled.queues import rate
+from latebind.simulation.cluster.compiled.views import State
 
 NEARLY_ALL, NEARLY = 0.7, 1.02
 HELD, QUICK, MARGIN, BETTER = 1.5, 0.75, 1.5, 1.02

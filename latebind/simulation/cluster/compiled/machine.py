@@ -5,13 +5,13 @@ from math import inf
 import numpy as np
 
 from latebind.simulation.cluster.compiled import batches, memory, queues, worth
-from latebind.simulation.cluster.compiled.choose import best_choice, weigh
 from latebind.simulation.cluster.compiled import views as of
+from latebind.simulation.cluster.compiled.choose import best_choice, weigh
 from latebind.simulation.cluster.compiled.compile import compiled
 from latebind.simulation.cluster.compiled.heap import schedule
 from latebind.simulation.cluster.compiled.lazy import most_urgent, newcomers_at_a_boundary, oldest, quickest, share
-from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.compiled.replies import end, reply
+from latebind.simulation.cluster.compiled.views import State
 
 ANSWERED, REFUSED_FULL, REFUSED_LATE, EXPIRED = 0, 1, 2, 3
 HELD_ONCE = 0.25

@@ -4,8 +4,8 @@ import numpy as np
 
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
-from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.compiled.machine import arrived
+from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.draws import mixed
 
 RANDOM, ROUND_ROBIN, LEAST_LOADED, TWO_CHOICES, HOME = range(5)

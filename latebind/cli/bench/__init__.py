@@ -17,6 +17,7 @@ from latebind.cli.bench.overhead import boundary, scheduler, stages
 from latebind.cli.bench.peers import peers
 from latebind.cli.bench.queries import queries
 from latebind.cli.bench.queries_live import queries_live
+from latebind.cli.bench.ray import ray
 from latebind.cli.bench.residency import residency
 from latebind.cli.bench.residency_live import residency_live
 
@@ -53,5 +54,6 @@ for command in (
     faults,
     peers,
     ledger,
+    ray,
 ):
     app.command()(command)

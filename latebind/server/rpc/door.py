@@ -1,7 +1,7 @@
 """The gRPC door opens and closes: the official server on a port of its own, drained before it ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,20 @@ LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time fo
 
 
 class RpcDoor:
-    """Serves the verbs of `service` over gRPC while it is open; in use like `Door`, which has one where it is wanted.
+    """Serves `found`, or the verbs of `service`, over gRPC while it is open; in use like `Door`, which may have one.
 
     Open it on the event loop that the service belongs to.
     """
 
-    def __init__(self, service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> None:
+    def __init__(
+        self,
+        service: Service,
+        config: DoorConfig,
+        limits: Limits,
+        guard: Guard,
+        found: Mapping[str, Method] | None = None,
+    ) -> None:
+        self._methods = found or methods()
         self._config = config
         self._limits = limits
         self._reception = Reception(Desk(service, limits), guard)
@@ -35,7 +43,7 @@ class RpcDoor:
     async def open(self) -> None:
         """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
         self._server = grpc.aio.server(options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls)
-        for method in methods().values():
+        for method in self._methods.values():
             service, name = method.path[1:].split("/")
             self._server.add_registered_method_handlers(service, {name: self._handler(method)})
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host

@@ -116,8 +116,22 @@ def test_what_to_expect_is_the_work_before_it_or_the_load_and_its_own_time() -> 
 
 
 def test_a_trial_is_needed_where_loading_takes_longer_than_a_request_may() -> None:
-    assert not sight(load=0.19).needs_trial(0, 0)
+    assert not sight(load=0.19).lacks(0, 0)
     slow = sight(load=0.1901)
-    assert slow.needs_trial(0, 0)
+    assert slow.lacks(0, 0)
     slow.came(0, [0])
-    assert not slow.needs_trial(0, 0)
+    assert not slow.lacks(0, 0)
+    slow.tried.add((1, 0))
+    assert not slow.lacks(1, 0), "one is under way"
+
+
+def test_all_homes_come_to_have_a_model_one_by_one() -> None:
+    seen = sight(3, load=0.5)
+    seen.homes = ((2, 0),)
+    router = Router("home", seen)
+    assert router.choose(0, 0) == Choice(2, 2)
+    seen.tried.add((2, 0))
+    assert router.choose(0, 0) == Choice(2, 0)
+    seen.came(2, [0])
+    seen.came(0, [0])
+    assert router.choose(0, 0) == Choice(2, -1)

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled, entry
 from latebind.simulation.cluster.compiled.heap import call_off
-from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.compiled.machine import loaded, stage_done, woke
 from latebind.simulation.cluster.compiled.memory import evict
 from latebind.simulation.cluster.compiled.routing import send
+from latebind.simulation.cluster.compiled.views import State
 
 SPARE = 4  # places of pools that one request may take
 

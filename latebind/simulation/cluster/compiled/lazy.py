@@ -4,8 +4,8 @@ from math import inf
 
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
-from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.compiled.queues import rate
+from latebind.simulation.cluster.compiled.views import State
 
 BOUND, BOUND_PASSING, HELD_ONCE, PATIENCE = 1.0, 0.25, 0.25, 0.6
 CROWD = 2.0

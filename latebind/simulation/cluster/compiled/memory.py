@@ -9,8 +9,8 @@ from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
 from latebind.simulation.cluster.compiled.heap import schedule
 from latebind.simulation.cluster.compiled.layout import LRU
-from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.compiled.queues import move, waited
+from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.compiled.worth import piece_seconds, size_of, victims
 
 NEWEST = 0.3  # of what a piece is taken to need, when it was measured again

@@ -2,8 +2,8 @@
 
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
-from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.compiled.memory import touch
+from latebind.simulation.cluster.compiled.views import State
 
 
 @compiled

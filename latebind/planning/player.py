@@ -38,8 +38,9 @@ def get_ready(fleet: Fleet, way: Way) -> None:
 
 def not_covered(fleet: Fleet, way: Way) -> str:
     """Say what keeps the compiled player from playing this; nothing where it plays it."""
+    kinds = tuple(dict.fromkeys(fleet.machines))
     try:
-        require_covered(fleet, way.router)
+        require_covered(replace(fleet, machines=kinds), way.router)
     except ConfigError as error:
         return str(error)
     return ""

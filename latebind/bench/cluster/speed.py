@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 
 from latebind.bench.cluster.scenes import Shape, Traced, spread_out
 from latebind.bench.spread import Progress
+from latebind.domain.config import ResidencyConfig
 from latebind.planning.figures import figures_of
 from latebind.planning.player import Players, play
 from latebind.planning.ways import WAYS, Way
@@ -28,6 +29,7 @@ class Speed:
     stages: int
     player: Players
     way: Way
+    machines: int
     requests: int
     seconds: tuple[float, ...]
     in_time: float
@@ -39,7 +41,7 @@ class Speed:
 
 
 def speeds(services: Sequence[Service], requests: int, rounds: int, tell: Progress) -> list[Speed]:
-    """Play models of one stage and of twenty: so many requests compiled, a hundredth of them otherwise."""
+    """Play models of one stage and of twenty: so many requests compiled, else a hundredth on a tenth of machines."""
     cells = [(stages, player, way) for stages in BARS for player in Players for way in (WAYS[0], WAYS[-1])]
     found = []
     for place, (stages, player, way) in enumerate(cells):
@@ -51,7 +53,8 @@ def speeds(services: Sequence[Service], requests: int, rounds: int, tell: Progre
 
 def speed(services: Sequence[Service], stages: int, player: Players, way: Way, requests: int, rounds: int) -> Speed:
     """Play about so many requests, after a short run that has everything compiled."""
-    fleet, drawn = _scene(services, stages, requests)
+    fleet, drawn = _scene(services, stages, requests, 1 if player is Players.COMPILED else 10)
+    fleet = replace(fleet, residency=ResidencyConfig(policy=way.residency, stages=way.stages))
     play(fleet, _first(drawn, 100), way, PERIOD, 0, player)
     seconds, in_time = [], 0.0
     for _ in range(rounds):
@@ -59,7 +62,7 @@ def speed(services: Sequence[Service], stages: int, player: Players, way: Way, r
         played = play(fleet, drawn, way, PERIOD, 0, player)
         seconds.append(time.perf_counter() - began)
         in_time = figures_of(fleet, played).in_time
-    return Speed(stages, player, way, len(drawn), tuple(seconds), in_time)
+    return Speed(stages, player, way, len(fleet.machines), len(drawn), tuple(seconds), in_time)
 
 
 def speed_rows(found: Sequence[Speed]) -> list[dict[str, object]]:
@@ -69,6 +72,7 @@ def speed_rows(found: Sequence[Speed]) -> list[dict[str, object]]:
             "stages": one.stages,
             "player": str(one.player),
             "way": one.way.label,
+            "machines": one.machines,
             "requests": one.requests,
             "in time": f"{one.in_time:.1%}",
             "simulated/s": f"{one.rate:.0f}",
@@ -79,13 +83,14 @@ def speed_rows(found: Sequence[Speed]) -> list[dict[str, object]]:
     ]
 
 
-def _scene(services: Sequence[Service], stages: int, requests: int) -> tuple[Fleet, Requests]:
+def _scene(services: Sequence[Service], stages: int, requests: int, part: int) -> tuple[Fleet, Requests]:
     shape = Shape(stages=stages, run=0.004, load=0.2, allowed=0.1)
-    fleet = Fleet((MachineKind("16 GB", MEMORY),) * MACHINES, shape.models(MODELS, 0))
-    rates = Traced(tuple(services), MODELS, 1.0).rates(0).sum(axis=1)
+    machines, models = MACHINES // part, MODELS // part
+    fleet = Fleet((MachineKind("16 GB", MEMORY),) * machines, shape.models(models, 0))
+    rates = Traced(tuple(services), models, 1.0).rates(0).sum(axis=1)
     alone = np.array([model.served.costs.remaining(0, 1) for model in fleet.models])
     shares = rates / rates.sum()
-    lasts = requests * float(shares @ alone) / (LOAD * MACHINES)
+    lasts = requests * float(shares @ alone) / (LOAD * machines)
     random = np.random.default_rng(0)
     return fleet, spread_out(requests * shares[:, None], random, minute=lasts, stages=stages)
 

@@ -96,7 +96,8 @@ def cluster(
     """Simulate large clusters: how long it takes, and what placement and residency gain.
 
     `scale` prints what a day would take and plays a window of each hour, with all of its requests on all machines.
-    `speed` plays on one core, models of one stage and of twenty; the scheduler itself plays a hundredth of it beside.
+    `speed` plays on one core, models of one stage and of twenty; the scheduler itself plays a
+    hundredth of it beside, on a tenth of the machines.
     `placement` plays a whole trace and counts its second half, so that placement only sees the past: ours (placement
     by importance, `late` memories) beside what is usual (random, least-loaded, two-choices routing with LRU), and
     beside random homes with LRU behind our own router, all with the same requests, each with or without shedding,

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from statistics import median
 from typing import Generic, TypeVar
@@ -44,17 +45,28 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class Hop:
+    """A message took `seconds`, and came `beyond` that many after the end of the run during which it was sent.
+
+    Who listens may wait for the core until a run is over. A pause is in the run then, and not to be counted twice.
+    """
+
+    seconds: float
+    beyond: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A record of `length` seconds, each kind in the order of time.
 
-    Between clients and scheduler messages took so many seconds: there, where no worker ran (`idle`) or one did
+    Between clients and scheduler messages took so many seconds: there, sent while no worker ran (`idle`) or one did
     (`busy`), and `back` for the first answer of a batch; each further one took `each` longer than that before it.
     """
 
     length: float
     launches: tuple[Timed[Launch], ...] = ()
     idle: tuple[Timed[float], ...] = ()
-    busy: tuple[Timed[float], ...] = ()
+    busy: tuple[Timed[Hop], ...] = ()
     back: tuple[Timed[float], ...] = ()
     each: float = 0.0
     loads: tuple[Timed[Loading], ...] = ()
@@ -103,21 +115,19 @@ class Moments:
         return (now + self._offset) % self._length
 
 
-class Messages:
-    """How long messages of one direction take: as the one that was sent nearest to a moment."""
+class Messages(Generic[T]):
+    """Messages of one direction by the time at which they were sent; `none` stands for them where there were none."""
 
-    def __init__(self, seen: Sequence[Timed[float]]) -> None:
-        self._times = [at for at, _ in seen]
-        self._seconds = [seconds for _, seconds in seen]
+    def __init__(self, seen: Sequence[Timed[T]], none: T) -> None:
+        self._times = [at for at, _ in seen] or [0.0]
+        self._seen = [one for _, one in seen] or [none]
 
-    def at(self, moment: float) -> float:
-        """Return the seconds; 0 where none was seen."""
-        if not self._times:
-            return 0.0
+    def at(self, moment: float) -> T:
+        """Return the one that was sent nearest to a moment."""
         right = min(bisect_left(self._times, moment), len(self._times) - 1)
         left = max(0, right - 1)
         nearer = left if moment - self._times[left] < self._times[right] - moment else right
-        return self._seconds[nearer]
+        return self._seen[nearer]
 
 
 class Turns(Generic[T]):
@@ -194,26 +204,32 @@ class Measured:
         self._pace = pace
         self._moments = Moments(seen.length, random)
         self._launches = Launches(seen.launches)
-        self._idle, self._busy, self._back = (Messages(some) for some in (seen.idle, seen.busy, seen.back))
+        self._idle, self._back = Messages(seen.idle, 0.0), Messages(seen.back, 0.0)
+        self._busy = Messages(seen.busy, Hop(0.0))
         self._each = seen.each
         loads: dict[int, list[Timed[Loading]]] = defaultdict(list)
         for at, one in seen.loads:
             loads[one.size.bit_length()].append((at, one))
         self._loads = {size: Turns(some) for size, some in loads.items()}
-        self._running = 0
+        self._ends: dict[int, float] = {}  # of what runs, by worker
         self._heard = self._answered = self._replied = 0.0  # when the last request and answer were through, and sent
 
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
-        """A request is on its way for longer where the worker has the core."""
-        kind = self._busy if self._running else self._idle
-        self._heard = max(self._heard, now + kind.at(self._moments.at(now)))
+        """A request is on its way for longer where a worker has the core, but hardly for longer than that."""
+        moment = self._moments.at(now)
+        if self._ends:
+            hop = self._busy.at(moment)
+            heard = min(now + hop.seconds, min(self._ends.values()) + hop.beyond)
+        else:
+            heard = now + self._idle.at(moment)
+        self._heard = max(self._heard, heard)
         self._agenda.at(self._heard, ready)
 
     def run(self, work: Work, now: float, after: After) -> None:
         """A run takes what one like it took."""
         ended = now + self._pace(now) * self._launches.seconds(work, self._moments, now)
-        self._running += 1
-        self._agenda.at(ended, self._end)
+        self._ends[work.worker] = ended
+        self._agenda.at(ended, partial(self._end, work.worker))
         for later, call in after:
             self._agenda.at(ended + later, call)
 
@@ -235,6 +251,5 @@ class Measured:
         one = self._loads[nearest].take(self._moments, now)
         return one.seconds * size / one.size
 
-    def _end(self, now: float) -> None:
-        del now
-        self._running -= 1
+    def _end(self, worker: int, now: float) -> None:
+        del self._ends[worker]

@@ -11,7 +11,18 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.simulation.agenda import Agenda
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.hardware import Work
-from latebind.simulation.measured import Launch, Launches, Loading, Measured, Moments, Seen, at_pace, joined, typical
+from latebind.simulation.measured import (
+    Hop,
+    Launch,
+    Launches,
+    Loading,
+    Measured,
+    Moments,
+    Seen,
+    at_pace,
+    joined,
+    typical,
+)
 from latebind.simulation.workloads import poisson
 from tests.models import served
 
@@ -89,8 +100,9 @@ def test_a_run_takes_so_many_times_as_long_as_the_pace_says() -> None:
     assert ended == [pytest.approx(1.003)]
 
 
-def test_a_request_takes_longer_to_be_heard_of_while_a_worker_runs() -> None:
-    seen = Seen(1.0, tuple(launches([0.5])), idle=((0.0, 0.001),), busy=((0.0, 0.004),))
+def heard_during_a_run(hop: Hop) -> list[float]:
+    """Return when three requests are heard of: before, during and after a run from 0.1 to 0.6 s."""
+    seen = Seen(1.0, tuple(launches([0.5])), idle=((0.0, 0.001),), busy=((0.0, hop),))
     agenda, hardware = measured(seen)
     heard = list[float]()
     hardware.bring("net", 1, 0.0, heard.append)
@@ -100,7 +112,15 @@ def test_a_request_takes_longer_to_be_heard_of_while_a_worker_runs() -> None:
     agenda.go_on()
     hardware.bring("net", 1, 1.0, heard.append)
     agenda.go_on()
-    assert heard == pytest.approx([0.001, 0.204, 1.001])
+    return heard
+
+
+def test_a_request_takes_longer_to_be_heard_of_while_a_worker_runs() -> None:
+    assert heard_during_a_run(Hop(0.004, 0.0)) == pytest.approx([0.001, 0.204, 1.001])
+
+
+def test_a_request_is_heard_of_soon_after_the_run_that_kept_it_waiting() -> None:
+    assert heard_during_a_run(Hop(7.0, 0.002)) == pytest.approx([0.001, 0.602, 1.001])
 
 
 def test_the_answers_of_a_batch_come_one_after_another() -> None:

@@ -1,9 +1,9 @@
 """Hardware on which things take what they were seen to take at a moment that was recorded. Seeded.
 
-A slow moment of a machine lasts for many launches, and a pause delays all messages that it meets. So moments are
-played again, pieces of a record in any order (the stationary bootstrap of Politis and Romano, 1994). A message takes
-what one took at that moment: drawn one by one, a single pause would come again with each message of a burst. A run
-takes what the next of its kind took, each of a piece once: where the record has a gap, one would come again and again.
+A slow moment of a machine lasts for many launches, and a pause delays all messages that it meets. So a record is played
+again as it was, from a place that is drawn. A message takes what one took at that moment: drawn one by one, a single
+pause would come again with each message of a burst. A run takes what the next of its kind took, and each counts once:
+where the record has a gap, one would come again and again.
 """
 
 from bisect import bisect_left
@@ -19,7 +19,7 @@ from latebind.domain.costs import Curve
 from latebind.simulation.agenda import Agenda, Call
 from latebind.simulation.hardware import After, Work
 
-PIECE = 0.2  # seconds of a record that are played again in one piece, on average
+WINDOW = 0.2  # seconds of a record, after which runs begin anew with those of the moment
 
 T = TypeVar("T")
 Timed = tuple[float, T]  # what happened, and when: seconds since the record began
@@ -65,9 +65,9 @@ class Seen:
 
     length: float
     launches: tuple[Timed[Launch], ...] = ()
-    idle: tuple[Timed[float], ...] = ()
+    idle: tuple[Timed[Hop], ...] = ()
     busy: tuple[Timed[Hop], ...] = ()
-    back: tuple[Timed[float], ...] = ()
+    back: tuple[Timed[Hop], ...] = ()
     each: float = 0.0
     loads: tuple[Timed[Loading], ...] = ()
 
@@ -97,53 +97,55 @@ def at_pace(seen: Seen, pace: float) -> Seen:
 
 
 class Moments:
-    """Which moment of a record is played at a time; `piece` counts the pieces."""
+    """Which moment of a record is played at a time: as they were, from any on, and behind the last the first."""
 
     def __init__(self, length: float, random: Random) -> None:
-        self.piece = 0
         self._length = length
-        self._random = random
-        self._until = 0.0
-        self._offset = 0.0
+        self._offset = random.uniform(0.0, length)
 
     def at(self, now: float) -> float:
-        """Return the moment; times do not go back."""
-        if now >= self._until:
-            self.piece += 1
-            self._until = now + self._random.expovariate(1.0 / PIECE)
-            self._offset = self._random.uniform(0.0, self._length) - now
+        """Return the moment, in seconds since the record began."""
         return (now + self._offset) % self._length
 
+    def window(self, now: float) -> int:
+        """Return a number that changes with every window."""
+        return int((now + self._offset) / WINDOW)
 
-class Messages(Generic[T]):
-    """Messages of one direction by the time at which they were sent; `none` stands for them where there were none."""
 
-    def __init__(self, seen: Sequence[Timed[T]], none: T) -> None:
+class Messages:
+    """Messages of one direction, by when they were sent; where there were none, they take no time."""
+
+    def __init__(self, seen: Sequence[Timed[Hop]]) -> None:
         self._times = [at for at, _ in seen] or [0.0]
-        self._seen = [one for _, one in seen] or [none]
+        self._seen = [hop for _, hop in seen] or [Hop(0.0)]
 
-    def at(self, moment: float) -> T:
-        """Return the one that was sent nearest to a moment."""
+    def at(self, moment: float) -> Hop:
+        """Return what one sent at a moment takes: as the nearest, not before one sent earlier nor after a later one."""
         right = min(bisect_left(self._times, moment), len(self._times) - 1)
         left = max(0, right - 1)
-        nearer = left if moment - self._times[left] < self._times[right] - moment else right
-        return self._seen[nearer]
+        before, after = self._times[left] - moment, self._times[right] - moment
+        hop = self._seen[left if -before < after else right]
+        if before <= 0.0 < after:
+            earliest, latest = before + self._seen[left].seconds, after + self._seen[right].seconds
+            if not earliest <= hop.seconds <= latest:
+                return Hop(min(max(hop.seconds, earliest), latest), hop.beyond)
+        return hop
 
 
 class Turns(Generic[T]):
-    """Things of one kind, one after another, beginning anew with each piece."""
+    """Things of one kind, one after another, beginning anew with each window."""
 
     def __init__(self, seen: Sequence[Timed[T]]) -> None:
         self._times = [at for at, _ in seen]
         self._seen = [one for _, one in seen]
-        self._piece = -1
+        self._window = -1
         self._place = 0
 
     def take(self, moments: Moments, now: float) -> T:
-        """Return the next; in a new piece the first at or after its moment, behind the last the first."""
-        moment = moments.at(now)
-        if moments.piece != self._piece:
-            self._piece, self._place = moments.piece, bisect_left(self._times, moment)
+        """Return the next; in a new window the first at or after the moment, behind the last the first."""
+        window = moments.window(now)
+        if window != self._window:
+            self._window, self._place = window, bisect_left(self._times, moments.at(now))
         found = self._place % len(self._seen)
         self._place = found + 1
         return self._seen[found]
@@ -204,8 +206,7 @@ class Measured:
         self._pace = pace
         self._moments = Moments(seen.length, random)
         self._launches = Launches(seen.launches)
-        self._idle, self._back = Messages(seen.idle, 0.0), Messages(seen.back, 0.0)
-        self._busy = Messages(seen.busy, Hop(0.0))
+        self._idle, self._busy, self._back = (Messages(some) for some in (seen.idle, seen.busy, seen.back))
         self._each = seen.each
         loads: dict[int, list[Timed[Loading]]] = defaultdict(list)
         for at, one in seen.loads:
@@ -221,7 +222,7 @@ class Measured:
             hop = self._busy.at(moment)
             heard = min(now + hop.seconds, min(self._ends.values()) + hop.beyond)
         else:
-            heard = now + self._idle.at(moment)
+            heard = now + self._idle.at(moment).seconds
         self._heard = max(self._heard, heard)
         self._agenda.at(self._heard, ready)
 
@@ -239,7 +240,7 @@ class Measured:
             self._answered += self._each
         else:
             self._replied = now
-            self._answered = max(self._answered, now + self._back.at(self._moments.at(now)))
+            self._answered = max(self._answered, now + self._back.at(self._moments.at(now)).seconds)
         self._agenda.at(self._answered, sent)
 
     def load(self, size: int, seconds: float, now: float) -> float:

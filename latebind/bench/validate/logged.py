@@ -69,9 +69,9 @@ class Logged:
         return Seen(
             ended - begun,
             within(self.launches),
-            idle=tuple([(at, seconds) for at, seconds, end, _ in there if end is None]),
+            idle=tuple([(at, Hop(seconds)) for at, seconds, end, _ in there if end is None]),
             busy=tuple([(at, Hop(seconds, max(0.0, heard.at - end))) for at, seconds, end, heard in there if end]),
-            back=tuple([(at - begun, seconds) for at, seconds in sorted(firsts.items())]),
+            back=tuple([(at - begun, Hop(seconds)) for at, seconds in sorted(firsts.items())]),
             each=max(0.0, median(later)) if later else 0.0,
             loads=within(self.loads),
         )

@@ -205,6 +205,8 @@ class StagePools(BatchTable):
         if not requests or len(requests) == len(pool.members):
             return pool
         chosen = SubBatch(pool.spec, {i: pool.members.pop(i) for i in requests}, pool.stage, pool.step)
+        if pool.complete:
+            chosen.complete = {i: pool.complete.pop(i) for i in requests if i in pool.complete}
         self.entries.append(chosen)
         return chosen
 

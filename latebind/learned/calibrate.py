@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from latebind.learned.compose import Costs, Floats, Seen, send
 
@@ -31,7 +31,7 @@ def upper_bound(wrong: int, samples: int, confidence: float) -> float:
     """Return the one-sided Clopper-Pearson bound (1934): with confidence, the unknown share is at most this."""
     if wrong >= samples:
         return 1.0
-    return float(beta.ppf(confidence, wrong + 1, samples - wrong))
+    return float(betaincinv(wrong + 1, samples - wrong, confidence))
 
 
 def samples_needed(fidelity: float, confidence: float) -> int:

@@ -9,6 +9,7 @@ from latebind.batching.estimate import Estimate
 from latebind.batching.late import Choice, hurries, together
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
+from latebind.batching.table import StagePools, SubBatch
 from latebind.batching.view import ModelView
 from latebind.domain.actions import Outcome, Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
@@ -192,3 +193,12 @@ def test_a_pool_before_a_step_of_the_input_runs_in_batches_that_are_allowed() ->
     calls = [(2, 1), (2, 2), (1, 1), (1, 1)]  # steps of the input, rows
     timeline.run([Arrival(0.0, "repeats", 1e6, 1, inputs=inputs, rows=rows) for inputs, rows in calls])
     assert max(len(requests) for _, _, requests in timeline.ran) <= 4
+
+
+def test_whoever_goes_on_takes_along_that_its_answer_is_known_and_waits() -> None:
+    resting = SubBatch(chain(STATIC, STATIC).spec, {i: Request(i, "net", i, 1e3, 0.0) for i in (1, 2, 3)}, stage=1)
+    resting.know((1, 3), 0)
+    pools = StagePools()
+    pools.push(resting, 0.0)
+    chosen = pools.pick(0, (1, 2))
+    assert (chosen.complete, resting.complete) == ({1: 0}, {3: 0})

@@ -23,6 +23,7 @@ COMMANDS = [
     "build",
     "serve",
     "simulate",
+    "plan",
     "models",
     "replay",
     "versions",
@@ -46,6 +47,7 @@ COMMANDS = [
     "bench load",
     "bench calibration",
     "bench caches",
+    "bench cluster",
 ]
 
 

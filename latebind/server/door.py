@@ -19,16 +19,15 @@ from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.access import Guard
 from latebind.server.dashboard.dashboard import Dashboard
-from latebind.server.exposure import check_exposure
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.sweeping import Connected, Sweeper
+from latebind.server.secured import Secured
 from latebind.server.service import Service
 from latebind.server.shared_memory import Regions
-from latebind.server.tls import server_context
 from latebind.server.tracing import Explained
 
 if TYPE_CHECKING:
@@ -47,7 +46,8 @@ class Door:
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
     `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
     calls is traced, and `export` hears of those that are. `hurried` is whether it was told to close more than once, so
-    that nothing is waited for. Raises `ConfigError` for tokens and certificates that cannot be used.
+    that nothing is waited for. Raises `ConfigError` for tokens and certificates that cannot be used, unless they have
+    been read (`secured`).
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Door:
         trace_rate: float = 0.0,
         export: Callable[[Explained], None] | None = None,
         catalogue: Catalogue | None = None,
+        secured: Secured | None = None,
     ) -> None:
         self._config = config or DoorConfig()
         self._limits = limits or Limits()
@@ -77,12 +78,11 @@ class Door:
             catalogue=catalogue,
             manage=self._config.manage,
         )
-        check_exposure(self._config)
-        guard = Guard.from_files(self._config)
+        secured = secured or Secured.by(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
-        app = RestApp(self._service, self._limits, Doorkeeper(self._config, guard), self._dashboard)
-        self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
-        self._rpc = _rpc_door(self._service, self._config, self._limits, guard)
+        app = RestApp(self._service, self._limits, Doorkeeper(self._config, secured.guard), self._dashboard)
+        self._server = _Server(_uvicorn_config(app, self._limits, secured.tls))
+        self._rpc = _rpc_door(self._service, self._config, self._limits, secured.guard)
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None

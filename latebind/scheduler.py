@@ -127,7 +127,7 @@ class Scheduler:
             raise IllegalEvent(f"requests {event.requests} are for {event.model!r}, which is not served")
         if any(i in self._live for i in event.requests):
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
-        if lane.estimate.pace.known:
+        if lane.estimate.pace.heard != lane.heard:
             self._renew(lane)
         refusal, slack = self._refusal(lane, event, now)
         if refusal is not None:
@@ -155,6 +155,7 @@ class Scheduler:
         return self._admission.refusal(lane, len(event.requests), slack), slack
 
     def _renew(self, lane: Lane) -> None:
+        lane.heard = lane.estimate.pace.heard
         self._admission.renew(lane, min(self._policy.batch_limit(lane.view), self._crew.largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:

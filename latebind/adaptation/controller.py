@@ -166,13 +166,14 @@ class Controller:
             del self._versions[old]
         return [self._use(version.name, SHOWN)]
 
-    def chosen(self, name: str, version: Version | None) -> list[Decision]:
-        """An operator wants this version in use (`version`: what it does; None for the whole network).
+    def chosen(self, name: str, version: Version | None, *, stopped: bool = False) -> list[Decision]:
+        """An operator, or who leads, wants this version in use (`version`: what it does; None for the whole network).
 
-        All others are forgotten; later ones may follow it. The whole network stays until something else is chosen.
+        All others are forgotten; later ones may follow it, unless an operator has `stopped` exits: that stays until
+        something else is chosen.
         """
         self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH]}
-        self._stopped = version is None
+        self._stopped = stopped
         if version is not None:
             self._versions[name] = version
         return [self._use(name, "it was asked for")]

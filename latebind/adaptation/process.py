@@ -1,5 +1,8 @@
 """The adaptation service: `python -m latebind.adaptation.process`. Started by `client`, never by hand.
 
+Of several services that share a folder of versions one leads, for each model: it retrains, and the others follow what
+it chooses (`lease`). Each watches its own traffic, and may stop its own exits.
+
 One thread listens and decides; another runs sampled requests to their end and retrains. Both give way to serving.
 """
 
@@ -19,6 +22,7 @@ import torch
 
 from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
 from latebind.adaptation.controller import BUILT, Decision, Retrain, Use
+from latebind.adaptation.lease import Lease
 from latebind.adaptation.messages import (
     AdaptationOrder,
     AnsweredReader,
@@ -52,7 +56,9 @@ class Lane:
         self.waiting: deque[Sampled] = deque()
         self.lesson: Retrain | None = None
         self.told = Status(self.name)
-        self.current = adapter.controller.used
+        self.current = adapter.controller.used  # by this server
+        self.chosen = self.current  # by the leader, or an operator, for all servers that share the folder
+        self.lease = Lease(adapter.folder)
         self.sampled = self.retrained = self.refused = 0
 
     def status(self) -> Status:
@@ -97,6 +103,7 @@ class AdaptationService:
         """Listen until the door closes its end, then save what was seen."""
         self._tell(Started())
         for lane in self._lanes:
+            self._lead(lane)
             self._use(lane, Use(lane.current, "as built" if lane.current == BUILT else "it was in use before"))
         learner = Thread(target=self._learn_on, name="learning")
         learner.start()
@@ -109,6 +116,8 @@ class AdaptationService:
             self._work.notify()
         learner.join()
         self._save()
+        for lane in self._lanes:
+            lane.lease.release()
 
     def _listen(self) -> bool:
         """Take in what the door sends; False once it has closed."""
@@ -133,40 +142,67 @@ class AdaptationService:
         self._looked = time.monotonic()
         with self._work:
             for lane in self._lanes:
+                self._lead(lane)
                 controller = lane.adapter.controller
                 self._carry_out(lane, controller.waited(self._looked, self._config.interval))
                 chosen = lane.adapter.versions.current()
-                if chosen != lane.current:
+                if chosen != lane.chosen:
                     self._choose(lane, chosen)
                 status = lane.status()
                 if status != lane.told:
                     lane.told = status
                     self._tell(status)
 
+    def _lead(self, lane: Lane) -> None:
+        """See who leads: one service of those that share the folder. What it uses, all use."""
+        led = lane.lease.leads
+        try:
+            leads = lane.lease.beat(time.monotonic())
+        except OSError as error:
+            logger.error("%s: who leads cannot be seen: %s", lane.name, error)
+            return
+        if leads and not led:
+            logger.info(
+                "%s: this server retrains its learned caches for all that share %s", lane.name, lane.adapter.folder
+            )
+            self._use(lane, Use(lane.current, "it is what the new leader uses"))
+        elif led and not leads:
+            logger.warning("%s: another server retrains its learned caches from now on", lane.name)
+
     def _choose(self, lane: Lane, name: str) -> None:
+        """Take over what an operator, or the leader, has chosen."""
         try:
             version = lane.adapter.version(name)
         except (NotFound, RepositoryError) as error:
             logger.warning("%s cannot use version %s: %s", lane.name, name, error)
-            lane.adapter.versions.make_current(lane.current)
+            if lane.lease.leads:
+                lane.adapter.versions.make_current(lane.chosen)
+            else:
+                lane.chosen = name
             return
-        lane.current = name
-        self._carry_out(lane, lane.adapter.controller.chosen(name, version))  # `none` is by hand: it stays
+        lane.chosen = name
+        stopped = lane.adapter.versions.stopped()
+        self._carry_out(lane, lane.adapter.controller.chosen(name, version, stopped=stopped))
 
     def _carry_out(self, lane: Lane, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
             if isinstance(decision, Use):
                 self._use(lane, decision)
-            else:
+            elif lane.lease.leads:
                 lane.lesson = decision
                 self._work.notify()
+            else:
+                lane.adapter.controller.learned(None, time.monotonic())  # the leader does
 
     def _use(self, lane: Lane, use: Use) -> None:
-        if lane.adapter.versions.current() != lane.current:
-            return  # an operator has just chosen, which `_look` will find
-        if use.version != lane.current:
-            lane.current = use.version
-            lane.adapter.versions.make_current(use.version)
+        """Use a version, and as the leader have all use it."""
+        if lane.lease.leads:
+            if lane.adapter.versions.current() != lane.chosen:
+                return  # an operator has just chosen, which `_look` will find
+            if use.version != lane.chosen:
+                lane.chosen = use.version
+                lane.adapter.versions.make_current(use.version)
+        lane.current = use.version
         self._tell(UseVersion(lane.name, use.version, use.reason))
 
     def _learn_on(self) -> None:
@@ -222,6 +258,8 @@ class AdaptationService:
             lane.refused += version is None
             if lane.lesson is not None and lane.lesson.afresh:
                 return  # an alarm came meanwhile: what was made is out of date
+            if not lane.lease.leads:
+                version = None  # another took over meanwhile, who makes his own
             controller, trusted = lane.adapter.controller, lane.adapter.trusted
             self._carry_out(lane, controller.learned(version, time.monotonic(), trusted=trusted))
         if time.monotonic() - self._saved > SAVE_SECONDS:
@@ -230,7 +268,8 @@ class AdaptationService:
     def _save(self) -> None:
         self._saved = time.monotonic()
         for lane in self._lanes:
-            lane.adapter.save()
+            if lane.lease.leads:
+                lane.adapter.save()
 
     def _tell(self, message: FromService) -> None:
         try:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,7 @@ class Versions:
     def current(self) -> str:
         """Return the version to use: a name, `BUILT` or `FULL_DEPTH`."""
         name = self._chosen()[0]
-        return name if name in {BUILT, FULL_DEPTH, *self.names()} else BUILT
+        return name if name in {BUILT, FULL_DEPTH} or self._is_there(name) else BUILT
 
     def stopped(self) -> bool:
         """Tell whether an operator wants no exits, until he chooses something else."""
@@ -96,9 +97,8 @@ class Versions:
         if name not in {BUILT, FULL_DEPTH}:
             self.about(name)
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(
-            self._folder / CURRENT, f"{name} {BY_HAND if by_hand else ''}\n".encode("ascii"), ending=str(os.getpid())
-        )
+        chosen = f"{name} {BY_HAND if by_hand else ''}\n".encode("ascii")
+        write_bytes(self._folder / CURRENT, chosen, ending=f"{socket.gethostname()}-{os.getpid()}")
 
     def _chosen(self) -> tuple[str, str]:
         """Return what was chosen and whether by hand."""
@@ -116,10 +116,14 @@ class Versions:
             shutil.rmtree(rest, ignore_errors=True)
 
     def _open(self, name: str) -> ModelDirectory:
-        if name not in self.names():
+        if not self._is_there(name):
             there = ", ".join([BUILT, FULL_DEPTH, *self.names()])
             raise NotFound(f"there is no version {name!r:.40} in {self._folder}; there are: {there}")
         return ModelDirectory.open(self._path(name))
+
+    def _is_there(self, name: str) -> bool:
+        """Tell whether there is such a version. It is looked at itself: lists of a shared folder may be older."""
+        return name.isdecimal() and self._path(name).is_dir()
 
     def _path(self, name: str) -> Path:
         return self._folder / "versions" / name

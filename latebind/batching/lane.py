@@ -22,6 +22,7 @@ class Lane:
         self.estimate = Estimate(served.spec, served.costs, coverage=coverage)
         self.view = ModelView(served.spec, self.estimate, self.queue)
         self.seconds_per_request = 0.0  # of a worker, at the largest batch that the policy forms
+        self.heard = 0  # launches by when that was worked out
         self._hopes = hopes and self.estimate.exits.some
 
     def __len__(self) -> int:

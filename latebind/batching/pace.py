@@ -25,7 +25,7 @@ class Pace:
         self.changes = 0  # how often so much that what has followed from it is to be worked out anew
         self._then = 1.0, 0.0  # factor and launch at the last of them
         self._least = least
-        self._heard = 1  # launches, and what the profile says
+        self.heard = 1  # launches that differed, and what the profile says
         self._expected = self._seen = 0.0  # averages
         self._variance = self._covariance = 0.0
 
@@ -36,8 +36,8 @@ class Pace:
                 return
             self.known = True
             self._expected = self._seen = expected
-        self._heard += 1
-        latest = max(LATEST, 1.0 / self._heard)
+        self.heard += 1
+        latest = max(LATEST, 1.0 / self.heard)
         if latest == LATEST:
             seconds = min(seconds, LONGEST * (self.factor * expected + self.launch))
         apart, other = expected - self._expected, seconds - self._seen

@@ -3,7 +3,7 @@
 A baseline for simulations: workers of the live engine compute the rows that they have.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from latebind.batching.graph import GraphBatching
 from latebind.batching.view import Decision, Launch, WorkView

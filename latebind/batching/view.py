@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
+from msgspec import Struct
+
 from latebind.batching.estimate import Estimate
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
@@ -63,8 +65,7 @@ class WorkView:
         return next(model for model in self.models if model.spec is batch.spec)
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True, gc=False):
     """Begin these waiting requests of `model` together, past those that the worker has begun.
 
     With dummies it computes so many rows, where they are `padded`.
@@ -80,8 +81,7 @@ def launch(model: ModelView, requests: Iterable[Request]) -> Launch:
     return Launch(model.name, tuple([request.id for request in requests]))
 
 
-@dataclass(frozen=True, slots=True)
-class GoOn:
+class GoOn(Struct, frozen=True, gc=False):
     """Let no one in; run the sub-batch at `place` of the entries, of a stack always the top.
 
     Where `requests` are named, only they go on, and the others of that sub-batch wait where they are.
@@ -91,16 +91,14 @@ class GoOn:
     requests: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Shed:
+class Shed(Struct, frozen=True, gc=False):
     """Tell these requests of `model`, which wait or rest at a boundary, that they cannot be in time, then ask again."""
 
     model: str
     requests: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True, gc=False):
     """Begin nothing, where nothing has been begun; ask again at `until` (seconds) or when something has happened."""
 
     until: float = inf

@@ -88,43 +88,68 @@ def decode(
     return Answered(status, seconds, outputs, first, sum(map(float, DURATION.findall(timing or ""))) / 1e3)
 
 
-class Caller:
+class Line:
     """One connection that is kept open, for requests one after another.
 
     A request is one write of bytes made beforehand: `http.client` writes twice and takes a tenth of a millisecond more
     of the core that it shares with the door.
     """
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._host = parts.netloc
-        self._path = f"/v2/models/{model}/infer"
+        self.host = parts.netloc
         self._socket = socket.create_connection((parts.hostname or "", parts.port or 80), timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def __call__(self, body: Body) -> Answered:
-        """Send one request and wait for its answer."""
-        data = self._written(body)
+    def send(self, data: bytes) -> None:
+        """Send a request, and do not wait for what comes of it."""
+        self._socket.sendall(data)
+
+    def ask(self, data: bytes) -> tuple["Reply", float]:
+        """Send a request and return its reply, and the seconds that it took."""
         reply = Reply()
         begun = time.perf_counter()
-        self._socket.sendall(data)
+        self.send(data)
         while not reply.whole:
             received = self._socket.recv(READ_BYTES)
             if not received:
                 raise ConnectionError("the server closed the connection before it had answered")
             reply.feed(received)
-        seconds = time.perf_counter() - begun
-        length, timing = (reply.headers.get(name) for name in (HEADER_LENGTH.lower(), "server-timing"))
-        return decode(reply.status, length, bytes(reply.data), seconds, timing=timing)
-
-    def _written(self, body: Body) -> bytes:
-        headers = {"Host": self._host, "Content-Length": str(len(body.data)), **body.headers}
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        return f"POST {self._path} HTTP/1.1\r\n{lines}\r\n".encode() + body.data
+        return reply, time.perf_counter() - begun
 
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+
+
+class Caller:
+    """Asks a model over a line of its own."""
+
+    def __init__(self, url: str, model: str) -> None:
+        self._line = Line(url)
+        self._model = model
+
+    def __call__(self, body: Body) -> Answered:
+        """Send one request and wait for its answer."""
+        reply, seconds = self._line.ask(written(self._line.host, self._model, body))
+        return answered(reply, seconds)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._line.close()
+
+
+def written(host: str, model: str, body: Body) -> bytes:
+    """Return a request for a model as it is sent."""
+    headers = {"Host": host, "Content-Length": str(len(body.data)), **body.headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST /v2/models/{model}/infer HTTP/1.1\r\n{lines}\r\n".encode() + body.data
+
+
+def answered(reply: "Reply", seconds: float) -> Answered:
+    """Read a reply to a request for a model."""
+    length, timing = (reply.headers.get(name) for name in (HEADER_LENGTH.lower(), "server-timing"))
+    return decode(reply.status, length, bytes(reply.data), seconds, timing=timing)
 
 
 class Reply:

@@ -19,15 +19,17 @@ from latebind.adaptation.messages import AdaptationOrder
 from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
-from latebind.cli.sizes import size
 from latebind.cli.steps import in_order
 from latebind.domain.config import GRPC_STACKS, TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
+from latebind.domain.sizes import size
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
+from latebind.heap import settle
 from latebind.logs import write_logs
+from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
 from latebind.residency import POLICIES as RESIDENCY_POLICIES
 from latebind.residency import make_policy as make_residency_policy
@@ -50,16 +52,25 @@ app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, a
 
 @app.command()
 def serve(
-    repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
+    repository: Annotated[
+        str,
+        typer.Argument(help="A folder of models, one model directory, or the URL of either, as s3://bucket/models."),
+    ],
     model: Annotated[
         list[str] | None, typer.Option(help="Serve this model or query; may be repeated. Default: all.")
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML: [server], [engine], [policy], [residency], [adaptation], [generations], [observability]; "
-            "options win."
+            help="TOML: [server], [engine], [policy], [residency], [adaptation], [generations], [observability], "
+            "[repository]; options win."
         ),
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for models that a URL names. Default: in the user's cache folder.")
+    ] = None,
+    cache_size: Annotated[
+        str | None, typer.Option(help="The most that may be fetched from a URL, as 500MB or 2GiB. 64GiB.")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None,
@@ -148,6 +159,19 @@ def serve(
     ] = None,
     log_format: Annotated[str | None, typer.Option(help="Lines of the log: text or json. text.")] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="Serve on `ray`: an ingress, and replicas of all that serves here otherwise.")
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(help="Replicas on Ray, at least. 1.")] = None,
+    max_replicas: Annotated[
+        int | None, typer.Option(help="Replicas on Ray, at most: their number follows the traffic. Default: no more.")
+    ] = None,
+    replica_cpus: Annotated[
+        float | None, typer.Option(help="Cores that each replica asks Ray for. 0, which leaves it to the machine.")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="The Ray cluster to serve on, as auto. Default: one of its own, here.")
+    ] = None,
 ) -> None:
     """Serve models and queries over the Open Inference Protocol v2 (HTTP, gRPC) until interrupted.
 
@@ -172,8 +196,10 @@ def serve(
     * `latebind serve models --adapt --sample 0.1`
     * `latebind serve models --host 0.0.0.0 --token-file token --tls-cert server.pem --tls-key server.key`
     * `latebind serve models --watch 10 --manage`
+    * `latebind serve s3://bucket/models --watch 60 --cache /var/cache/latebind`
     * `latebind serve models --log-format json --trace-rate 0.01 --otlp http://127.0.0.1:4318`
     * `latebind serve models --model traffic` (with `models/traffic.query.toml`)
+    * `latebind serve models --on ray --replicas 2 --max-replicas 8 --replica-cpus 2`
     """
     with reporting():
         settings = _settings(
@@ -218,11 +244,21 @@ def serve(
                 "tier": tier,
             },
             generations={"spare": spare, "watch": watch},
+            repository={
+                "cache": _named(cache),
+                "most": None if cache_size is None else size("--cache-size", cache_size),
+            },
             observability={"trace_rate": trace_rate, "otlp": otlp, "log_format": log_format},
             policy={
                 "name": policy,
                 "max_batch": max_batch,
                 "window": None if window_ms is None else window_ms / 1e3,
+            },
+            cluster={
+                "replicas": replicas,
+                "max_replicas": max_replicas,
+                "cpus": replica_cpus,
+                "address": ray_address,
             },
         )
         write_logs("door", settings.observability.log_format)
@@ -231,7 +267,10 @@ def serve(
             make_residency_policy(settings.residency)
         if settings.policy.name == "static":
             raise ConfigError("policy.name is 'static', which only simulations pad: take graph")
-        selection = Selection(repository, model or ())
+        selection = open_selection(repository, model or (), settings.repository)
+        if on is not None:
+            _serve_on(on, settings, selection, event_log)
+            return
         if not uvloop.run(_serve(settings, selection, event_log)):
             raise typer.Exit(1)
 
@@ -273,16 +312,33 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
         )
         async with door:
             door.close_on_signals()
+            settle()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
             _log(engines.models.values())
-            if door.grpc_port is not None:
-                print(f"{GRPC_READY}{_printable(settings.server.host)}:{door.grpc_port}", flush=True)
-            scheme = "https" if settings.server.tls_cert else "http"
-            print(f"{READY}{scheme}://{_printable(settings.server.host)}:{door.port}", flush=True)
+            _say_where(settings, door.port, door.grpc_port)
             await asyncio.wait({asyncio.create_task(door.closed())})
         if door.hurried:
             await engines.close(0.0)
     return not door.hurried
+
+
+def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: Path | None) -> None:
+    """Serve on a cluster until this process is told to end. Raises `ConfigError`."""
+    from latebind.cluster.application import serving, wait  # noqa: PLC0415  (an optional dependency)
+    from latebind.cluster.refusals import check  # noqa: PLC0415
+
+    check(on, settings, event_log=event_log is not None)
+    selection.first()  # what is not there is told here, not by a replica
+    with serving(selection, settings) as (port, grpc_port):
+        _say_where(settings, port, grpc_port)
+        wait()
+
+
+def _say_where(settings: ServeConfig, port: int, grpc_port: int | None) -> None:
+    host = _printable(settings.server.host)
+    if grpc_port is not None:
+        print(f"{GRPC_READY}{host}:{grpc_port}", flush=True)
+    print(f"{READY}{'https' if settings.server.tls_cert else 'http'}://{host}:{port}", flush=True)
 
 
 def _log(models: Iterable[ModelSpec]) -> None:

@@ -1,7 +1,10 @@
 """What is to be done: the actions that the scheduler answers with, in imperatives. A driver performs them in order."""
 
-from dataclasses import dataclass, field
 from enum import IntEnum
+
+from msgspec import Struct
+
+from latebind.domain.told import Told
 
 
 class Outcome(IntEnum):
@@ -16,8 +19,7 @@ class Outcome(IntEnum):
     NOT_LOADED = 6  # its model could not be brought into memory
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True, gc=False):
     """Run `stage` of `model` on `worker` for these requests; their inputs lie in `slots`, in the same order.
 
     At stage 0 the worker gathers the inputs from the slots; at a later stage it goes on with the activations it
@@ -33,8 +35,7 @@ class Run:
     rows: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Told, frozen=True, gc=False):
     """End `request` of `model` with `outcome`.
 
     `stage` is the last stage it ran, -1 if none; of a query, the node that it came to. `waited` and `ran` are its
@@ -48,11 +49,10 @@ class Reply:
     stage: int
     waited: float
     ran: float
-    slack: float | None = field(default=None, compare=False)
+    slack: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True, gc=False):
     """Bring these pieces of `model` into memory, in this order; one `Loaded` or `LoadFailed` tells when all are there.
 
     Pieces are numbered as its `Footprint` counts them. `begins` says that nothing else of the model is on its way.
@@ -63,16 +63,14 @@ class Load:
     begins: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
+class Evict(Struct, frozen=True, gc=False):
     """Give the memory of these pieces of `model` back, before anything is loaded that is told of after this."""
 
     model: str
     pieces: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Struct, frozen=True, gc=False):
     """Find out whether the conditions of `nodes` hold for a request of `query`; a `Branched` tells.
 
     Its own tensors lie in `slot`; `chosen` is the model, by its place among the options, that each node has run with.
@@ -85,8 +83,7 @@ class Branch:
     chosen: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(Struct, frozen=True, gc=False):
     """Write the inputs of `node`, to run with the model that is `chosen` for it; a `Mapped` tells when they are there.
 
     Behind the last node are the outputs of the query.
@@ -99,8 +96,7 @@ class Map:
     chosen: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnded:
+class StepEnded(Told, frozen=True, gc=False):
     """A step of a query has ended, as a request of `model` ends, in option `option` of `node`.
 
     `budget` is how many seconds it was planned to take from when it could begin, `spent` how many it took. Nothing is
@@ -118,11 +114,10 @@ class StepEnded:
     ran: float
     budget: float
     spent: float
-    slack: float | None = field(default=None, compare=False)
+    slack: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
+class WakeAt(Struct, frozen=True, gc=False):
     """Send `Woke` at `time` or soon after; a later `WakeAt` replaces an earlier one."""
 
     time: float

@@ -216,6 +216,20 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
                 raise ConfigError(f"generations.{name} is {value} s: give more than 0")
 
 
+class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a repository that a URL names is kept on this machine: in the folder `cache`, with `most` bytes.
+
+    Empty: below the user's cache folder.
+    """
+
+    cache: str = ""
+    most: int = 64 << 30
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise ConfigError(f"repository.most is {self.most} bytes: give what may be fetched")
+
+
 class DoorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the door listens, what it tells and whom it answers. `deadline` (seconds) is for requests that name none.
 
@@ -297,6 +311,40 @@ class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
             raise ConfigError(f"observability.log_format is {self.log_format!r}: take text or json")
 
 
+class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many replicas serve on Ray: `replicas` at least and, with the traffic, up to `max_replicas` (0: no more).
+
+    Each asks Ray for so many `cpus`; with 0 it runs beside others wherever there is room. `address` is that of the
+    cluster to serve on; empty: one of its own is started on this machine, which only this machine reaches. One replica
+    more is started where answers were at risk for `up_after` seconds, and one ended where fewer would have done for
+    `down_after`. The ingress runs on a node that has the Ray resource `ingress`; empty: on any.
+    """
+
+    replicas: int = 1
+    max_replicas: int = 0
+    cpus: float = 0.0
+    address: str = ""
+    up_after: float = 5.0
+    down_after: float = 60.0
+    ingress: str = ""
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise ConfigError(f"cluster.replicas is {self.replicas}: give 1 or more")
+        if self.max_replicas and self.max_replicas < self.replicas:
+            raise ConfigError(f"cluster.max_replicas is {self.max_replicas}: give {self.replicas} or more, or 0")
+        if self.cpus < 0:
+            raise ConfigError(f"cluster.cpus is {self.cpus}: give 0 or more")
+        for name, value in (("up_after", self.up_after), ("down_after", self.down_after)):
+            if value < 0:
+                raise ConfigError(f"cluster.{name} is {value} s: give 0 or more")
+
+    @property
+    def scales(self) -> bool:
+        """Whether the number of replicas follows the traffic."""
+        return self.max_replicas > self.replicas
+
+
 class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of `latebind serve`, as its TOML file spells them."""
 
@@ -307,3 +355,5 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     adaptation: AdaptationConfig = AdaptationConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     generations: GenerationsConfig = GenerationsConfig()
+    repository: RepositoryConfig = RepositoryConfig()
+    cluster: ClusterConfig = ClusterConfig()

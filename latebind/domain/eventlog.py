@@ -42,7 +42,7 @@ EVENTS: tuple[type[Any], ...] = (
 )
 ACTIONS: tuple[type[Any], ...] = (Run, Reply, Load, Evict, Branch, Map, StepEnded, WakeAt)
 KINDS = {kind.__name__: kind for kind in (*EVENTS, *ACTIONS)}
-FIELDS = {name: tuple(kind.__dataclass_fields__) for name, kind in KINDS.items()}
+FIELDS = {name: kind.__struct_fields__ for name, kind in KINDS.items()}
 OUTCOMES = {name: fields.index("outcome") for name, fields in FIELDS.items() if "outcome" in fields}
 
 

@@ -1,10 +1,11 @@
 """What has happened: the events that the scheduler is told of, in past participles. Times are given beside them."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct
+
+from latebind.domain.told import Told
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(Struct, frozen=True, gc=False):
     """One call of a client: requests for `model`, their inputs in `slots`, all due at `deadline`.
 
     A call of N rows is N requests; they are accepted or refused together. A request of a query also owns as many
@@ -24,15 +25,13 @@ class Arrived:
     trace: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True, gc=False):
     """The client of this request has gone; whatever is left of its work is in vain."""
 
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class StageDone:
+class StageDone(Told, frozen=True, gc=False):
     """A worker has run a stage of its sub-batch.
 
     `exited` are the members that have their answer: by a learned cache, or because their last step was this one. The
@@ -41,11 +40,10 @@ class StageDone:
 
     worker: int
     exited: tuple[int, ...] = ()
-    looked: float = field(default=0.0, compare=False)
+    looked: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(Struct, frozen=True, gc=False):
     """A learned cache behind `stage`, asked aside, has answered `requests` while their network runs on.
 
     Those that have ended meanwhile do not count.
@@ -56,15 +54,13 @@ class Exited:
     requests: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StageFailed:
+class StageFailed(Struct, frozen=True, gc=False):
     """A stage raised; none of its sub-batch has an answer."""
 
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True, gc=False):
     """All pieces of a `Load` are in memory, which took so many `seconds`.
 
     `sizes` are the bytes that each was found to take, where that was measured. Of the bytes `read` for it so many lay
@@ -79,16 +75,14 @@ class Loaded:
     cached: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LoadFailed:
+class LoadFailed(Struct, frozen=True, gc=False):
     """These pieces of a `Load` could not be brought into memory, and none of them is there."""
 
     model: str
     pieces: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Branched:
+class Branched(Struct, frozen=True, gc=False):
     """Whether the conditions of the `nodes` of a `Branch` hold, in their order."""
 
     request: int
@@ -96,24 +90,21 @@ class Branched:
     holds: tuple[bool, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Mapped:
+class Mapped(Struct, frozen=True, gc=False):
     """The inputs of `node` lie where its model reads them; behind the last node, the outputs of the query."""
 
     request: int
     node: int
 
 
-@dataclass(frozen=True, slots=True)
-class MapFailed:
+class MapFailed(Struct, frozen=True, gc=False):
     """The conditions of `nodes`, or the inputs of the one, could not be worked out."""
 
     request: int
     nodes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Woke:
+class Woke(Struct, frozen=True, gc=False):
     """A time asked for by `WakeAt` has come. A late or doubled one is harmless."""
 
 

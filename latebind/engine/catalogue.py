@@ -136,7 +136,7 @@ class Catalogue:
 
     async def _find(self, name: str, version: str | None) -> Serving:
         try:
-            return await asyncio.to_thread(self._selection.find, name, version)
+            return await asyncio.to_thread(self._selection.fresh, name, version)
         except (LatebindError, OSError) as error:
             if isinstance(error, NotFound):
                 raise

@@ -1,9 +1,12 @@
 """A call's slots at the door: filled by their owner, sent to the engine, read when all its requests have ended."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
+
+import msgspec
 
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import Expired, Failed, LatebindError, Refused, StepFailed, Unavailable
@@ -13,7 +16,7 @@ from latebind.engine.messages import Ended, Stepped, pack_arrived, pack_cancelle
 from latebind.engine.pool import Step
 from latebind.engine.slots import Rows
 from latebind.sequence.padding import steps, trimmed
-from latebind.server.gateway import Answer, StepAnswer
+from latebind.server.gateway import Answer, StepAnswer, Then
 
 
 class Engine(Protocol):
@@ -36,7 +39,7 @@ class Claim:
     `rows` are, by input, the rows of the slots, for the owner to fill before it sends them.
     """
 
-    __slots__ = ("_client", "_ended", "_lane", "_requests", "_slots", "_steps", "answer", "rows")
+    __slots__ = ("_client", "_ended", "_lane", "_left", "_requests", "_slots", "_steps", "_then", "rows")
 
     def __init__(self, client: Engine, lane: Lane, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
         self.rows: Mapping[str, list[Rows]] = lane.inputs(slots)
@@ -44,9 +47,10 @@ class Claim:
         self._lane = lane
         self._requests = requests
         self._slots = slots
-        self._ended: dict[int, Ended] = {}
+        self._ended: list[Ended | None] = [None] * len(requests)
+        self._left = len(requests)
         self._steps: dict[int, list[StepAnswer]] = {request: [] for request in requests} if lane.spec.steps else {}
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._then: Then | None = None
 
     @property
     def spec(self) -> ModelSpec:
@@ -61,25 +65,39 @@ class Claim:
     ) -> None:
         self.release()
 
-    async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
-        """Have the engine run the rows, which are filled, by `deadline` and return their outputs.
+    def dispatch(self, then: Then, *, deadline: float, priority: int = 0, trace: int = 0) -> None:
+        """Have the engine run the rows, which are filled, by `deadline`, and `then` called with what came of them.
 
-        Of those that wait for the model, `priority` 1 goes first and 0 last. Under the number `trace`, if it is not 0,
-        the engine tells what became of them (`EngineClient.traces`).
-        Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.
+        The arrays of an answer are the slots themselves, to be read before `release`. Of those that wait for the
+        model, `priority` 1 goes first and 0 last. Under the number `trace`, if it is not 0, the engine tells what
+        became of them (`EngineClient.traces`). Raises `Unavailable`.
         """
         lane, client = self._lane, self._client
         client.require_engine()
         for request, slot in zip(self._requests, self._slots, strict=True):
             lane.move(slot, request, Step.SEND)
             client.sent[request] = self
+        self._then = then
         lengths = steps(lane.spec, self.rows)
         client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority, trace))
+
+    def cancel(self) -> None:
+        """Have nobody called, and tell the engine that nobody wants what has not ended."""
+        self._then = None
+        left = [request for request, end in zip(self._requests, self._ended, strict=True) if end is None]
+        self._client.write(b"".join([pack_cancelled(request) for request in left]))
+
+    async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
+        """Dispatch the rows and return their outputs, copied out of the slots.
+
+        Raises `Refused`, `Expired`, `Failed` or `Unavailable`; cancelling this call cancels its requests.
+        """
+        ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.dispatch(partial(_end, ended), deadline=deadline, priority=priority, trace=trace)
         try:
-            return await self.answer
+            return await ended
         except asyncio.CancelledError:
-            left = [request for request in self._requests if request not in self._ended]
-            client.write(b"".join([pack_cancelled(request) for request in left]))
+            self.cancel()
             raise
 
     def release(self) -> None:
@@ -95,42 +113,54 @@ class Claim:
 
     def end(self, ended: Ended) -> None:
         """Take in the end of one request; with the last of them the call is answered."""
-        slot = self._slots[self._requests.index(ended.request)]
-        self._lane.move(slot, ended.request, Step.END)
-        self._ended[ended.request] = ended
-        if len(self._ended) < len(self._requests) or self.answer.done():
-            return
-        worst = _worst(self._ended.values())
-        if worst is None:
-            self.answer.set_result(self._outputs())
-        else:
-            self.answer.set_exception(_error(self._lane.spec, worst))
+        place = self._requests.index(ended.request)
+        self._lane.move(self._slots[place], ended.request, Step.END)
+        self._ended[place] = ended
+        self._left -= 1
+        if not self._left and self._then is not None:
+            ends = cast(list[Ended], self._ended)
+            worst = next((end for end in ends if end.outcome is not Outcome.ANSWERED), None)
+            self._tell(self._answer(ends) if worst is None else _error(self._lane.spec, worst))
 
     def fail(self, error: LatebindError) -> None:
         """Answer the call with an error, whatever becomes of its requests."""
-        if not self.answer.done():
-            self.answer.set_exception(error)
+        self._tell(error)
 
-    def _outputs(self) -> Answer:
-        """Copy the outputs out of the slots."""
-        slots = list(self._slots)
-        ends = [self._ended[request] for request in self._requests]
+    def _tell(self, what: Answer | LatebindError) -> None:
+        then, self._then = self._then, None
+        if then is not None:
+            then(what)
+
+    def _answer(self, ends: Sequence[Ended]) -> Answer:
+        """Return the outputs as they lie in the slots."""
+        lane = self._lane
         return Answer(
-            outputs={
-                spec.name: trimmed(rows[slots], spec)
-                for spec, rows in zip(self._lane.spec.outputs, self._lane.outputs, strict=True)
+            {
+                spec.name: trimmed(self._rows_of(rows), spec)
+                for spec, rows in zip(lane.spec.outputs, lane.outputs, strict=True)
             },
-            left_at=tuple([end.stage for end in ends]),
-            waited=tuple([end.waited for end in ends]),
-            ran=tuple([end.ran for end in ends]),
-            steps=tuple([tuple(self._steps[request]) for request in self._requests]) if self._steps else (),
-            spec=self._lane.spec,
+            tuple([end.stage for end in ends]),
+            tuple([end.waited for end in ends]),
+            tuple([end.ran for end in ends]),
+            tuple([tuple(self._steps[request]) for request in self._requests]) if self._steps else (),
+            lane.spec,
         )
 
+    def _rows_of(self, rows: Rows) -> Rows:
+        """Return the rows of the slots, a view where they follow each other."""
+        first, last = self._slots[0], self._slots[-1]
+        return rows[first : last + 1] if last - first + 1 == len(self._slots) else rows[list(self._slots)]
 
-def _worst(ended: Iterable[Ended]) -> Ended | None:
-    """Return the end that speaks for the whole call: any that is not an answer."""
-    return next((end for end in ended if end.outcome is not Outcome.ANSWERED), None)
+
+def _end(ended: "asyncio.Future[Answer]", what: Answer | LatebindError) -> None:
+    """Let whoever waits have an answer that is its own, or the error."""
+    if ended.done():
+        return
+    if isinstance(what, Answer):
+        outputs = {name: rows.copy() for name, rows in what.outputs.items()}
+        ended.set_result(msgspec.structs.replace(what, outputs=outputs))
+    else:
+        ended.set_exception(what)
 
 
 def _error(spec: ModelSpec, end: Ended) -> LatebindError:

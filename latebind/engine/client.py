@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import count
 from typing import Self
 
@@ -60,6 +60,7 @@ class EngineClient:
         self.sent: dict[int, Claim] = {}  # what the engine has, by request
         self._numbers = count(1)
         self._alive = False
+        self._emptied: asyncio.Event | None = None  # set once somebody waits for the last answer
 
     @classmethod
     async def start(cls, order: EngineOrder) -> Self:
@@ -137,6 +138,12 @@ class EngineClient:
             raise NotFound(f"there is no model {model!r:.140}")
         return Claim(self, lane, *await lane.claim(rows, deadline=deadline, priority=priority))
 
+    def claim_now(self, model: str, rows: int) -> Claim | None:
+        """Return so many slots to fill; None where there are none at once."""
+        lane = self._lanes.get(model)
+        places = None if lane is None or not self._alive else lane.claim_now(rows)
+        return None if lane is None or places is None else Claim(self, lane, *places)
+
     async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
         """Run rows `(N, *shape)` of every input as N requests due at `deadline` and return their outputs.
 
@@ -190,9 +197,10 @@ class EngineClient:
     async def close(self, grace: float = STOP_SECONDS, *, patience: float = STOP_SECONDS) -> None:
         """Wait up to `grace` seconds for what is in flight, then end the process, by force after `patience` more."""
         self.on_lost = None
-        pending = {claim.answer for claim in self.sent.values()}
-        if pending:
-            await asyncio.wait(pending, timeout=grace)
+        if self.sent:
+            self._emptied = asyncio.Event()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._emptied.wait(), grace)
         await self._end(patience)
 
     async def kill(self) -> None:
@@ -223,6 +231,8 @@ class EngineClient:
             self.sent[ended.request].step(ended)
         else:
             self.sent.pop(ended.request).end(ended)
+            if not self.sent and self._emptied is not None:
+                self._emptied.set()
 
     def lose(self) -> None:
         """The engine has gone: everything in flight is answered so."""
@@ -233,6 +243,8 @@ class EngineClient:
         for lane in self._lanes.values():
             lane.lose(error)
         self.sent.clear()
+        if self._emptied is not None:
+            self._emptied.set()
         if served and self.on_lost is not None:
             self.on_lost()
 

@@ -103,6 +103,10 @@ class Engines:
             return False
         return self._engine.live() if self._engine is not None else not (self.serving.names or self.unavailable)
 
+    def claim_now(self, model: str, rows: int) -> Claim | None:
+        """Return so many slots to fill, of the engine that serves; None where there are none at once."""
+        return self._engine.claim_now(model, rows) if self._engine is not None and model in self.models else None
+
     def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
         """Return so many slots to fill, once it is this call's turn. Raises `Refused`, `Unavailable` or `NotFound`."""
         engine = self._engine

@@ -54,6 +54,10 @@ class Lane:
         """Return the rows of these slots by input, each writable and of the tensor's shape."""
         return {name: [rows[slot] for slot in slots] for name, rows in self._inputs.items()}
 
+    def claim_now(self, wanted: int) -> Places | None:
+        """Return `wanted` requests, new ones, and a slot for each; None where others wait or too few are free."""
+        return None if self._waiting else self._taken(wanted)
+
     async def claim(self, wanted: int, *, deadline: float, priority: int = 0) -> Places:
         """Return `wanted` requests, new ones, and a slot for each; waits behind those who came before.
 
@@ -61,7 +65,7 @@ class Lane:
         As many calls may wait as there are slots. Raises `Refused` at the `deadline` (`time.monotonic()` seconds), and
         at once where too many wait or there will never be so many slots.
         """
-        if not self._waiting and (places := self._taken(wanted)) is not None:
+        if (places := self.claim_now(wanted)) is not None:
             return places
         if wanted > len(self.pool) or len(self._waiting) >= len(self.pool):
             raise self._refused(wanted)

@@ -41,6 +41,9 @@ MOVES: dict[tuple[int, Step], Phase] = {
 }
 
 
+AFTER = [{step: after for (phase, step), after in MOVES.items() if phase == before} for before in Phase]
+
+
 class Pool:
     """The slots of one model. Requests are numbers above 0, each used once; a slot has one of them or none."""
 
@@ -87,7 +90,7 @@ class Pool:
 
         Raises `IllegalEvent`, with nothing changed, where another has the slot or the step does not follow.
         """
-        after = MOVES.get((self._phases[slot], step))  # numbers are equal to the phases that they stand for
+        after = AFTER[self._phases[slot]].get(step)
         if after is None or self._owners[slot] != request:
             has = f"{self._owners[slot]} has it, {self.phase(slot).name}"
             raise IllegalEvent(f"request {request} cannot {step.name} slot {slot}: {has}")

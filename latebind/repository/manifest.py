@@ -36,12 +36,17 @@ def read_manifest(directory: Path) -> Manifest:
         raise RepositoryError(f"{path} is missing: this is not a model directory, make one with `latebind build`")
     if path.stat().st_size > MAX_MANIFEST_BYTES:
         raise RepositoryError(f"{path} is larger than {MAX_MANIFEST_BYTES} bytes: build the model again")
+    return manifest_in(path.read_bytes(), str(path))
+
+
+def manifest_in(data: bytes, place: str) -> Manifest:
+    """Return the manifest in `data`; raises `RepositoryError` with its place if it is broken or names odd paths."""
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RepositoryError(f"{path} is broken ({error}): build the model again") from error
+        raise RepositoryError(f"{place} is broken ({error}): build the model again") from error
     if manifest.format != FORMAT:
-        raise RepositoryError(f"{path} has format {manifest.format}, this version reads {FORMAT}: build it again")
+        raise RepositoryError(f"{place} has format {manifest.format}, this version reads {FORMAT}: build it again")
     for name in manifest.files:
         check_file_name(name)
     return manifest

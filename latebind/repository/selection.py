@@ -93,6 +93,10 @@ class Selection:
         found = sorted(models) + sorted(queries)
         return tuple(name for name in found if not self._names or name in self._names)
 
+    def fresh(self, name: str, version: str | None = None) -> Serving:
+        """Return what `find` does, of a repository elsewhere as it is now."""
+        return self.find(name, version)
+
     def find(self, name: str, version: str | None = None) -> Serving:
         """Return a model in a version, the newest where none is named, or a query with its models.
 

@@ -77,6 +77,12 @@ class Call(msgspec.Struct, frozen=True):
     timeout: int = 0
     priority: int = 0
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether any of its tensors lies in shared memory of the client's own."""
+        given, wanted = self.inputs, self.wanted
+        return any(one.place is not None for one in given) or any(one.place is not None for one in wanted)
+
 
 class Calls:
     """What calls of one model may say of its tensors. Raises `InvalidRequest`, and what `regions` raise.

@@ -7,7 +7,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -21,9 +21,10 @@ from latebind.server.access import Guard
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
-from latebind.server.rest.app import RestApp
+from latebind.server.rest.app import KNOWN, RestApp
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.protocol import HttpProtocol
+from latebind.server.rest.routes import Route
 from latebind.server.rest.sweeping import Connected, Sweeper
 from latebind.server.secured import Secured
 from latebind.server.service import Service
@@ -33,6 +34,7 @@ from latebind.server.tracing import Explained
 if TYPE_CHECKING:
     from latebind.server.rpc.door import RpcDoor
     from latebind.server.rpc.lean import LeanDoor
+    from latebind.server.rpc.routes import Method
 
 
 class Door:
@@ -45,9 +47,10 @@ class Door:
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
     `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
-    calls is traced, and `export` hears of those that are. `hurried` is whether it was told to close more than once, so
-    that nothing is waited for. Raises `ConfigError` for tokens and certificates that cannot be used, unless they have
-    been read (`secured`).
+    calls is traced, and `export` hears of those that are. `routes` and `methods` (those of gRPC, by path) take the
+    place of the verbs that answer from the gateway, and `secured` that of the tokens and certificates in files.
+    `hurried` is whether it was told to close more than once, so that nothing is waited for. Raises `ConfigError` for
+    tokens and certificates that cannot be used.
     """
 
     def __init__(
@@ -61,6 +64,8 @@ class Door:
         trace_rate: float = 0.0,
         export: Callable[[Explained], None] | None = None,
         catalogue: Catalogue | None = None,
+        routes: Sequence[Route] = KNOWN,
+        methods: "Mapping[str, Method] | None" = None,
         secured: Secured | None = None,
     ) -> None:
         self._config = config or DoorConfig()
@@ -80,9 +85,10 @@ class Door:
         )
         secured = secured or Secured.by(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
-        app = RestApp(self._service, self._limits, Doorkeeper(self._config, secured.guard), self._dashboard)
+        doorkeeper = Doorkeeper(self._config, secured.guard)
+        self._app = app = RestApp(self._service, self._limits, doorkeeper, self._dashboard, routes=routes)
         self._server = _Server(_uvicorn_config(app, self._limits, secured.tls))
-        self._rpc = _rpc_door(self._service, self._config, self._limits, secured.guard)
+        self._rpc = _rpc_door(self._service, self._config, self._limits, secured.guard, methods)
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -142,6 +148,7 @@ class Door:
             await self._dashboard.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
+        self._app.shortcut.give_up()
         cancelled = self._server.server_state.tasks  # what the drain had no more time for still tells its client
         if cancelled and not self.hurried:
             await asyncio.wait(cancelled, timeout=1.0)
@@ -186,21 +193,23 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _rpc_door(service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> "RpcDoor | LeanDoor | None":
+def _rpc_door(
+    service: Service, config: DoorConfig, limits: Limits, guard: Guard, methods: "Mapping[str, Method] | None"
+) -> "RpcDoor | LeanDoor | None":
     """Return the door for gRPC where it is wanted. Raises `ConfigError` where its packages are not there."""
     if config.grpc_port is None:
         return None
     if config.grpc_stack == "nghttp2":
         from latebind.server.rpc.lean import LeanDoor  # noqa: PLC0415  (optional dependencies)
 
-        return LeanDoor(service, config, limits, guard)
+        return LeanDoor(service, config, limits, guard, methods)
     from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415
 
-    return RpcDoor(service, config, limits, guard)
+    return RpcDoor(service, config, limits, guard, methods)
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:
-    protocol: Any = partial(HttpProtocol, answer=app, limits=limits)
+    protocol: Any = partial(HttpProtocol, answer=app, take=app.shortcut.take, limits=limits)
     config = uvicorn.Config(
         app,
         http=protocol,

@@ -1,9 +1,10 @@
 """What the door asks of the engine behind it, and what it gets back. Only types; `latebind.engine` has the real one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, Protocol, TypedDict
 
+import msgspec
 from numpy.typing import NDArray
 
 from latebind.domain.model import ModelSpec
@@ -27,8 +28,7 @@ class StepAnswer:
     spent: float
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What became of the N rows of one call.
 
     `outputs` are arrays `(N, *shape)` by name; of each row, `left_at` is the stage that it left at, `waited` and `ran`
@@ -153,6 +153,9 @@ class Snapshot(TypedDict):
     steps: NotRequired[dict[str, dict[str, StepMetrics]]]
 
 
+Then = Callable[[Answer | Exception], None]
+
+
 class Claim(Protocol):
     """Places for the N rows of one call in the engine's memory. Whoever has one releases it, once."""
 
@@ -167,6 +170,18 @@ class Claim(Protocol):
 
         What lies in them is anything, also past the end of a row that is shorter than the tensor.
         """
+        ...
+
+    def dispatch(self, then: Then, *, deadline: float, priority: int = 0, trace: int = 0) -> None:
+        """Have the rows answered, which are complete and checked, all by `deadline`, and `then` called, once.
+
+        It gets the answer, whose arrays may be places of the claim: read them before `release`. Or it gets an error of
+        those of `send`. Raises `Unavailable`, and then calls nobody.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Have nobody called, and what can be left undone left undone; a call that was dispatched is not sent too."""
         ...
 
     async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
@@ -198,6 +213,10 @@ class Gateway(Protocol):
 
     def ready(self, model: str | None = None) -> bool:
         """Tell whether requests for `model`, or for every model, can be answered."""
+        ...
+
+    def claim_now(self, model: str, rows: int) -> Claim | None:
+        """Return places for N rows, or None where the call had to wait for some, or would not get any."""
         ...
 
     async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import cast
 
 from latebind import __version__
@@ -23,6 +22,7 @@ from latebind.server.gateway import (
     IndexEntry,
     Observer,
     Snapshot,
+    Then,
 )
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
@@ -185,8 +185,7 @@ class Service:
     ) -> Answer:
         deadline = time.monotonic() + self._seconds(spec, call.timeout)
         claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline, priority=call.priority)
-        with ExitStack() as held:
-            held.callback(claim.release)
+        try:
             if claim.spec is not spec:
                 _check_same(spec, claim.spec, version)
             begun = time.monotonic()
@@ -196,10 +195,41 @@ class Service:
             if followed is not None:
                 trace, followed.sent = followed.number, True
             answer = await claim.send(deadline=deadline, priority=call.priority, trace=trace)
-            if self._observer is not None:  # it sees the rows after the reply is on its way, and then lets go of them
-                held.pop_all()
-                asyncio.get_running_loop().call_soon(self._show, self._observer, claim.spec, claim, answer, client)
+        except BaseException:
+            claim.release()
+            raise
+        self.let_go(claim, answer, client)
         return answer
+
+    def at_once(self, name: str, version: str | None) -> ModelSpec | None:
+        """Return the model of this name if its calls may go without `infer`, which follows them and says what is wrong.
+
+        Such a call claims places by `claim_now`, has them filled, goes on its way by `dispatch` and ends by `let_go`.
+        """
+        spec = self._gateway.models.get(name)
+        if spec is None or self._draining or self._tracing.on(name):
+            return None
+        return spec if version is None or version == spec.version else None
+
+    def claim_now(self, spec: ModelSpec, call: Call) -> Claim | None:
+        """Return places for a call, None where there are none without a wait or another version has taken over."""
+        claim = self._gateway.claim_now(spec.name, call.rows)
+        if claim is None or claim.spec is spec:
+            return claim
+        claim.release()
+        return None
+
+    def dispatch(self, claim: Claim, call: Call, then: Then) -> None:
+        """Have a call answered whose places are filled, and `then` called with what came of it."""
+        deadline = time.monotonic() + self._seconds(claim.spec, call.timeout)
+        claim.dispatch(then, deadline=deadline, priority=call.priority)
+
+    def let_go(self, claim: Claim, answer: Answer | None, client: str) -> None:
+        """Release places once whoever observes has seen them, after the reply is on its way."""
+        if self._observer is None or answer is None:
+            claim.release()
+        else:
+            asyncio.get_running_loop().call_soon(self._show, self._observer, claim, answer, client)
 
     def told(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
         """Return the parameters of the reply, unless the operator hides them: where each row left, or its steps."""
@@ -264,10 +294,10 @@ class Service:
         """Return every model's version, by name."""
         return {spec.name: spec.version for spec in self.models()}
 
-    def _show(self, observer: Observer, spec: ModelSpec, claim: Claim, answer: Answer, client: str) -> None:
+    def _show(self, observer: Observer, claim: Claim, answer: Answer, client: str) -> None:
         """Let the observer see rows and answer while the rows are still there."""
         try:
-            observer.answered(spec, claim.rows, answer, client)
+            observer.answered(claim.spec, claim.rows, answer, client)
         finally:
             claim.release()
 

@@ -59,6 +59,10 @@ class Traces:
         self._counted: dict[str | None, tuple[TraceSettings, count[int]]] = {}
         self._take_effect()
 
+    def on(self, model: str) -> bool:
+        """Tell whether any calls of this model are traced."""
+        return (self._counted.get(model) or self._counted[None])[0].level != LEVELS[0]
+
     def wanted(self, model: str) -> bool:
         """Count a call of this model and tell whether it is to be traced."""
         settings, numbers = self._counted.get(model) or self._counted[None]

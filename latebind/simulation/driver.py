@@ -1,21 +1,19 @@
-"""Drives a scheduler through virtual time: performs its actions with costs in place of networks."""
+"""Plays requests to one machine on the virtual clock, and keeps what became of each."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from latebind.domain.actions import Branch, Evict, Load, Map, Outcome, Reply, Run, StepEnded, WakeAt
+from latebind.domain.actions import Action, Outcome, Reply
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog
-from latebind.domain.events import Arrived, Branched, Event, Exited, Loaded, MapFailed, Mapped, StageDone, Woke
+from latebind.domain.events import Event
 from latebind.domain.metrics import Metrics
-from latebind.domain.model import StageKind
 from latebind.domain.tracing import Trace, Tracer
-from latebind.queries.scheduler import make_scheduler
-from latebind.simulation.agenda import Agenda, Call
-from latebind.simulation.hardware import Independent, Installed, Work
+from latebind.simulation.agenda import Agenda
+from latebind.simulation.hardware import Independent, Installed
+from latebind.simulation.machine import Machine
 from latebind.simulation.workloads import Arrival
 
 
@@ -36,13 +34,12 @@ class Record:
         return self.ended - self.arrived
 
 
-class Simulator:
+class Simulator(Machine):
     """Plays arrivals into a scheduler and collects a record for each. Ties in time go by order of scheduling.
 
-    Requests run on `hardware`; the scheduler hears of a call when its inputs are there. To write the inputs of a
-    query's step, or to judge a condition, takes `mapping` seconds. Where it `traces`, the life of every request is kept
-    under its number plus 1. `steps` are those of queries that have ended; with
-    queries the configuration must have more slots than requests come, for each has one of its own.
+    What runs take, and what `hardware` and `mapping` are, `Machine` says. Where it `traces`, the life of every request
+    is kept under its number plus 1. With queries the configuration must have more slots than requests come, for each
+    has one of its own.
     """
 
     def __init__(
@@ -54,22 +51,11 @@ class Simulator:
         mapping: float = 0.0,
         traces: bool = False,
     ) -> None:
-        self.scheduler = make_scheduler(config)
-        self.steps: list[StepEnded] = []
+        super().__init__(config, Agenda(), self._keep, hardware=hardware, mapping=mapping, watch=self._watched)
         self.metrics = Metrics(config)
         self.traces: list[Trace] = []
         self._tracer = Tracer(config) if traces else None
-        self._costs = {served.spec.name: served.costs for served in config.models}
         self._log = log
-        self._agenda = Agenda()
-        self._hardware = hardware(self._agenda)
-        self._wake = -1
-        self._footprints = {served.spec.name: served.footprint for served in config.models}
-        self._specs = {served.spec.name: served.spec for served in config.models}
-        self._queries = {query.name: query for query in config.queries}
-        self._mapping = mapping
-        self._arrivals: dict[int, Arrival] = {}  # of steps too
-        self._steps: Counter[int] = Counter()  # of a decoder, behind each request
         self._records: list[Record] = []
         self._requests = 0  # that have been sent
         self._next: Iterator[Arrival] | None = None  # what clients send who wait for each answer
@@ -99,99 +85,23 @@ class Simulator:
         stride = 1 if query is None else 1 + len(query.nodes)  # a query owns the numbers of its steps
         self._requests += arrival.rows * stride
         rows = tuple(range(first, self._requests, stride))
-        self._arrivals |= dict.fromkeys(rows, arrival)
-        due, n = arrival.time + arrival.allowed, len(rows)
-        # A slot is never short here: the request's number serves as one.
-        lengths = (arrival.inputs,) * n, (arrival.outputs,) * n
         trace = 0 if self._tracer is None else first + 1
-        event = Arrived(arrival.model, due, rows, rows, *lengths, arrival.priority, trace)
-        self._hardware.bring(arrival.model, n, arrival.time, self._telling(event))
+        self.take(rows, arrival, arrival.time + arrival.allowed, now=arrival.time, trace=trace)
 
     def _send_next(self, wanted: Iterator[Arrival], now: float) -> None:
         arrival = next(wanted, None)
         if arrival is not None:
             self._send(replace(arrival, time=now))
 
-    def _telling(self, event: Event) -> Call:
-        return partial(self._tell, event)
-
-    def _tell(self, event: Event, now: float) -> None:
-        actions = self.scheduler.handle(event, now)
+    def _watched(self, event: Event, actions: Sequence[Action], now: float) -> None:
         self.metrics.observe(event, actions, now=now)
         if self._tracer is not None:
             self.traces.extend(self._tracer.observe(event, actions, now=now))
         if self._log:
             self._log.write(now, event, actions)
-        for action in actions:
-            match action:
-                case Run():
-                    self._run(action, now)
-                case Reply(outcome=Outcome.ANSWERED):
-                    self._hardware.send(action.model, now, partial(self._record, action))
-                case Reply():
-                    self._record(action, now)
-                case Load():
-                    self._load(action, now)
-                case Evict():
-                    self._evict(action)
-                case Branch() | Map():
-                    self._agenda.at(now + self._mapping, self._telling(self._mapped(action, now)))
-                case StepEnded():
-                    self.steps.append(action)
-                case WakeAt():
-                    self._agenda.call_off(self._wake)  # a later WakeAt replaces it
-                    self._wake = self._agenda.at(action.time, self._telling(Woke()))
 
-    def _record(self, reply: Reply, now: float) -> None:
-        arrived = self._arrivals.pop(reply.request).time
-        query = self._queries.get(reply.model)
-        for step in range(1, 1 if query is None else 1 + len(query.nodes)):
-            self._arrivals.pop(reply.request + step, None)
-        self._steps.pop(reply.request, None)
-        self._records.append(Record(reply.request, reply.model, arrived, now, reply.outcome, reply.stage))
+    def _keep(self, reply: Reply, arrival: Arrival, now: float) -> None:
+        record = Record(reply.request, reply.model, arrival.time, now, reply.outcome, reply.stage)
+        self._records.append(record)
         if self._next is not None:
             self._agenda.at(now, partial(self._send_next, self._next))
-
-    def _run(self, action: Run, now: float) -> None:
-        costs, batch = self._costs[action.model], action.rows or len(action.requests)
-        inputs = max([self._arrivals[i].inputs for i in action.requests]) if costs.slopes else 1
-        work = Work(action.worker, action.model, action.stage, batch, costs.step(action.stage, batch, inputs))
-        exited = self._exited(action)
-        if not costs.aside or action.stage not in costs.lookups:
-            looked = costs.lookups[action.stage].at(batch) if action.stage in costs.lookups else 0.0
-            self._hardware.run(work, now, [(0.0, self._telling(StageDone(action.worker, exited, looked)))])
-            return
-        after = [(0.0, self._telling(StageDone(action.worker)))]
-        if exited:
-            known = costs.lookups[action.stage].at(batch)
-            after.append((known, self._telling(Exited(action.worker, action.stage, exited))))
-        self._hardware.run(work, now, after)
-
-    def _load(self, action: Load, now: float) -> None:
-        """Have pieces come in the time that their footprint says; loads and runs do not feel each other."""
-        footprint = self._footprints[action.model]
-        seconds = sum([footprint.seconds[piece] for piece in action.pieces]) + footprint.fixed * action.begins
-        self._agenda.at(now + seconds, self._telling(Loaded(action.model, action.pieces, seconds)))
-
-    def _evict(self, action: Evict) -> None:
-        """Memory is given back at once: nothing is to be done."""
-
-    def _mapped(self, action: Branch | Map, now: float) -> Branched | Mapped | MapFailed:
-        """Return what comes of looking into the tensors of a query; a step that may begin comes like a request."""
-        arrival = self._arrivals[action.request]
-        if isinstance(action, Branch):
-            holds = tuple([arrival.steps[node].holds for node in action.nodes])
-            return Branched(action.request, action.nodes, holds)
-        if action.node < len(arrival.steps):
-            option = action.chosen[action.node]
-            model = self._queries[action.query].nodes[action.node].models[option]
-            leaves_at = arrival.steps[action.node].leaves_at[option]
-            self._arrivals[action.request + 1 + action.node] = Arrival(now, model, arrival.allowed, leaves_at)
-        return Mapped(action.request, action.node)
-
-    def _exited(self, action: Run) -> tuple[int, ...]:
-        """Return who has its answer when this step has run."""
-        if self._specs[action.model].kind(action.stage) is not StageKind.DECODER:
-            return tuple([i for i in action.requests if self._arrivals[i].leaves_at == action.stage])
-        self._steps.update(action.requests)
-        return tuple([i for i in action.requests if self._steps[i] >= self._arrivals[i].outputs])

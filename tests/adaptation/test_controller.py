@@ -84,7 +84,7 @@ def test_what_build_showed_is_left_once_it_no_longer_speaks_for_the_traffic() ->
 
 def test_distrust_does_not_begin_what_an_operator_has_stopped() -> None:
     found = controller()
-    found.chosen(FULL_DEPTH, None)
+    found.chosen(FULL_DEPTH, None, stopped=True)
     assert found.learned(None, 0.0, trusted=False) == []
 
 
@@ -239,7 +239,7 @@ def test_exits_stay_stopped_over_a_restart() -> None:
 def test_exits_that_an_operator_stopped_stay_stopped() -> None:
     found = controller()
     answered(found, 0, FIRST_LESSON)
-    assert found.chosen(FULL_DEPTH, None) == [Use(FULL_DEPTH, "it was asked for")]
+    assert found.chosen(FULL_DEPTH, None, stopped=True) == [Use(FULL_DEPTH, "it was asked for")]
     assert found.learned(FOR_ZERO, 0.0) == []
     assert all(isinstance(decision, Retrain) for decision in answered(found, 0, 200))
     found.chosen("built", BUILT)

@@ -4,15 +4,16 @@ import asyncio
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from latebind.adaptation.adapter import SHOWN, TAUGHT
 from latebind.adaptation.client import AdaptationClient
-from latebind.adaptation.controller import FULL_DEPTH
+from latebind.adaptation.controller import BUILT, FULL_DEPTH
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.adaptation.versions import Versions, versions_folder
 from latebind.domain.config import AdaptationConfig, EngineConfig, PolicyConfig
@@ -46,7 +47,7 @@ async def serving(model: Path) -> AsyncIterator[tuple[EngineClient, AdaptationCl
 
 
 async def ask(engine: EngineClient, adaptation: AdaptationClient, images: torch.Tensor) -> list[int]:
-    """Send rows one by one; return the stages they left at."""
+    """Send rows one by one and show the answers; return the stages they left at."""
     left = []
     for row in torch.split(images, 1):
         rows = {"image": row.numpy()}
@@ -54,6 +55,28 @@ async def ask(engine: EngineClient, adaptation: AdaptationClient, images: torch.
         adaptation.answered(engine.models["digits"], {"image": list(rows["image"])}, answer, "a client")
         left.append(answer.left_at[0])
     return left
+
+
+@asynccontextmanager
+async def sharing(
+    model: Path, engine: EngineClient, folder: Path
+) -> AsyncIterator[tuple[AdaptationClient, AdaptationClient, list[str]]]:
+    """Two services on one folder of versions; what the second wants its engine to use is noted."""
+    config = msgspec.structs.replace(CONFIG, folder=str(folder))
+    order = AdaptationOrder((str(model),), config, threads=1, backend=None, cores=())
+    models, wanted = list(engine.models.values()), []
+
+    async def note(model: str, version: str) -> None:
+        wanted.append(version)
+
+    async with AsyncExitStack() as stack:
+        first = await AdaptationClient.start(order, models, engine.adopt)
+        stack.push_async_callback(first.close)
+        await until(lambda: any(folder.glob("*/*/leader-*")))
+        second = await AdaptationClient.start(order, models, note)
+        stack.push_async_callback(second.close)
+        await until(lambda: bool(wanted))
+        yield first, second, wanted
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -82,7 +105,7 @@ def test_operators_choose_while_serving_and_without_the_service_it_goes_on(built
         there = Versions(versions_folder(model), ModelDirectory.open(model))
         async with serving(model) as (engine, adaptation):
             assert min(await ask(engine, adaptation, built.unseen[:40])) == 0  # some leave before the network
-            there.make_current(FULL_DEPTH)
+            there.make_current(FULL_DEPTH, by_hand=True)
             await until(lambda: "digits" in adaptation.figures())
             await until(lambda: adaptation.figures()["digits"]["version"] == FULL_DEPTH)
             last = engine.models["digits"].stages - 1
@@ -118,5 +141,36 @@ def test_a_model_without_learned_caches_is_refused_with_what_to_do(model: Path) 
         order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=())
         with pytest.raises(ConfigError, match="build or calibrate it with data first"):
             await AdaptationClient.start(order, [], lambda model, version: asyncio.sleep(0))
+
+    asyncio.run(test())
+
+
+@pytest.mark.slow
+def test_one_of_two_that_share_a_folder_retrains_and_the_other_follows_and_takes_over(
+    built: Built, model: Path, tmp_path: Path
+) -> None:
+    async def test() -> None:
+        shared = Versions(versions_folder(model, str(tmp_path / "shared")), ModelDirectory.open(model))
+        second_leads = versions_folder(model, str(tmp_path / "shared")) / "leader-000002"
+        order = EngineOrder((str(model),), EngineConfig(), PolicyConfig(), adapted=str(tmp_path / "shared"))
+        engine = await EngineClient.start(order)
+        try:
+            async with sharing(model, engine, tmp_path / "shared") as (first, second, wanted):
+                await ask(engine, second, built.unseen[:120])  # a follower is shown as much, and retrains nothing
+                await ask(engine, first, built.unseen[:120])
+                await until(lambda: shared.names() != [])
+                if shared.current() == BUILT:  # what was made is not better
+                    shared.make_current(shared.names()[0])
+                await until(lambda: wanted[-1] == shared.current() != BUILT)
+                assert second.figures()["digits"]["retrained"] == 0
+                made = shared.names()
+                first._process.kill()
+                await until(second_leads.exists)
+                await ask(engine, second, built.unseen[:200])
+                await until(lambda: shared.names() > made)
+                await until(lambda: second.figures()["digits"]["retrained"] > 0)
+                await until(lambda: wanted[-1] == shared.current())
+        finally:
+            await engine.close()
 
     asyncio.run(test())

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from latebind.bench.client import Caller, encode
+from latebind.bench.client import Caller, Line, encode, written
 from latebind.bench.server import launched
 from tests.versions import WIDTH, add_version
 
@@ -58,8 +58,8 @@ def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path
         assert children
         engine = min(children, key=lambda child: child.pid)
         os.kill(engine.pid, signal.SIGSTOP)  # a call that would hold the server up
-        caller = Caller(server.url, "scale")
-        caller._socket.sendall(caller._written(encode({"x": torch.ones(1, WIDTH).numpy()}, timeout=30.0)))
+        line = Line(server.url)
+        line.send(written(line.host, "scale", encode({"x": torch.ones(1, WIDTH).numpy()}, timeout=30.0)))
         assert is_ready(server.url)  # what came on another connection before was read before
         server.process.send_signal(signal.SIGTERM)
         until = time.monotonic() + PATIENCE
@@ -68,6 +68,6 @@ def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path
             time.sleep(0.01)
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(timeout=10.0) == 1
-        caller.close()
+        line.close()
         _, alive = psutil.wait_procs(children, timeout=5.0)
         assert not alive

@@ -16,11 +16,12 @@ import psutil
 import pytest
 import torch
 
-from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig
+from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig, RepositoryConfig
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError, Unavailable
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines, NotUp
 from latebind.engine.order import EngineOrder
+from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
 from tests.versions import QUERY, WIDTH, add_version, spoil
 
@@ -46,9 +47,9 @@ def shop(built: Path, tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def serving(
-    root: Path, *names: str, spare: bool = False, crashes: int = 3
+    root: Path | Selection, *names: str, spare: bool = False, crashes: int = 3
 ) -> AsyncIterator[tuple[Engines, Catalogue]]:
-    selection = Selection(root, names)
+    selection = root if isinstance(root, Selection) else Selection(root, names)
     config = GenerationsConfig(spare=spare, crashes=crashes)
     engines = await Engines.start(EngineOrder((), EngineConfig(), PolicyConfig()), selection.first(), config)
     try:
@@ -329,3 +330,21 @@ def resident() -> int:
         with suppress(psutil.NoSuchProcess):
             total += process.memory_info().rss
     return total
+
+
+def test_a_version_that_appears_at_a_url_is_followed(built: Path, shop: Path, tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    place = open_selection(f"file://{shop}", ["scale"], RepositoryConfig(cache=str(tmp_path / "cache")))
+
+    async def test() -> None:
+        async with serving(place) as (engines, catalogue):
+            following = asyncio.create_task(catalogue.follow(0.05))
+            try:
+                assert await ask(engines) == 2.0
+                copytree(built / "later/scale/2", shop / "scale/2")
+                while await ask(engines) != 3.0:
+                    await asyncio.sleep(0.05)
+            finally:
+                following.cancel()
+
+    run(test())

@@ -8,7 +8,7 @@ from typing import Protocol as Interface
 
 from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.http import HttpClient
-from latebind.bench.ledger.inject import Injected, Injector
+from latebind.bench.ledger.inject import Injected
 from latebind.bench.ledger.memory import Memory
 from latebind.bench.ledger.questions import Protocol, Question, Questions
 from latebind.bench.spread import Progress
@@ -27,6 +27,15 @@ class Target:
     http: int
     grpc: str | None = None
     process: int = 0
+
+
+class Injecting(Interface):
+    """Does something to the server while requests are sent, or looks at it; `done` tells what."""
+
+    done: list[Injected]
+
+    async def run(self, requests: int, ledger: Ledger) -> None:
+        """Act; it is cancelled when all requests have ended."""
 
 
 class Client(Interface):
@@ -57,7 +66,7 @@ async def play(
     times: Iterator[float],
     requests: int,
     *,
-    inject: Sequence[Injector] = (),
+    inject: Sequence[Injecting] = (),
     patience: float = PATIENCE,
     tell: Progress = lambda text, share: None,
 ) -> Played:

@@ -1,33 +1,41 @@
 """The HTTP application: finds a request's verb, lets it answer, and sees to it that every request gets one reply."""
 
 import asyncio
+from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
-
-import orjson
 
 from latebind.domain.errors import NotFound, Unavailable
 from latebind.server.dashboard.dashboard import Dashboard
-from latebind.server.faults import FOR_CLIENTS, report
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import ClientGone
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.exchange import Exchange
-from latebind.server.rest.request import JSON, Reply, Request, error_reply
-from latebind.server.rest.routes import PAGE, ROUTES
+from latebind.server.rest.infer import infer
+from latebind.server.rest.request import Reply, Request, error_reply, reply_to
+from latebind.server.rest.routes import PAGE, ROUTES, Route
+from latebind.server.rest.shortcut import Shortcut
 from latebind.server.service import Service
 
 KNOWN = (*ROUTES, *PAGE)
 
 
 class RestApp:
-    """Answers requests for the models behind `service`."""
+    """Answers requests for the models behind `service`, by the verbs of `routes`; those that take it by `shortcut`."""
 
     def __init__(
-        self, service: Service, limits: Limits, doorkeeper: Doorkeeper, dashboard: Dashboard | None = None
+        self,
+        service: Service,
+        limits: Limits,
+        doorkeeper: Doorkeeper,
+        dashboard: Dashboard | None = None,
+        *,
+        routes: Sequence[Route] = KNOWN,
     ) -> None:
         self._desk = Desk(service, limits, dashboard)
+        self.shortcut = Shortcut(self._desk)
         self._doorkeeper = doorkeeper
+        self._routes = routes
 
     async def __call__(self, exchange: Exchange) -> Reply | None:
         """Return the reply to one request, whatever happens; None for a client that has gone."""
@@ -37,10 +45,8 @@ class RestApp:
             return None
         except asyncio.CancelledError:  # the time to drain is over; the task ends with this reply
             reply = error_reply(Unavailable("the server shut down before it had the answer"))
-        except FOR_CLIENTS as error:
-            reply = error_reply(error)
         except Exception as error:  # the root of the request's task: report, answer, go on serving
-            reply = Reply(orjson.dumps({"error": report(error)}), JSON, 500)
+            reply = reply_to(error)
         self._desk.replies[reply.status] += 1
         return reply
 
@@ -48,7 +54,7 @@ class RestApp:
         """Find the verb for path and method and let it answer."""
         path = _path(exchange.target)
         others: list[str] = []
-        for pattern, method, access, verb in KNOWN:
+        for pattern, method, access, verb in self._routes:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
@@ -56,7 +62,11 @@ class RestApp:
                 others.append(method)
                 continue
             self._doorkeeper.admit(access, exchange.headers)
-            return await verb(self._desk, Request(exchange, found.groupdict()))
+            request = Request(exchange, found.groupdict())
+            reply = await verb(self._desk, request)
+            if verb is infer:
+                self.shortcut.learn(request)
+            return reply
         if others:
             raise MethodNotAllowed(others)
         raise NotFound("there is no such path")

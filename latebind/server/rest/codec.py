@@ -21,6 +21,8 @@ from latebind.server.shared_memory import Reference, Regions
 from latebind.server.tensors import Tensor
 
 NO_DATA = msgspec.Raw()
+MOST_KNOWN = 256  # texts of calls whose meaning is kept
+LONGEST_KNOWN = 2048  # bytes of one
 
 
 class TensorParameters(msgspec.Struct, gc=False):
@@ -105,6 +107,7 @@ class Codec:
         self._limits = limits
         self._calls = Calls(spec, limits, regions)
         self._request = msgspec.json.Decoder(InferRequest)
+        self._known: dict[bytes, Call] = {}
 
     def metadata(self) -> dict[str, object]:
         """Return the protocol's description of the model."""
@@ -112,6 +115,9 @@ class Codec:
 
     def decode(self, text: bytes, following: int | None = 0) -> Call:
         """Return the call that this JSON describes; so many bytes are to follow, None where nobody knows yet."""
+        known = self._known.get(text)
+        if known is not None and following is not None and known.size == len(text) + following:
+            return known
         request = self._parse(text)
         parameters = request.parameters
         if parameters.sequence_id:
@@ -129,7 +135,10 @@ class Codec:
         inputs = [
             Given(tensor, given.shape) if binary else self._given(tensor, given) for tensor, given, binary in plan
         ]
-        return Call(tuple(inputs), rows, wanted, size, request.id, timeout, priority)
+        call = Call(tuple(inputs), rows, wanted, size, request.id, timeout, priority)
+        if size > len(text):
+            self._keep(text, call)
+        return call
 
     def decode_raw(self, size: int) -> Call:
         """Return the call of a body of so many bytes without JSON: one row of the only input, all outputs binary."""
@@ -174,6 +183,14 @@ class Codec:
         reply["outputs"] = outputs
         text = orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
         return Encoded(b"".join((text, *blobs)), len(text)) if blobs else Encoded(text)
+
+    def _keep(self, text: bytes, call: Call) -> None:
+        """Keep what a text means whose tensors all follow it: clients send the same one again and again."""
+        follow = all(given.rows is None and given.place is None for given in call.inputs)
+        if follow and not call.id and not call.elsewhere and len(text) <= LONGEST_KNOWN:
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            self._known[text] = call
 
     def _given(self, tensor: Tensor, given: InputTensor) -> Given:
         """Return an input that does not follow as binary: it stands in the JSON or lies in shared memory."""

@@ -22,12 +22,13 @@ class Exchange:
     """A request whose head is complete. Its body may be under way.
 
     `target` is the path as it was sent, without a query; `headers` have lower-case names; `client` is the address that
-    it came from. `lost` tells whether the client has hung up.
+    it came from. `lost` tells whether the client has hung up. `head` is all before the body as it came, where
+    that was at the beginning of a piece and within it; else it is empty.
     """
 
     __slots__ = (
-        "_line", "_loop", "_more", "_news", "_parts", "_unread", "_waiting", "answered", "client", "expects", "headers",
-        "keep_alive", "lost", "method", "target",
+        "_line", "_loop", "_more", "_news", "_parts", "_unread", "_waiting", "answered", "client", "expects", "head",
+        "headers", "keep_alive", "lost", "method", "target",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +42,7 @@ class Exchange:
         client: str = "",
         keep_alive: bool = True,
         expects: bool = False,
+        head: bytes = b"",
     ) -> None:
         self.method = method
         self.target = target
@@ -48,6 +50,7 @@ class Exchange:
         self.client = client
         self.keep_alive = keep_alive
         self.expects = expects  # to be told to go on before it sends its body
+        self.head = head
         self.lost = False
         self.answered = False
         self._line = line

@@ -47,6 +47,19 @@ async def fill(call: Call, body: Body, rows: Mapping[str, Sequence[Array]]) -> N
             given.tensor.check(places)
 
 
+def fill_now(call: Call, data: bytes, begin: int, rows: Mapping[str, Sequence[Array]]) -> None:
+    """Do what `fill` does where all of the body is there: binary data are those of `data` from `begin` on."""
+    for given in call.inputs:
+        places = given.places(rows)
+        if given.rows is not None:
+            given.write(places)
+            continue
+        for place in places:
+            place.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8, place.nbytes, begin)
+            begin += place.nbytes
+        given.tensor.check(places)
+
+
 async def _take(call: Call, body: Body, places: Sequence[Array]) -> None:
     """Let the next bytes of the body fill these places."""
     for place in places:

@@ -7,7 +7,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from latebind.domain.errors import InvalidRequest
+from latebind.server.calls import Call
+from latebind.server.gateway import Answer
 from latebind.server.rest.body import Body, ClientGone
+from latebind.server.rest.codec import Codec
 from latebind.server.rest.compression import SMALL, accepted, packed
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.exchange import Exchange
@@ -28,20 +31,24 @@ async def infer(desk: Desk, request: Request) -> Reply:
     """Answer one call."""
     spec = desk.service.model(request.model, request.version)
     codec = desk.codec(spec)
-    json_bytes = _json_bytes(request)
+    length = json_bytes(request)
     body = Body(request.headers, request.receive, desk.limits)
-    call = await read_call(codec, body, json_bytes)
+    call = await read_call(codec, body, length)
     filled = partial(fill, call, body)
     parent = (request.header(TRACEPARENT) or b"").decode("latin-1")
     work = desk.service.infer(spec, call, filled, client=request.client, version=request.version, parent=parent)
     answer = await while_connected(work, request.exchange)
-    encoded = codec.encode(answer, call, desk.service.told(spec, answer))
+    reply = infer_reply(desk, codec, call, answer)
+    return await as_accepted(request.header(b"accept-encoding"), reply) if len(reply.body) >= SMALL else reply
+
+
+def infer_reply(desk: Desk, codec: Codec, call: Call, answer: Answer) -> Reply:
+    """Return what the client of a call is sent."""
+    encoded = codec.encode(answer, call, desk.service.told(codec.spec, answer))
     timing = (TIMING, b"queue;dur=%.3f, compute;dur=%.3f" % desk.service.milliseconds(answer))
     if encoded.json_bytes is None:
-        reply = Reply(encoded.body, (*JSON, timing))
-    else:
-        reply = Reply(encoded.body, (*BINARY, timing, (JSON_LENGTH, b"%d" % encoded.json_bytes)))
-    return await _as_accepted(request, reply) if len(encoded.body) >= SMALL else reply
+        return Reply(encoded.body, (*JSON, timing))
+    return Reply(encoded.body, (*BINARY, timing, (JSON_LENGTH, b"%d" % encoded.json_bytes)))
 
 
 async def while_connected(work: Coroutine[Any, Any, T], exchange: Exchange) -> T:
@@ -57,20 +64,20 @@ async def while_connected(work: Coroutine[Any, Any, T], exchange: Exchange) -> T
         exchange.unwatch()
 
 
-async def _as_accepted(request: Request, reply: Reply) -> Reply:
-    """Return the reply in an encoding that the client takes, where that makes it smaller.
+async def as_accepted(accepts: bytes | None, reply: Reply) -> Reply:
+    """Return the reply in an encoding that a client with this `Accept-Encoding` takes, where that makes it smaller.
 
     Replies of other calls go as they are: tritonclient's asynchronous client says that it takes gzip, but does not undo
     it there.
     """
-    encoding = accepted(request.header(b"accept-encoding"))
+    encoding = accepted(accepts)
     body = None if encoding is None else await packed(reply.body, encoding)
     if encoding is None or body is None:
         return reply
     return Reply(body, (*reply.headers, (b"content-encoding", encoding), VARY))
 
 
-def _json_bytes(request: Request) -> int | None:
+def json_bytes(request: Request) -> int | None:
     """Return what `Inference-Header-Content-Length` says, None without it."""
     given = [value for name, value in request.headers if name == JSON_LENGTH]
     if not given:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
+from typing import Protocol as Interface
 
 import httptools
 import orjson
@@ -24,13 +25,31 @@ Answer = Callable[[Exchange], Awaitable[Reply | None]]
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST = b"content-length: %d\r\nconnection: close\r\n\r\n"
 NO_HTTP = "the request is no HTTP/1.1 that this server understands"
 PIPELINED = 16  # requests that may wait for the one before them on their connection
 TOGETHER = 1 << 15  # bytes of a body that are copied behind the head of a reply, for one write
 
 
+class Short(Interface):
+    """A request that is answered by `HttpProtocol.reply`, without a task."""
+
+    expects: bool
+
+    def begin(self) -> None:
+        """Have it answered."""
+
+    def lose(self) -> None:
+        """Note that the client has hung up."""
+
+
+Take = Callable[["HttpProtocol", bytes, str], Short | None]
+
+
 class HttpProtocol(Protocol):
     """Serves one connection; `answer` has the reply to each request, None where nobody is there to get it.
+
+    What comes while nothing is under way is shown to `take` first, which may have a shorter way for a whole request.
 
     Refuses requests past the limits, and those that are no HTTP, as `{"error": ...}`; the connection ends there. Bytes
     that bring the parser nowhere (an unfinished head, chunk extension or trailer) are bounded too: the parser keeps
@@ -45,12 +64,14 @@ class HttpProtocol(Protocol):
         _loop: AbstractEventLoop | None = None,
         *,
         answer: Answer,
+        take: Take,
         limits: Limits,
     ) -> None:
         del config, app_state
         self._loop = _loop or get_running_loop()
         self._state = server_state
         self._answer = answer
+        self._take = take
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         # What follows a request that closes is dropped once that is answered, not a reason to drop the answer.
@@ -60,7 +81,9 @@ class HttpProtocol(Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects = False
         self._incoming: Exchange | None = None  # whose body comes
-        self._current: Exchange | None = None  # whose answer is made
+        self._current: Exchange | Short | None = None  # whose answer is made
+        self._within = False  # a request, of which the parser has a part
+        self._piece = b""  # with which a request begins
         self._pipelined: deque[Exchange] = deque()
         self._held = False
         self._writable = True
@@ -97,12 +120,21 @@ class HttpProtocol(Protocol):
         """Feed the parser and see whether it gets on."""
         if self._transport.is_closing():
             return  # what came behind a refusal
+        if not self._within:
+            if self._current is None and self._writable and not self._ending:
+                short = self._take(self, data, self._client)
+                if short is not None:
+                    self._current = short
+                    short.begin()
+                    return
+            self._piece = data
         self._progressed = False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse(self._refusal or InvalidRequest(NO_HTTP))
             return
+        self._piece = b""
         self._unfinished_bytes = 0 if self._progressed else self._unfinished_bytes + len(data)
         if self._unfinished_bytes > self._limits.header_bytes:
             self._refuse(self._head_too_large())
@@ -121,6 +153,7 @@ class HttpProtocol(Protocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
+        self._within = True
         self._target = b""
         self._headers = []
         self._expects = False
@@ -160,6 +193,7 @@ class HttpProtocol(Protocol):
             client=self._client,
             keep_alive=parser.should_keep_alive() and parser.get_http_version() != "1.0",
             expects=self._expects,
+            head=self._head(),
         )
         self._pipelined.append(self._incoming)
         if self._current is None:
@@ -184,6 +218,7 @@ class HttpProtocol(Protocol):
     def on_message_complete(self) -> None:
         """End the request's body."""
         self._progressed = True
+        self._within = False
         assert self._incoming is not None, "the parser has an end without a head"
         self._incoming.complete()
         self._incoming = None
@@ -230,9 +265,9 @@ class HttpProtocol(Protocol):
         """Have the next request answered, if there is one and its answer can be written."""
         if not self._pipelined or not self._writable or self._transport.is_closing():
             return
-        self._current = self._pipelined.popleft()
+        self._current = exchange = self._pipelined.popleft()
         tasks = self._state.tasks
-        task = self._loop.create_task(self._serve(self._current))
+        task = self._loop.create_task(self._serve(exchange))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
@@ -245,9 +280,17 @@ class HttpProtocol(Protocol):
         if reply is None:
             self._transport.close()
             return
+        self._finish(reply, head_only=exchange.method == "HEAD", keep_alive=exchange.keep_alive)
+
+    def reply(self, to: object, reply: Reply) -> None:
+        """Send the reply to a request that `take` took, if the client is still there."""
+        if to is self._current and not self._transport.is_closing():
+            self._finish(reply, head_only=False, keep_alive=True)
+
+    def _finish(self, reply: Reply, *, head_only: bool, keep_alive: bool) -> None:
         self._state.total_requests += 1
-        goes_on = exchange.keep_alive and not (self._ending and not self._pipelined)
-        self._write(reply, head_only=exchange.method == "HEAD", goes_on=goes_on)
+        goes_on = keep_alive and not (self._ending and not self._pipelined)
+        self._write(reply, head_only=head_only, goes_on=goes_on)
         self._current = None
         if not goes_on:
             self._transport.close()
@@ -256,13 +299,16 @@ class HttpProtocol(Protocol):
         else:
             self.go_on()
 
+    def _head(self) -> bytes:
+        """Return the head that is complete, where it was all at the beginning of what came."""
+        piece, self._piece = self._piece, b""
+        return piece[: piece.find(b"\r\n\r\n") + 4]
+
     def _write(self, reply: Reply, *, head_only: bool, goes_on: bool) -> None:
         body = reply.body
-        lines = [STATUS_LINES[reply.status]]
-        for name, value in (*self._state.default_headers, *reply.headers):
-            lines += (name, b": ", value, b"\r\n")
-        lines.append(b"content-length: %d\r\n" % len(body))
-        lines.append(b"\r\n" if goes_on else b"connection: close\r\n\r\n")
+        lines = [STATUS_LINES[reply.status], *[b"%b: %b\r\n" % header for header in self._state.default_headers]]
+        lines += [b"%b: %b\r\n" % header for header in reply.headers]
+        lines.append((b"content-length: %d\r\n\r\n" if goes_on else LAST) % len(body))
         if head_only:
             self._transport.write(b"".join(lines))
         elif len(body) <= TOGETHER:

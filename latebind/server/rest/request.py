@@ -7,6 +7,7 @@ import msgspec
 import orjson
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
+from latebind.server.faults import FOR_CLIENTS, report
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import Body
 from latebind.server.rest.exchange import Exchange
@@ -93,6 +94,13 @@ def json_reply(value: object) -> Reply:
 def health_reply(word: str, well: bool, **about: str) -> Reply:
     """Return what health checks are told: 200 or 400, as Triton does, with what KServe has in the body."""
     return Reply(orjson.dumps({**about, word: well}), JSON, 200 if well else 400)
+
+
+def reply_to(error: Exception) -> Reply:
+    """Return what a client is told of whatever its request came to; what it should not see is reported here."""
+    if isinstance(error, FOR_CLIENTS):
+        return error_reply(error)
+    return Reply(orjson.dumps({"error": report(error)}), JSON, 500)
 
 
 def error_reply(error: LatebindError) -> Reply:

@@ -1,7 +1,7 @@
 """The gRPC door opens and closes: the official server on a port of its own, drained before it ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,25 @@ from latebind.server.rpc.reception import CallFailed, Reception
 from latebind.server.rpc.routes import Answer, Method, methods
 from latebind.server.service import Service
 
+MOST_PENDING = 1 << 20  # calls that the loop has not come to: streams and connections bound them
 LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time for
 
 
 class RpcDoor:
-    """Serves the verbs of `service` over gRPC while it is open; in use like `Door`, which has one where it is wanted.
+    """Serves `found`, or the verbs of `service`, over gRPC while it is open; in use like `Door`, which may have one.
 
     Open it on the event loop that the service belongs to.
     """
 
-    def __init__(self, service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> None:
+    def __init__(
+        self,
+        service: Service,
+        config: DoorConfig,
+        limits: Limits,
+        guard: Guard,
+        found: Mapping[str, Method] | None = None,
+    ) -> None:
+        self._methods = found or methods()
         self._config = config
         self._limits = limits
         self._reception = Reception(Desk(service, limits), guard)
@@ -35,7 +44,7 @@ class RpcDoor:
     async def open(self) -> None:
         """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
         self._server = grpc.aio.server(options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls)
-        for method in methods().values():
+        for method in self._methods.values():
             service, name = method.path[1:].split("/")
             self._server.add_registered_method_handlers(service, {name: self._handler(method)})
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
@@ -146,6 +155,8 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", limits.header_bytes),
         ("grpc.absolute_max_metadata_size", limits.header_bytes),
         ("grpc.max_concurrent_streams", limits.calls),
+        ("grpc.server.max_pending_requests", MOST_PENDING),  # past 1000 it would cancel calls at random
+        ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
         ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.keepalive_time_ms", 60_000),  # a client that has gone without a word is noticed by this
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -1,7 +1,7 @@
 """`ModelInfer` and `ModelStreamInfer`: a request becomes a call, its answer a response."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ TRACEPARENT = "traceparent"  # metadata: the caller's span, as in W3C Trace Cont
 FINAL_WANTED, FINAL = "triton_enable_empty_final_response", "triton_final_response"  # parameters
 
 Answer = asyncio.Task[bytes]
+Infer = Callable[[Desk, bytes, Caller], Awaitable[bytes]]
 
 
 async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
@@ -53,10 +54,11 @@ async def fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
 class InferStream:
     """One stream of calls. They run at the same time, at most `Limits.stream_calls`, and are answered in their order.
 
-    An error is a response; where the client wants it so, it ends the stream with its status.
+    An error is a response; where the client wants it so, it ends the stream with its status. `one` answers each.
     """
 
-    def __init__(self, desk: Desk, caller: Caller) -> None:
+    def __init__(self, desk: Desk, caller: Caller, one: Infer = infer) -> None:
+        self._infer = one
         self._desk = desk
         self._caller = caller
         self._statuses = caller.header(STATUSES) in ("true", "True", "1")
@@ -91,7 +93,7 @@ class InferStream:
 
     async def _answer(self, data: bytes) -> bytes:
         try:
-            return in_stream(await infer(self._desk, data, self._caller))
+            return in_stream(await self._infer(self._desk, data, self._caller))
         except Exception as error:  # the root of a task: the client is told, the others go on
             if self._statuses:
                 raise

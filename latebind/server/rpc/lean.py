@@ -35,14 +35,24 @@ LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time fo
 
 
 class LeanDoor:
-    """Serves the verbs of `service` over gRPC while it is open. Raises `ConfigError` where nghttp2 is not there."""
+    """Serves `found`, or the verbs of `service`, over gRPC while it is open.
 
-    def __init__(self, service: Service, config: DoorConfig, limits: Limits, guard: Guard) -> None:
+    Raises `ConfigError` where nghttp2 is not there.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        config: DoorConfig,
+        limits: Limits,
+        guard: Guard,
+        found: Mapping[str, Method] | None = None,
+    ) -> None:
         self._config = config
         self._limits = limits
         self.library = Library()
         self.reception = Reception(Desk(service, limits), guard)
-        self.methods: Mapping[bytes, Method] = {path.encode(): method for path, method in methods().items()}
+        self.methods: Mapping[bytes, Method] = {path.encode(): method for path, method in (found or methods()).items()}
         self.connections: set[Connection] = set()
         self.calls = 0
         self._server: asyncio.Server | None = None

@@ -2,8 +2,8 @@
 
 import pytest
 
-from latebind.cli.sizes import size
 from latebind.domain.errors import ConfigError
+from latebind.domain.sizes import size
 
 
 @pytest.mark.parametrize(

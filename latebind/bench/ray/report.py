@@ -1,0 +1,116 @@
+"""What `bench ray` says, as rows of tables."""
+
+from latebind.bench.ledger.books import Fault
+from latebind.bench.ray.kill import Killed
+from latebind.bench.ray.latency import ALONE, LIVE, METADATA, Found
+from latebind.bench.ray.scale import Scaled
+
+MOST_RECOVERY = 10.0  # seconds
+MOST_SLOWER = 1.3  # times the mean of the stand-alone server
+
+Rows = list[dict[str, object]]
+
+
+def kill_rows(found: Killed) -> Rows:
+    """Return each kill: how long nobody was answered right, and how long until there were as many replicas again."""
+    return [
+        {
+            "at request": one.request,
+            "longest without a right answer s": f"{silence:.2f}",
+            "as many replicas again s": f"{one.seconds:.2f}",
+            "its engine": "left behind" if one.engine_left else "ended",
+        }
+        for one, silence in zip(found.recoveries, found.silences, strict=True)
+    ]
+
+
+def kill_verdict(found: Killed) -> list[str]:
+    """Return what did not hold."""
+    slow = [one for one in found.recoveries if one.seconds >= MOST_RECOVERY]
+    left = [one for one in found.recoveries if one.engine_left]
+    return [
+        *found.played.ledger.evidence,
+        *(f"the replica killed at request {one.request} was replaced after {one.seconds:.1f} s" for one in slow),
+        *(f"the engine of the replica killed at request {one.request} lived on" for one in left),
+    ]
+
+
+def scale_rows(found: Scaled) -> Rows:
+    """Return how many replicas there were from when on."""
+    return [{"second": f"{at:.1f}", "replicas": count} for at, count in found.replicas]
+
+
+def scale_summary(found: Scaled) -> Rows:
+    """Return how long both ways took, and what was lost."""
+    faults = found.played.ledger.faults
+    return [
+        {
+            "to two replicas s": _seconds(found.up),
+            "back to one s after the load fell": _seconds(found.down),
+            "requests": found.played.ledger.asked_count,
+            **{str(fault): faults[fault] for fault in Fault},
+        }
+    ]
+
+
+def scale_verdict(found: Scaled) -> list[str]:
+    """Return what did not hold."""
+    missing = [what for what, at in (("two replicas", found.up), ("one replica again", found.down)) if at is None]
+    return [*found.played.ledger.evidence, *(f"there never were {what}" for what in missing)]
+
+
+def latency_rows(found: Found) -> Rows:
+    """Return each kind of call on both sides."""
+    return [
+        {
+            "call": one.kind,
+            "alone ms": _ms(one.alone),
+            "on Ray ms": _ms(one.ray),
+            "mean, times": str(one.mean),
+            "p99, times": str(one.p99),
+        }
+        for one in found.kinds
+    ]
+
+
+def rest_rows(found: Found) -> Rows:
+    """Return where the time goes that calls take longer on Ray.
+
+    What a call without model takes longer at the ingress itself is the proxy's; what one that a replica's door answers
+    takes longer beside that is the hop; what the engine takes longer is the engine's.
+    """
+    live, metadata = (found.of(kind) for kind in (LIVE, METADATA))
+    proxy, relayed = live.ray - live.alone, metadata.ray - metadata.alone
+    rows: Rows = []
+    for one in found.kinds:
+        if one.kind not in {LIVE, METADATA}:
+            longer, engine = one.ray - one.alone, one.engine_ray - one.engine_alone
+            rows.append(
+                {
+                    "call": one.kind,
+                    "longer on Ray by ms": _ms(longer),
+                    "proxy by itself": _ms(proxy),
+                    "hop to a replica": _ms(relayed - proxy),
+                    "engine": _ms(engine),
+                    "body and rest": _ms(longer - relayed - engine),
+                    "in the engine, alone": _ms(one.engine_alone),
+                }
+            )
+    return rows
+
+
+def cpu_rows(found: Found) -> Rows:
+    """Return the time in processors that a call took, by process."""
+    return [
+        {"side": "alone" if side == ALONE else "on Ray", "process": name, "CPU ms of a call": _ms(seconds)}
+        for side, by_process in found.cpu.items()
+        for name, seconds in sorted(by_process.items())
+    ]
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 3)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:.1f}"

@@ -1,0 +1,81 @@
+"""The blocks of a visit on a virtual clock: the same requests at the same times, on what was measured beside them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from random import Random
+from statistics import median
+
+import numpy as np
+
+from latebind.bench.live.played import Seconds
+from latebind.bench.validate.client import Sent
+from latebind.bench.validate.live import Played, Visit
+from latebind.domain.actions import Outcome
+from latebind.domain.config import SchedulerConfig
+from latebind.domain.costs import Curve
+from latebind.simulation.driver import Simulator
+from latebind.simulation.measured import Measured, Seen, Stage, at_pace, joined, typical
+from latebind.simulation.workloads import Arrival
+
+
+def simulated(played: Played, seed: int, *, times: int) -> list[list[list[Seconds]]]:
+    """Return, for each visit and so many runs, the seconds of requests by block, inf for those without answer.
+
+    Launches are those of all calibrations, at the pace that the machine had in the calibrations around each block. What
+    ran in blocks is not looked at.
+    """
+    beside = [[played.log.seen(sent) for sent in visit.calibrations] for visit in played.visits]
+    rule = typical(launch for some in beside for seen in some for _, launch in seen.launches)
+    paces = [[pace_of(seen, rule) for seen in some] for some in beside]
+    seen = joined(
+        [
+            at_pace(one, pace)
+            for some, measured in zip(beside, paces, strict=True)
+            for one, pace in zip(some, measured, strict=True)
+        ]
+    )
+    return [
+        [replay(played.log.config, visit, seen, measured, Random(f"{seed} {number} {time}")) for time in range(times)]
+        for number, (visit, measured) in enumerate(zip(played.visits, paces, strict=True))
+    ]
+
+
+def pace_of(seen: Seen, rule: Mapping[Stage, Curve]) -> float:
+    """Return how many times as long as by a rule launches took, 1 where there were none."""
+    ratios = [one.seconds / rule[one.model, one.stage].at(one.rows) for _, one in seen.launches]
+    return median(ratios) if ratios else 1.0
+
+
+def replay(config: SchedulerConfig, visit: Visit, seen: Seen, paces: Sequence[float], random: Random) -> list[Seconds]:
+    """Return the seconds of requests by block. Calibrations are played too: the scheduler learns from them."""
+    begun = visit.calibrations[0][0].sent
+    middles = [0.5 * (sent[0].sent + sent[-1].sent) - begun for sent in visit.calibrations]
+    pace = Paces(tuple(middles), tuple(paces))
+    simulator = Simulator(config, hardware=partial(Measured, seen=seen, pace=pace.at, random=random))
+    records = simulator.run(arrivals(visit.sent, config, begun))
+    simulator.scheduler.check()
+    seconds = {one.arrived: one.latency if one.outcome is Outcome.ANSWERED else inf for one in records}
+    return [np.array([seconds[one.sent - begun] for one in block]) for block in visit.blocks]
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """The pace of a machine by `times`, at which it was `measured`; it is taken to change evenly in between."""
+
+    times: tuple[float, ...]
+    measured: tuple[float, ...]
+
+    def at(self, time: float) -> float:
+        """Return the pace at a time."""
+        return float(np.interp(time, self.times, self.measured))
+
+
+def arrivals(sent: Iterable[Sent], config: SchedulerConfig, begun: float) -> list[Arrival]:
+    """Return what clients sent as a workload, in seconds since then; each leaves where it did live."""
+    last = {served.spec.name: served.spec.stages - 1 for served in config.models}
+    return [
+        Arrival(one.sent - begun, one.model, one.allowed, one.left_at if one.left_at >= 0 else last[one.model])
+        for one in sent
+    ]

@@ -1,0 +1,134 @@
+"""`latebind bench ray`: what the application on Ray Serve loses, how it scales, what it costs."""
+
+import tempfile
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from latebind.bench.ledger import report as ledger_report
+from latebind.bench.ledger.questions import Mix, Protocol
+from latebind.bench.ray import kill, latency, report, scale
+from latebind.cli.bench.options import Seed
+from latebind.cli.console import JsonFile, console, errors, progress, reporting, save, show
+
+Tables = dict[str, report.Rows]
+
+
+class Part(StrEnum):
+    """What to run."""
+
+    LEDGER = "ledger"
+    SCALE = "scale"
+    LATENCY = "latency"
+
+
+def ray(
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="ledger: a replica is killed under load; scale: from one to two replicas and back; latency: beside "
+            "the stand-alone server. May be repeated. Default: all."
+        ),
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Requests of the ledger.")] = 50_000,
+    rate: Annotated[float, typer.Option(min=0.1, help="Of these a second.")] = 300.0,
+    replicas: Annotated[int, typer.Option(min=1, help="Replicas that the ledger asks.")] = 2,
+    times: Annotated[int, typer.Option(min=1, help="How often one is killed.")] = 3,
+    high: Annotated[float, typer.Option(min=0.1, help="Requests a second that two replicas are for.")] = 600.0,
+    high_seconds: Annotated[float, typer.Option(min=1.0, help="For so long.")] = 40.0,
+    low: Annotated[float, typer.Option(min=0.1, help="Requests a second afterwards.")] = 20.0,
+    low_seconds: Annotated[float, typer.Option(min=1.0, help="For so long.")] = 60.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the comparison of latencies.")] = 5,
+    calls: Annotated[int, typer.Option(min=1, help="Calls of each kind in a round, on each side.")] = 200,
+    serve: Annotated[
+        list[str] | None, typer.Option(help="A word for `latebind serve`; may be repeated: --serve=--slots=64.")
+    ] = None,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Hurt, load and time `latebind serve --on ray` on this machine. Needs latebind\\[ray,bench].
+
+    The ledger asks arithmetic, a chain of stages with a learned cache, a query over both and a sequence model, over
+    HTTP and gRPC; every answer is checked to the last bit. Exit code 1 where anything was lost, doubled, swapped, wrong
+    or failed, or a killed replica took 10 s to replace.
+
+    Examples:
+
+    * `latebind bench ray`
+    * `latebind bench ray --part ledger --requests 5000 --times 1`
+    * `latebind bench ray --part latency --rounds 10`
+    """
+    options, wanted = list(serve or ()), tuple(part or Part)
+    found: dict[str, Tables] = {}
+    bad: list[str] = []
+    with reporting(), tempfile.TemporaryDirectory() as folder:
+        console.print(f"{', '.join(wanted)}, seed {seed}")
+        for one in wanted:
+            place = Path(folder) / one
+            match one:
+                case Part.LEDGER:
+                    mix = Mix(seed=seed)
+                    console.print(f"{requests} requests, {rate:g} a second, {replicas} replicas, {times} killed")
+                    problems, tables = _kill(place, mix, requests, rate, replicas, times, options)
+                case Part.SCALE:
+                    plan = scale.Plan(high, low, high_seconds, low_seconds)
+                    console.print(f"{high:g} requests a second for {high_seconds:g} s, {low:g} for {low_seconds:g} s")
+                    problems, tables = _scale(place, plan, seed, options)
+                case Part.LATENCY:
+                    console.print(f"{rounds} rounds of {calls} calls of each kind on each side")
+                    problems, tables = _latency(place, latency.Plan(rounds=rounds, calls=calls, seed=seed), options)
+            _show(tables)
+            found[one], bad = tables, [*bad, *problems]
+    save(json_file, {"seed": seed, **found, "problems": bad})
+    for line in bad:
+        errors.print(line, highlight=False, markup=False, soft_wrap=True)
+    if bad:
+        raise typer.Exit(1)
+
+
+def _kill(
+    folder: Path, mix: Mix, requests: int, rate: float, replicas: int, times: int, options: list[str]
+) -> tuple[Sequence[str], Tables]:
+    with progress("ledger") as tell:
+        found = kill.run(
+            folder, mix, requests=requests, rate=rate, replicas=replicas, times=times, options=options, tell=tell
+        )
+    tables = {
+        "what must never be": ledger_report.fault_rows(found.played),
+        "how requests ended": ledger_report.end_rows(found.played),
+        "replicas killed": report.kill_rows(found),
+        "client and server": ledger_report.client_rows(found.played),
+    }
+    return report.kill_verdict(found), tables
+
+
+def _scale(folder: Path, plan: scale.Plan, seed: int, options: list[str]) -> tuple[Sequence[str], Tables]:
+    mix = Mix(models=("slow",), protocols=(Protocol.JSON, Protocol.BINARY), largest=1, deadlines=(0.1,), seed=seed)
+    with progress("scale") as tell:
+        found = scale.run(folder, mix, plan, options=options, tell=tell)
+    tables = {
+        "from one replica to two and back": report.scale_summary(found),
+        "replicas": report.scale_rows(found),
+        "how requests ended": ledger_report.end_rows(found.played),
+    }
+    return report.scale_verdict(found), tables
+
+
+def _latency(folder: Path, plan: latency.Plan, options: list[str]) -> tuple[Sequence[str], Tables]:
+    with progress("latency") as tell:
+        found = latency.run(folder, plan, options=options, tell=tell)
+    tables = {
+        "one call at a time, on Ray over alone": report.latency_rows(found),
+        "where the rest goes": report.rest_rows(found),
+        "time in processors": report.cpu_rows(found),
+    }
+    return (), tables
+
+
+def _show(tables: Tables) -> None:
+    for title, rows in tables.items():
+        if rows:
+            show(title, rows)

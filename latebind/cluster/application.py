@@ -1,0 +1,139 @@
+"""Starts the application on Ray Serve, waits, and takes it down again."""
+
+import logging
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from latebind.cluster.replica import Application
+from latebind.domain.config import ClusterConfig, ServeConfig
+from latebind.domain.errors import ConfigError
+from latebind.repository.selection import Selection
+
+NAME = "latebind"
+SAFE = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
+DRAIN = 45.0  # seconds in which a replica answers what it has
+HEALTH_PERIOD, HEALTH_TIMEOUT = 1.0, 10.0  # seconds
+METRICS_PERIOD, LOOK_BACK = 1.0, 5.0  # seconds between figures for autoscaling, and over which they are averaged
+OBJECT_STORE = 80 << 20  # bytes; nothing of ours lies there
+CALLS = 10_000  # at once, of Ray's own calls: those of clients go past Ray
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def serving(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, int | None]]:
+    """Serve on Ray while the block lasts, which gets the ports for HTTP and gRPC. Raises `ConfigError`.
+
+    Where no cluster is named, one is started on this machine, which others do not reach, and ended with the block.
+    """
+    for name, value in SAFE.items():
+        os.environ.setdefault(name, value)
+    serve = _ray_serve()
+    import ray  # noqa: PLC0415  (optional, and slow to import)
+
+    _connect(ray, settings.cluster)
+    try:
+        serve.start(proxy_location="Disabled")
+        application = Application(selection, settings, secrets.token_urlsafe(32))
+        try:
+            handle = serve.run(bound(application), name=NAME, route_prefix=None, _local_testing_mode=False)
+        except RuntimeError as error:
+            raise ConfigError(f"Ray could not start the application: {error}") from None
+        yield tuple(handle.ports.remote().result())
+    finally:
+        serve.delete(NAME) if settings.cluster.address else serve.shutdown()
+        ray.shutdown()
+
+
+def wait() -> None:
+    """Return when the process is told to end, by SIGINT or SIGTERM."""
+    told = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.set())
+    told.wait()
+
+
+def bound(application: Application) -> Any:
+    """Return the application as Ray Serve takes it: an ingress bound to replicas."""
+    serve = _ray_serve()
+    from latebind.cluster.deployments import IngressActor, ReplicaActor  # noqa: PLC0415  (they import ray)
+
+    settings = application.settings
+    common = {
+        "max_ongoing_requests": CALLS,
+        "health_check_period_s": HEALTH_PERIOD,
+        "health_check_timeout_s": HEALTH_TIMEOUT,
+        "graceful_shutdown_timeout_s": DRAIN,
+    }
+    replicas = serve.deployment(
+        ReplicaActor,
+        name="replica",
+        ray_actor_options=_resources(settings),
+        request_router_config={
+            "request_router_class": "latebind.cluster.router:Telling",
+            "request_routing_stats_period_s": 1.0,
+        },
+        **_number(settings.cluster),
+        **common,
+    )
+    ingress = serve.deployment(
+        IngressActor, name="ingress", ray_actor_options=_place(settings.cluster), num_replicas=1, **common
+    )
+    return ingress.bind(application, replicas.bind(application))
+
+
+def _number(config: ClusterConfig) -> dict[str, Any]:
+    """Return how many replicas there are to be."""
+    if not config.scales:
+        return {"num_replicas": config.replicas}
+    policy = {
+        "policy_function": "latebind.cluster.autoscaling:BySlack",
+        "policy_kwargs": {"up": config.up_after, "down": config.down_after},
+    }
+    return {
+        "autoscaling_config": {
+            "min_replicas": config.replicas,
+            "max_replicas": config.max_replicas,
+            "metrics_interval_s": METRICS_PERIOD,
+            "look_back_period_s": LOOK_BACK,
+            "policy": policy,
+        }
+    }
+
+
+def _resources(settings: ServeConfig) -> dict[str, float]:
+    """Return what a replica asks Ray for."""
+    gpus = {"num_gpus": 1.0} if settings.engine.device.startswith("cuda") else {}
+    return {"num_cpus": settings.cluster.cpus, **gpus}
+
+
+def _place(config: ClusterConfig) -> dict[str, Any]:
+    """Return what the ingress asks Ray for: next to nothing, on a node of its kind where there is one."""
+    return {"num_cpus": 0, **({"resources": {config.ingress: 0.001}} if config.ingress else {})}
+
+
+def _connect(ray: Any, config: ClusterConfig) -> None:
+    if config.address:
+        ray.init(address=config.address, namespace=NAME)
+        return
+    ray.init(
+        namespace=NAME,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE,
+        _node_ip_address="127.0.0.1",
+        configure_logging=False,
+    )
+
+
+def _ray_serve() -> Any:
+    """Import Ray Serve. Raises `ConfigError` without the extra."""
+    try:
+        from ray import serve  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError("Ray is not installed: pip install 'latebind[ray]', or leave --on out") from error
+    return serve

@@ -1,0 +1,150 @@
+"""The replicas as one ingress sees them: where each is, what it has in memory, how much of it waits for answers.
+
+Ray knows which there are and tells it (`router.py`); what becomes of connections is noticed here first.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from latebind.cluster.homes import Homes
+from latebind.cluster.upstream import Parts, Upstream
+from latebind.domain.errors import Unavailable
+from latebind.domain.model import ModelSpec
+from latebind.domain.picture import Picture
+from latebind.domain.tracing import Trace
+from latebind.server.gateway import Claim
+from latebind.server.rest.request import Reply
+
+DOUBTED = 1.0  # seconds for which a replica that was lost is only asked where there is no other
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What Ray tells of a replica that runs: its name, where its door listens, and the figures it told of last."""
+
+    name: str
+    host: str
+    port: int
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Peer:
+    """One replica, with the connections to it that nobody uses at the moment.
+
+    `under_way` are calls that it has of this ingress. It is in doubt until `doubted`.
+    """
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+        self.under_way = 0
+        self.doubted = 0.0
+        self._idle: list[Upstream] = []
+
+    async def ask(self, parts: Parts) -> Reply:
+        """Return its reply to a request. Raises `Lost`."""
+        self.under_way += 1
+        try:
+            upstream = self._take() or await Upstream.open(self.seen.host, self.seen.port)
+            reply = await upstream.ask(parts)
+        finally:
+            self.under_way -= 1
+        if upstream.usable:
+            self._idle.append(upstream)
+        return reply
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        while self._idle:
+            self._idle.pop().abort()
+
+    def _take(self) -> Upstream | None:
+        while self._idle:
+            upstream = self._idle.pop()
+            if upstream.usable:
+                return upstream
+        return None
+
+
+class Fleet:
+    """All replicas. It stands where a door has its gateway, but calls go to the doors of replicas, not to slots."""
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.models: Mapping[str, ModelSpec] = {}
+        self.homes = Homes()
+        self._peers: dict[str, Peer] = {}
+        self._random = Random(seed)
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The replicas that there are."""
+        return list(self._peers.values())
+
+    def see(self, replicas: Iterable[Seen]) -> None:
+        """Take in which replicas there are now. Calls that others have are still answered by them."""
+        before, self._peers = self._peers, {}
+        for seen in replicas:
+            peer = before.pop(seen.name, None) or Peer(seen)
+            peer.seen = seen
+            self._peers[seen.name] = peer
+        for gone in before.values():
+            gone.close()
+        self.homes.settle([(peer.seen.name, peer.seen.figures) for peer in self._peers.values()], time.monotonic())
+
+    def choose(self, model: str, tried: Collection[str] = ()) -> Peer:
+        """Return the replica that a call for a model goes to: of its homes the one with the fewest calls under way.
+
+        Those of `tried`, and who was lost a moment ago, are asked last. Raises `Unavailable` where there is none.
+        """
+        if not self._peers:
+            raise Unavailable("no replica is there yet: try again later")
+        now = time.monotonic()
+        self.homes.note(model)
+        homes = self.homes.of.get(model, ())
+
+        def rank(peer: Peer) -> tuple[bool, bool, bool, int, float]:
+            name = peer.seen.name
+            away = bool(homes) and name not in homes
+            return name in tried, peer.doubted > now, away, peer.under_way, self._random.random()
+
+        return min(self._peers.values(), key=rank)
+
+    def doubt(self, peer: Peer) -> None:
+        """A replica was lost: whether it is gone Ray will tell."""
+        peer.doubted = time.monotonic() + DOUBTED
+        peer.close()
+
+    # What the service of a door asks of its gateway
+
+    def live(self) -> bool:
+        """Whether the ingress lives."""
+        return True
+
+    def ready(self, model: str | None = None) -> bool:
+        """Whether there is a replica; replicas are ready before Ray tells of them."""
+        del model
+        return bool(self._peers)
+
+    def claim_now(self, model: str, rows: int) -> Claim | None:
+        """Return None: there are no slots here."""
+        del model, rows
+        return None
+
+    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
+        """Raise: there are no slots here."""
+        del rows, deadline, priority
+        raise Unavailable(f"{model} is served by replicas, not by the ingress")
+
+    async def metrics(self) -> Mapping[str, Any]:
+        """Return nothing: replicas have the figures."""
+        return {"models": {}}
+
+    async def picture(self) -> Picture:
+        """Return nothing: replicas have workers."""
+        return Picture()
+
+    async def traces(self) -> Sequence[Trace]:
+        """Return nothing: replicas follow calls."""
+        return ()

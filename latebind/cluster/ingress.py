@@ -1,0 +1,73 @@
+"""The ingress: the door that clients come to. It has no engine and sends calls on to replicas."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Self
+
+from msgspec.structs import replace
+
+from latebind.cluster.calls import relayed as relayed_methods
+from latebind.cluster.fleet import Fleet, Seen
+from latebind.cluster.relay import Relay
+from latebind.cluster.replica import Application
+from latebind.cluster.routes import relayed as relayed_routes
+from latebind.server.door import Door
+from latebind.server.limits import Limits
+
+PERIOD = 0.2  # seconds between two looks at which replicas there are
+
+Look = Callable[[Callable[[Sequence[Seen]], None]], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+
+class Ingress:
+    """A door before all replicas that `look` tells of. Make one with `start`, end it with `close`."""
+
+    def __init__(self, fleet: Fleet, door: Door, look: Look) -> None:
+        self.fleet = fleet
+        self.door = door
+        self._look = look
+        self._following = asyncio.create_task(self._follow())
+
+    @classmethod
+    async def start(cls, application: Application, look: Look) -> Self:
+        """Open the door once there is a replica. Raises what `Door.open` raises."""
+        server, fleet, limits = application.settings.server, Fleet(), Limits()
+        await look(fleet.see)
+        relay = Relay(fleet, limits, application.secret)
+        door = Door(
+            fleet,
+            replace(server, dashboard=False),
+            limits=limits,
+            routes=relayed_routes(relay),
+            methods=None if server.grpc_port is None else relayed_methods(relay),
+        )
+        await door.open()
+        return cls(fleet, door, look)
+
+    @property
+    def ports(self) -> tuple[int, int | None]:
+        """Where it listens for HTTP and gRPC."""
+        return self.door.port, self.door.grpc_port
+
+    def check(self) -> None:
+        """Raise where it does not follow any more which replicas there are."""
+        if self._following.done():
+            self._following.result()
+
+    async def close(self) -> None:
+        """Answer what is under way."""
+        self.door.close()
+        await self.door.closed()
+        self._following.cancel()
+
+    async def _follow(self) -> None:
+        """Look which replicas there are, now and then."""
+        while True:
+            await asyncio.sleep(PERIOD)
+            try:
+                await self._look(self.fleet.see)
+            except Exception:  # the root of this task: the next look may be better
+                logger.exception("nobody told which replicas there are")

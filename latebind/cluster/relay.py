@@ -1,0 +1,96 @@
+"""Sends calls on to replicas: one that a model is at home in, once more where that one is lost, or all of them."""
+
+import asyncio
+from collections.abc import Iterable
+
+from latebind.cluster.fleet import Fleet, Peer
+from latebind.cluster.upstream import Lost, Parts
+from latebind.domain.errors import Refused, Unavailable
+from latebind.server.limits import Limits
+from latebind.server.rest.body import Body
+from latebind.server.rest.exchange import Exchange
+from latebind.server.rest.request import Reply
+
+TRIES = 3
+# Headers that belong to one connection, or that the ingress has looked at.
+STAYS = frozenset(
+    b"authorization connection content-length expect host keep-alive origin te transfer-encoding upgrade".split()
+)
+
+Header = tuple[bytes, bytes]
+
+
+class Relay:
+    """One for an ingress. Replicas answer nobody who does not show `secret`.
+
+    `moved` counts calls that another replica was asked after one was lost.
+    """
+
+    def __init__(self, fleet: Fleet, limits: Limits, secret: str) -> None:
+        self.fleet = fleet
+        self.moved = 0
+        self._limits = limits
+        self._held = 0
+        self._key = b"authorization: Bearer %s\r\n" % secret.encode()
+
+    def request(self, method: str, path: bytes, headers: Iterable[Header], body: bytes) -> Parts:
+        """Return a request as replicas take it."""
+        lines = [method.encode(), b" ", path, b" HTTP/1.1\r\n", self._key]
+        for name, value in headers:
+            lines += (name, b": ", value, b"\r\n")
+        lines.append(b"content-length: %d\r\n\r\n" % len(body))
+        return b"".join(lines), body
+
+    async def read(self, exchange: Exchange) -> Parts:
+        """Return a client's request as replicas take it, once its body is here. Raises what `Body` raises."""
+        headers = [header for header in exchange.headers if header[0] not in STAYS]
+        counted = [header for header in exchange.headers if header[0] != b"content-encoding"]  # a replica undoes it
+        body = await Body(counted, exchange.receive, self._limits).read()
+        return self.request(exchange.method, exchange.target, headers, body)
+
+    async def one(self, model: str, parts: Parts, *, again: bool) -> Reply:
+        """Return the reply of one replica, of another where that is lost, unless a call may not be made `again`.
+
+        Raises `Unavailable`, and `Refused` where the calls under way have too many bytes together.
+        """
+        size = len(parts[1])
+        if self._held + size > self._limits.held_bytes:
+            raise Refused(f"the calls under way have more than {self._limits.held_bytes} bytes: try again later")
+        self._held += size
+        try:
+            return await self._one(model, parts, again)
+        finally:
+            self._held -= size
+
+    async def all(self, parts: Parts) -> list[Reply]:
+        """Return the replies of all replicas. Raises `Unavailable` where one is lost, or there is none."""
+        peers = self.fleet.peers
+        if not peers:
+            raise Unavailable("no replica is there yet: try again later")
+        return await asyncio.gather(*[self._ask(peer, parts) for peer in peers])
+
+    async def each(self, parts: Parts) -> dict[str, Reply]:
+        """Return the replies of those replicas that are not lost meanwhile, by name."""
+        peers = self.fleet.peers
+        replies = await asyncio.gather(*[self._ask(peer, parts) for peer in peers], return_exceptions=True)
+        return {peer.seen.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
+
+    async def _one(self, model: str, parts: Parts, again: bool) -> Reply:
+        tried: list[str] = []
+        while True:
+            peer = self.fleet.choose(model, tried)
+            try:
+                return await peer.ask(parts)
+            except Lost as lost:
+                self.fleet.doubt(peer)
+                tried.append(peer.seen.name)
+                if not again or len(tried) == TRIES:
+                    raise Unavailable(f"the replica that had this call was lost ({lost}): try again later") from None
+                self.moved += 1
+
+    async def _ask(self, peer: Peer, parts: Parts) -> Reply:
+        try:
+            return await peer.ask(parts)
+        except Lost as lost:
+            self.fleet.doubt(peer)
+            raise Unavailable(f"a replica was lost before it had answered ({lost}): try again later") from None

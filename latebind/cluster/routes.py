@@ -1,0 +1,107 @@
+"""HTTP at the ingress: which routes one replica answers, which all of them, and which the ingress by itself."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from latebind.cluster.merging import labelled, merged_statistics, own_figures
+from latebind.cluster.relay import Relay
+from latebind.server.rest import about, regions, repository, settings
+from latebind.server.rest.about import TEXT
+from latebind.server.rest.desk import Desk
+from latebind.server.rest.infer import while_connected
+from latebind.server.rest.request import Reply, Request, health_reply, json_reply
+from latebind.server.rest.routes import ROUTES, Route, Verb
+
+EVERYBODY: frozenset[Any] = frozenset(
+    (
+        *(repository.load, repository.unload, settings.update_traces, settings.update_log),
+        *(regions.register, regions.unregister, regions.cuda_register, regions.cuda_unregister),
+    )
+)
+
+
+def relayed(relay: Relay) -> tuple[Route, ...]:
+    """Return the routes of a door, with verbs that ask replicas."""
+    ways = _ways(relay)
+    return tuple((path, method, access, ways.get(verb) or _one(relay)) for path, method, access, verb in ROUTES)
+
+
+def _ways(relay: Relay) -> Mapping[Any, Verb]:
+    """Return how those verbs are answered that not any one replica can answer."""
+    return {
+        about.live: about.live,
+        about.ready: _ready(relay),
+        about.statistics: _statistics(relay),
+        about.traces: _traces(relay),
+        about.metrics: _metrics(relay),
+        **dict.fromkeys(EVERYBODY, _all(relay)),
+    }
+
+
+def _one(relay: Relay) -> Verb:
+    """Have one replica answer. A call that is made twice does no harm: it computes the same again."""
+
+    async def verb(desk: Desk, request: Request) -> Reply:
+        del desk
+        parts = await relay.read(request.exchange)
+        work = relay.one(request.names.get("model") or "", parts, again=True)
+        return await while_connected(work, request.exchange)
+
+    return verb
+
+
+def _all(relay: Relay) -> Verb:
+    """Have all replicas do something, and answer what the first says that could not."""
+
+    async def verb(desk: Desk, request: Request) -> Reply:
+        del desk
+        replies = await relay.all(await relay.read(request.exchange))
+        return next((reply for reply in replies if reply.status != 200), replies[0])
+
+    return verb
+
+
+def _ready(relay: Relay) -> Verb:
+    async def verb(desk: Desk, request: Request) -> Reply:
+        if not desk.service.ready():
+            return health_reply("ready", False)
+        return await _one(relay)(desk, request)
+
+    return verb
+
+
+def _statistics(relay: Relay) -> Verb:
+    async def verb(desk: Desk, request: Request) -> Reply:
+        del desk
+        replies = await relay.all(await relay.read(request.exchange))
+        failed = next((reply for reply in replies if reply.status != 200), None)
+        return failed or json_reply(merged_statistics([orjson.loads(reply.body) for reply in replies]))
+
+    return verb
+
+
+def _traces(relay: Relay) -> Verb:
+    async def verb(desk: Desk, request: Request) -> Reply:
+        del desk
+        replies = await relay.each(await relay.read(request.exchange))
+        traces = [
+            {**trace, "replica": name}
+            for name, reply in replies.items()
+            if reply.status == 200
+            for trace in orjson.loads(reply.body)["traces"]
+        ]
+        return json_reply({"traces": traces})
+
+    return verb
+
+
+def _metrics(relay: Relay) -> Verb:
+    async def verb(desk: Desk, request: Request) -> Reply:
+        replies = await relay.each(await relay.read(request.exchange))
+        texts = {name: reply.body.decode() for name, reply in replies.items() if reply.status == 200}
+        own = own_figures(replies=desk.replies, replicas=len(relay.fleet.peers), moved=relay.moved)
+        return Reply((labelled(texts) + own).encode(), TEXT)
+
+    return verb

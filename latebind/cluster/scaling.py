@@ -1,0 +1,131 @@
+"""How many replicas the traffic needs, by slack: what requests have to spare as they come. Pure.
+
+A long queue is no reason for another replica while all of it is answered in time, and a short one is no comfort where
+deadlines are tight. Whether fewer would do is told by how busy workers are: slack does not show what is idle.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from latebind.server.gateway import Distribution, ModelMetrics, Snapshot
+
+LITTLE_SLACK = 0.25  # of the deadline: below, answers are at risk
+MUCH_SLACK = 0.5
+SHED = 0.01  # the share of requests that may be refused or late
+BUSY = 0.6  # the share of time that workers may be busy after one replica less
+LOST = ("refused_full", "refused_late", "expired", "not_loaded")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How one replica fared for a while: `requests` a second, `busy` its workers as a share of the time.
+
+    `slack` is what requests had to spare as they came, as a share of their deadline, `shed` the share that was refused
+    or late.
+    """
+
+    requests: float = 0.0
+    slack: float = 1.0
+    shed: float = 0.0
+    busy: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """When answers came to be at risk, and when fewer replicas would have come to do; None where they do not."""
+
+    at_risk: float | None = None
+    spare: float | None = None
+
+
+def load_between(before: Snapshot, after: Snapshot, workers: int) -> Load:
+    """Return how an engine fared between two snapshots; nothing is known of one that began anew."""
+    seconds = after.get("now", 0.0) - before.get("now", float("inf"))
+    ended, lost, busy, slack, latency = 0, 0, 0.0, _Sum(), _Sum()
+    for name, model in after["models"].items():
+        was = before["models"].get(name)
+        ended += sum(_outcomes(model).values()) - (sum(_outcomes(was).values()) if was else 0)
+        lost += _lost(model) - (_lost(was) if was else 0)
+        busy += sum(model["run_seconds"].values()) - (sum(was["run_seconds"].values()) if was else 0.0)
+        slack.add(model["slack_seconds"], was["slack_seconds"] if was else None)
+        latency.add(model["latency_seconds"], was["latency_seconds"] if was else None)
+    if seconds <= 0 or ended <= 0 or lost < 0 or busy < 0:
+        return Load()
+    return Load(ended / seconds, _share(slack.mean, latency.mean), lost / ended, busy / (seconds * workers))
+
+
+def wanted(loads: Sequence[Load], replicas: int, since: Since, now: float, *, up: float, down: float) -> int:
+    """Return how many replicas there should be, of which there are `replicas` that fared so.
+
+    More where answers were at risk for `up` seconds: as many as would answer what was shed, or one. One fewer where
+    that would have done for `down` seconds.
+    """
+    if since.at_risk is not None and now - since.at_risk >= up:
+        return max(replicas + 1, ceil(replicas / max(1.0 - _shed(loads), 0.1)))
+    if since.spare is not None and now - since.spare >= down:
+        return replicas - 1
+    return replicas
+
+
+def next_since(loads: Sequence[Load], replicas: int, since: Since, now: float) -> Since:
+    """Return since when it is so, after one look more."""
+    at_risk, spare = is_at_risk(loads), is_spare(loads, replicas)
+    return Since(
+        (now if since.at_risk is None else since.at_risk) if at_risk else None,
+        (now if since.spare is None else since.spare) if spare else None,
+    )
+
+
+def is_at_risk(loads: Sequence[Load]) -> bool:
+    """Tell whether too many are shed, or come with little to spare."""
+    return _shed(loads) > SHED or _mean([load.slack for load in loads], loads) < LITTLE_SLACK
+
+
+def is_spare(loads: Sequence[Load], replicas: int) -> bool:
+    """Tell whether one replica fewer would do."""
+    if replicas < 2 or len(loads) < replicas:
+        return False
+    busy = sum(load.busy for load in loads) / (replicas - 1)
+    return busy < BUSY and not _shed(loads) > 0 and _mean([load.slack for load in loads], loads) > MUCH_SLACK
+
+
+class _Sum:
+    """What was added to distributions."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, after: Distribution, before: Distribution | None) -> None:
+        self._sum += after["sum"] - (before["sum"] if before else 0.0)
+        self._count += after["count"] - (before["count"] if before else 0)
+
+    @property
+    def mean(self) -> float:
+        return self._sum / self._count if self._count else 0.0
+
+
+def _share(slack: float, latency: float) -> float:
+    """Return slack as a share of the deadline, which is about what is left of it beside what an answer takes."""
+    whole = slack + latency
+    return 1.0 if whole == 0.0 else min(1.0, max(0.0, slack / whole)) if whole > 0 else 0.0
+
+
+def _shed(loads: Sequence[Load]) -> float:
+    return _mean([load.shed for load in loads], loads, none=0.0)
+
+
+def _mean(values: Sequence[float], loads: Sequence[Load], *, none: float = 1.0) -> float:
+    """Return the mean over requests; `none` where there were none."""
+    requests = sum(load.requests for load in loads)
+    return sum(v * load.requests for v, load in zip(values, loads, strict=True)) / requests if requests else none
+
+
+def _outcomes(model: ModelMetrics) -> dict[str, int]:
+    return dict(model["requests"])  # type: ignore[arg-type]
+
+
+def _lost(model: ModelMetrics) -> int:
+    outcomes = _outcomes(model)
+    return sum(outcomes[kind] for kind in LOST)

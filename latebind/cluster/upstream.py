@@ -1,0 +1,112 @@
+"""A connection from the ingress to a replica: one HTTP/1.1 request after another, each answered by one reply."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import cast
+
+import httptools
+
+from latebind.server.rest.request import Headers, Reply
+
+Parts = Sequence[bytes]  # a request as it is written: its head, then its body
+
+OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding"))  # headers that each door writes
+TOGETHER = 1 << 15  # bytes of a body that are copied behind the head, for one write
+SILENCE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))  # a machine that has gone
+
+
+class Lost(Exception):
+    """The connection went before the reply was whole, or could not be had."""
+
+
+class Upstream(asyncio.Protocol):
+    """One connection; `usable` until it is lost. Whoever asks waits for the reply before the next one asks."""
+
+    def __init__(self) -> None:
+        self.usable = True
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        self._reply: asyncio.Future[Reply] | None = None
+
+    @classmethod
+    async def open(cls, host: str, port: int) -> "Upstream":
+        """Connect. Raises `Lost`."""
+        try:
+            transport, upstream = await asyncio.get_running_loop().create_connection(cls, host, port)
+        except OSError as error:
+            raise Lost(f"{host} port {port} cannot be reached: {error.strerror}") from None
+        line = transport.get_extra_info("socket")
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in SILENCE:
+            line.setsockopt(socket.IPPROTO_TCP, option, value)
+        return upstream
+
+    async def ask(self, parts: Parts) -> Reply:
+        """Send a request and return its reply. Raises `Lost`; where the call is cancelled, the connection goes too."""
+        if not self.usable:
+            raise Lost("the connection is closed")
+        self._reply = self._loop.create_future()
+        if sum(map(len, parts)) <= TOGETHER:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
+        try:
+            return await self._reply
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self._reply = None
+
+    def abort(self) -> None:
+        """End the connection; who works for it at the other end is told so by this."""
+        self.usable = False
+        self._transport.abort()
+
+    # The transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whoever waits."""
+        self.usable = False
+        self._fail(Lost(f"the connection was closed: {exc or 'by the replica'}"))
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(Lost(f"the reply is no HTTP: {error}"))
+            self.abort()
+
+    # The parser's calls
+
+    def on_message_begin(self) -> None:
+        """Begin a reply."""
+        self._headers, self._body = [], []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a header."""
+        if name not in OURS:
+            self._headers.append((name, value))
+
+    def on_body(self, body: bytes) -> None:
+        """Take in a part of the body."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """Hand the reply over."""
+        self.usable = self.usable and self._parser.should_keep_alive()
+        if self._reply is not None and not self._reply.done():
+            headers: Headers = tuple(self._headers)
+            self._reply.set_result(Reply(b"".join(self._body), headers, self._parser.get_status_code()))
+
+    def _fail(self, error: Lost) -> None:
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(error)

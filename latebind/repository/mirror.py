@@ -1,0 +1,245 @@
+"""A folder of this machine that follows a repository elsewhere: fetches what changed, drops what has gone there.
+
+A version is seen here once it is whole, by one rename. Several processes may share the folder.
+"""
+
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from latebind.domain.config import RepositoryConfig
+from latebind.domain.errors import RepositoryError
+from latebind.queries.file.definition import model_names
+from latebind.repository.directory import ModelDirectory, Writer, write_bytes
+from latebind.repository.listing import Repository, find_queries
+from latebind.repository.manifest import (
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    FileEntry,
+    Manifest,
+    entry_of_file,
+    manifest_in,
+    read_manifest,
+)
+from latebind.repository.remote import Found, Remote, Shelf, is_remote
+from latebind.repository.selection import Selection, Serving
+
+logger = logging.getLogger(__name__)
+
+LOCK = ".lock"
+MAX_QUERY_BYTES = 1 << 20
+UNFINISHED = re.compile(r"\.[0-9]{1,18}\..+")  # what a process that was killed has left of a version
+
+
+class Mirror:
+    """Keeps `folder` as the store is, for a repository of at most `most` bytes."""
+
+    def __init__(self, remote: Remote, folder: Path, *, most: int) -> None:
+        self.folder = folder
+        self._remote = remote
+        self._most = most
+        self._seen: dict[str, tuple[str, Manifest]] = {}  # manifests by place, each with the stamp that it was read by
+
+    def refresh(self, names: Sequence[str] = ()) -> None:
+        """Bring here what changed of these models and queries, of all where none are named; drop what has gone.
+
+        What is not whole there is told in the log, and here it stays as it is. Raises `RepositoryError` where the store
+        cannot be read or holds too much; then nothing is changed.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            there = self._remote.look()
+            if not there.versions:
+                raise RepositoryError(f"{self._remote.shown} holds no model: put there what `latebind build` made")
+            self._bring_queries(there)
+            wanted = self._wanted(names)
+            whole = [(found, manifest) for found in there.versions if (manifest := self._manifest(found, wanted))]
+            self._check_bytes([manifest for _, manifest in whole])
+            new = [(found, manifest) for found, manifest in whole if self._here(found) != manifest]
+            self._check_disk([manifest for _, manifest in new])
+            for found, manifest in new:
+                self._bring(found, manifest)
+            self._drop(there)
+
+    def _bring_queries(self, there: Shelf) -> None:
+        for name in there.queries:
+            data = self._remote.read(name, MAX_QUERY_BYTES)
+            path = self.folder / name
+            if not path.is_file() or path.read_bytes() != data:
+                write_bytes(path, data)
+
+    def _wanted(self, names: Sequence[str]) -> frozenset[str]:
+        """Return the names of these models and of those that these queries need."""
+        needed = {model for path in find_queries(self.folder, names) for model in model_names(path)} if names else set()
+        return frozenset(needed.union(names))
+
+    def _manifest(self, found: Found, wanted: frozenset[str]) -> Manifest | None:
+        """Return the manifest of a version that is wanted and whole."""
+        if wanted and found.name not in wanted:
+            return None
+        try:
+            manifest = self._read_manifest(found)
+        except RepositoryError as error:
+            logger.error("%s version %s stays as it is: %s", found.name, found.version, error)
+            return None
+        for name, entry in manifest.files.items():
+            if name not in found.files or found.files[name].bytes != entry.bytes:
+                logger.warning("%s version %s is not whole yet: %s is on its way", found.name, found.version, name)
+                return None
+        return manifest
+
+    def _read_manifest(self, found: Found) -> Manifest:
+        place, stamp = _in(found, MANIFEST), found.files[MANIFEST].stamp
+        seen = self._seen.get(place)
+        if seen is not None and stamp and seen[0] == stamp:
+            return seen[1]
+        manifest = manifest_in(self._remote.read(place, MAX_MANIFEST_BYTES), f"{self._remote.shown}/{place}")
+        self._seen[place] = stamp, manifest
+        return manifest
+
+    def _here(self, found: Found) -> Manifest | None:
+        """Return the manifest of a version here, None where files are missing or cut off."""
+        path = self._path(found)
+        try:
+            manifest = read_manifest(path)
+            whole = all((path / name).stat().st_size == entry.bytes for name, entry in manifest.files.items())
+        except (RepositoryError, OSError):
+            return None
+        return manifest if whole else None
+
+    def _check_bytes(self, manifests: Sequence[Manifest]) -> None:
+        held = _bytes(manifests)
+        if held > self._most:
+            raise RepositoryError(
+                f"{self._remote.shown} holds {held} bytes to be served and {self._most} are allowed: "
+                "raise --cache-size, name models with --model, or remove old versions there"
+            )
+
+    def _check_disk(self, manifests: Sequence[Manifest]) -> None:
+        needed, free = _bytes(manifests), shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise RepositoryError(
+                f"{self.folder} has {free} bytes free and {needed} are to be fetched: make room or give another --cache"
+            )
+
+    def _bring(self, found: Found, manifest: Manifest) -> None:
+        """Fetch a version, save for files that another version here has too, and have it seen."""
+        logger.info("fetching %s version %s, %d bytes", found.name, found.version, _bytes([manifest]))
+        known = self._known(found.name)
+        files: dict[str, Writer] = {
+            name: partial(self._write, _in(found, name), entry, known.get(entry))
+            for name, entry in manifest.files.items()
+        }
+        try:
+            ModelDirectory.create(self._path(found), files)
+        except RepositoryError as error:
+            self._seen.pop(_in(found, MANIFEST), None)
+            logger.error("%s version %s stays as it is: %s", found.name, found.version, error)
+
+    def _write(self, place: str, entry: FileEntry, same: Path | None, to: Path) -> None:
+        if same is not None and entry_of_file(same) == entry:
+            os.link(same, to)
+        else:
+            self._remote.fetch(place, entry, to)
+
+    def _known(self, name: str) -> dict[FileEntry, Path]:
+        """Return the files of all versions of a model that are here, by what their manifests say of them."""
+        known = {}
+        for listed in Repository(self.folder).models():
+            if listed.name == name:
+                for file, entry in read_manifest(listed.path).files.items():
+                    if (listed.path / file).is_file():
+                        known[entry] = listed.path / file
+        return known
+
+    def _drop(self, there: Shelf) -> None:
+        """Remove versions and queries that have gone there, and what was left unfinished here."""
+        kept = {self._path(found) for found in there.versions}
+        for listed in Repository(self.folder).models():
+            if listed.path not in kept:
+                listed.path.rename(aside := listed.path.with_name(f".{listed.version}.gone"))
+                shutil.rmtree(aside, ignore_errors=True)
+        for path in find_queries(self.folder):
+            if path.name not in there.queries:
+                path.unlink()
+        for left in self.folder.glob("*/.*"):
+            if UNFINISHED.fullmatch(left.name):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def _path(self, found: Found) -> Path:
+        return self.folder / found.name / found.version
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the folder against other processes; it is let go of however this one ends."""
+        with (self.folder / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+class MirroredSelection(Selection):
+    """What is served of a repository elsewhere. It is looked at there when names are asked for, and for `fresh`."""
+
+    def __init__(self, mirror: Mirror, names: Sequence[str] = ()) -> None:
+        super().__init__(mirror.folder, names)
+        self._mirror = mirror
+
+    def first(self) -> Serving:
+        """Return all that is to be served; what was fetched before where the store cannot be read."""
+        self._look(needed=not self._has_models())
+        return super().first()
+
+    def names(self) -> tuple[str, ...]:
+        """Return what is there now; raises `RepositoryError` where the store cannot be read."""
+        self._look(needed=True)
+        return super().names()
+
+    def fresh(self, name: str, version: str | None = None) -> Serving:
+        """Return what `find` does, as it is there now, or as it was where the store cannot be read."""
+        self._look(needed=False)
+        return super().fresh(name, version)
+
+    def _look(self, *, needed: bool) -> None:
+        try:
+            self._mirror.refresh(self._names)
+        except RepositoryError as error:
+            if needed:
+                raise
+            logger.error("%s: what was fetched before counts", error)
+
+    def _has_models(self) -> bool:
+        return self.place.is_dir() and bool(Repository(self.place).models())
+
+
+def open_selection(place: str, names: Sequence[str], config: RepositoryConfig) -> Selection:
+    """Return the part of a repository that is served: of a folder, or of what lies at a URL. Raises `ConfigError`."""
+    if not is_remote(place):
+        return Selection(Path(place), names)
+    folder = mirror_folder(place, Path(config.cache) if config.cache else default_cache())
+    return MirroredSelection(Mirror(Remote(place), folder, most=config.most), names)
+
+
+def mirror_folder(url: str, cache: Path) -> Path:
+    """Return the folder for a URL below the cache, one for each URL."""
+    last = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rstrip("/").rpartition("/")[2]).strip(".-")[:64]
+    return cache / f"{last or 'models'}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+
+
+def default_cache() -> Path:
+    """Return the folder for mirrors below the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "latebind" / "repositories"
+
+
+def _in(found: Found, name: str) -> str:
+    return f"{found.place}/{name}" if found.place else name
+
+
+def _bytes(manifests: Sequence[Manifest]) -> int:
+    return sum(entry.bytes for manifest in manifests for entry in manifest.files.values())

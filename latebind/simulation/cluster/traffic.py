@@ -1,0 +1,156 @@
+"""The requests of a workload: when each comes, for which model, and after which stage it leaves."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.simulation.cluster.azure import read_invocations
+from latebind.simulation.cluster.fleet import ClusterModel, Requests
+from latebind.simulation.cluster.workload import Bursts, Traffic
+
+MINUTE = 60.0
+STEP = 10.0  # seconds: as long the rate of a generator stays as it is
+
+Expected = Callable[[int], NDArray[np.float64]]  # requests of each model within a slot
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What models are asked for: on average `means` (models,) requests a second.
+
+    Within the slots of `step` seconds each model has its mean times `factors`: (slots,) where all go up and down
+    together, or (models, slots). Where it is `exact` so many come as that says; else as chance has it.
+    """
+
+    means: NDArray[np.float64]
+    factors: NDArray[np.float64]
+    step: float
+    exact: bool = False
+
+    @property
+    def slots(self) -> int:
+        """How many slots there are."""
+        return int(self.factors.shape[-1])
+
+    def expected(self, slot: int) -> NDArray[np.float64]:
+        """Return how many requests of each model are expected in a slot."""
+        return self.means * self.factors[..., slot] * self.step
+
+    def times(self, factors: NDArray[np.float64]) -> "Rates":
+        """Return the same with models that are asked for so many times as often."""
+        return Rates(self.means * factors, self.factors, self.step, self.exact and bool(np.all(factors == 1.0)))
+
+    def only(self, models: NDArray[np.int64]) -> "Rates":
+        """Return those of some models."""
+        factors = self.factors if self.factors.ndim == 1 else self.factors[models]
+        return Rates(self.means[models], factors, self.step, self.exact)
+
+
+def rates_of(traffic: Traffic, models: int, random: np.random.Generator) -> Rates:
+    """Return what so many models are asked for. Raises `ConfigError` where a trace cannot be read."""
+    return _traced(traffic, models, random) if traffic.trace else _generated(traffic, models, random)
+
+
+def drawn_requests(
+    rates: Rates, models: Sequence[ClusterModel], traffic: Traffic, random: np.random.Generator, weight: float = 1.0
+) -> Requests:
+    """Draw the requests, slot by slot: any instant of a slot is as likely."""
+    last, cumulated = _leaving(models)
+    bursts = _bursts(traffic, len(models), random)
+    times, whose, leaves = [np.empty(0)], [np.empty(0, np.int32)], [np.empty(0, np.int16)]
+    for slot in range(rates.slots):
+        start = slot * rates.step
+        expected = rates.expected(slot)
+        for burst in bursts:
+            expected[burst.model] *= burst.factor(start, start + rates.step)
+        counts = np.rint(expected).astype(np.int64) if rates.exact and not bursts else random.poisson(expected)
+        some = np.repeat(np.arange(len(models), dtype=np.int32), counts)
+        at = start + rates.step * random.random(len(some))
+        order = np.argsort(at, kind="stable")[: np.count_nonzero(at < traffic.duration)]
+        times.append(at[order])
+        whose.append(some[order])
+        leaves.append(_leaves(some[order], last, cumulated, random))
+    return Requests(np.concatenate(times), np.concatenate(whose), np.concatenate(leaves), weight)
+
+
+@dataclass(frozen=True, slots=True)
+class _Burst:
+    """One model is asked for `times` as often from `start` to `end`."""
+
+    model: int
+    start: float
+    end: float
+    times: float
+
+    def factor(self, start: float, end: float) -> float:
+        """Return how many times as many requests a slot has."""
+        share = max(0.0, min(end, self.end) - max(start, self.start)) / (end - start)
+        return 1.0 + (self.times - 1.0) * share
+
+
+def _bursts(traffic: Traffic, models: int, random: np.random.Generator) -> list[_Burst]:
+    told: Bursts | None = traffic.bursts
+    if told is None:
+        return []
+    count = random.poisson(traffic.duration / told.every)
+    starts, which = random.uniform(0.0, traffic.duration, count), random.integers(0, models, count)
+    return [
+        _Burst(model, start, start + told.length, told.times)
+        for start, model in zip(starts.tolist(), which.tolist(), strict=True)
+    ]
+
+
+def _generated(traffic: Traffic, models: int, random: np.random.Generator) -> Rates:
+    """Have models follow Zipf's law, each with a rank that is drawn, and all together the time of day."""
+    shares = np.arange(1, models + 1, dtype=np.float64) ** -traffic.zipf
+    means = random.permutation(traffic.rate * shares / shares.sum())
+    middles = STEP * (np.arange(ceil(traffic.duration / STEP)) + 0.5)
+    factors = 1.0 - traffic.diurnal * np.cos(2.0 * np.pi * middles / traffic.day)
+    return Rates(means, factors / factors.mean(), STEP)
+
+
+def _traced(traffic: Traffic, models: int, random: np.random.Generator) -> Rates:
+    """Give functions to models: of a trace with fewer, again and again, each further time begun at any minute."""
+    counts = read_invocations(Path(traffic.trace), traffic.only).counts
+    functions, minutes = counts.shape
+    window = (traffic.first + np.arange(ceil(traffic.duration / MINUTE))) % minutes
+    order = random.permutation(functions)
+    expected = np.zeros((models, len(window)))
+    for place in range(max(models, functions)):
+        row = counts[order[place % functions]]
+        shift = 0 if place < functions else int(random.integers(minutes))
+        expected[place % models] += row[(window + shift) % minutes]
+    if traffic.rate:
+        expected *= traffic.rate * MINUTE * len(window) / max(1.0, float(expected.sum()))
+    means = expected.mean(axis=1) / MINUTE
+    factors = expected / np.maximum(means * MINUTE, 1e-300)[:, None]
+    return Rates(means, factors, MINUTE, exact=not traffic.rate)
+
+
+def _leaving(models: Sequence[ClusterModel]) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
+    """Return each model's last stage, and the shares that have left behind each stage before (models, stages)."""
+    last = np.array([model.served.spec.stages - 1 for model in models], dtype=np.int16)
+    rates = [model.served.costs.hit_rates for model in models]
+    hits = np.zeros((len(models), max([max(one, default=-1) for one in rates], default=-1) + 1))
+    for model, one in enumerate(rates):
+        for stage, share in one.items():
+            hits[model, stage] = share
+    return last, np.cumsum(hits, axis=1)
+
+
+def _leaves(
+    models: NDArray[np.int32],
+    last: NDArray[np.int16],
+    cumulated: NDArray[np.float64],
+    random: np.random.Generator,
+) -> NDArray[np.int16]:
+    """Draw the stages after which requests leave: by the share of all that hit there, else the last."""
+    if not cumulated.shape[1]:
+        return last[models]
+    chance = random.random(len(models))
+    hit = chance[:, None] < cumulated[models]
+    return np.where(hit[:, -1], hit.argmax(axis=1), last[models]).astype(np.int16)

@@ -1,0 +1,279 @@
+"""A workload as its TOML file spells it: machines, models, traffic, faults. Nothing is drawn here.
+
+`population.py` makes the fleet and the requests of it.
+
+Where only a `sample` of it is played, that is the same share of the machines and of the models, with all requests of
+these, so that each machine has the load and the memory to share that it would have. A model that needs many machines
+is taken as several, each of which needs half of one. The requests of a machine are never thinned: one that got every
+hundredth would have no queue, and batches of one.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import fields, replace
+
+from latebind.domain.config import PolicyConfig, ResidencyConfig
+from latebind.domain.errors import ConfigError
+from latebind.domain.sizes import size
+from latebind.simulation.cluster.fleet import MachineKind
+from latebind.simulation.cluster.policies import ROUTERS
+
+PLACE = re.compile(r"\$\.([a-z]+)(?:\[[^]]*\])?(?:\.([a-z]+)\b)?")
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the file."""
+
+
+class Machines(Part, frozen=True, forbid_unknown_fields=True):
+    """So many machines of one kind, as `MachineKind` has it; `memory` may be written 16GB."""
+
+    name: str
+    memory: str | int
+    count: int = 1
+    workers: int = 1
+    speed: float = 1.0
+    loading: float = 1.0
+    price: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(f"machines {self.name!r}: count", self.count, least=0)
+        self.kind()
+
+    def kind(self) -> MachineKind:
+        """Return what each of them is. Raises `ConfigError` where there can be no such machine."""
+        memory = bytes_of(f"machines {self.name!r}: memory", self.memory)
+        return MachineKind(self.name, memory, self.workers, self.speed, self.loading, self.price)
+
+
+class Drawn(Part, frozen=True, forbid_unknown_fields=True):
+    """What each model draws from a log-normal distribution: `median`, and `spread`, the deviation of the logarithm."""
+
+    median: float | str
+    spread: float = 0.5
+
+    def __post_init__(self) -> None:
+        _require("spread", self.spread, least=0)
+
+
+class Models(Part, frozen=True, forbid_unknown_fields=True):
+    """So many models of one family.
+
+    Built ones: those of a folder (`repository`), all or `only` some, each `count` times, with the costs that were
+    measured as they were built. Declared ones: each of `size` bytes in equal `stages`, and one request alone takes
+    `seconds` in all. A batch of b takes `once + (1 - once) * b` of that, up to `batch` requests. A share `hits[i]` of
+    all requests leaves behind stage i by a learned cache, which takes `lookup` seconds.
+
+    A load takes `start` seconds, and reads `bandwidth` bytes a second. An answer may take `deadline` seconds and
+    `times` the seconds of one request alone. At most `queue` requests wait on a machine. The family gets a `share` of
+    all traffic; where no family says, each model counts.
+    """
+
+    name: str = "model"
+    count: int = 1
+    repository: str = ""
+    only: tuple[str, ...] = ()
+    size: str | int | Drawn = "100MB"
+    seconds: float | Drawn = 0.005
+    stages: int = 1
+    once: float = 0.7
+    batch: int = 16
+    hits: tuple[float, ...] = ()
+    lookup: float = 0.0
+    bandwidth: str | int = "1GB"
+    start: float = 0.1
+    deadline: float = 0.0
+    times: float = 0.0
+    queue: int = 256
+    share: float = 0.0
+
+    def __post_init__(self) -> None:
+        what = f"models {self.name!r}: "
+        for name, value in (("count", self.count), ("stages", self.stages), ("batch", self.batch)):
+            _require(what + name, value, least=1)
+        for name, number in (("start", self.start), ("lookup", self.lookup), ("share", self.share)):
+            _require(what + name, number, least=0)
+        if not 0.0 <= self.once <= 1.0:
+            raise ConfigError(f"{what}once is {self.once}: give the share from 0 to 1 of a run that a batch pays once")
+        if len(self.hits) >= self.stages and self.hits and not self.repository:
+            raise ConfigError(
+                f"{what}hits has {len(self.hits)} shares and there are {self.stages} stages: give one less than stages"
+            )
+        if min(self.hits, default=0.0) < 0.0 or sum(self.hits) > 1.0:
+            raise ConfigError(f"{what}hits are {list(self.hits)}: give shares of all requests, together at most 1")
+        if not self.deadline + self.times > 0:
+            raise ConfigError(f"{what}give a deadline in seconds, or times the seconds of one request, above 0")
+        bytes_of(what + "bandwidth", self.bandwidth)
+        bytes_of(what + "size", self.size.median if isinstance(self.size, Drawn) else self.size)
+        seconds = self.seconds.median if isinstance(self.seconds, Drawn) else self.seconds
+        if isinstance(seconds, str) or not seconds > 0:
+            raise ConfigError(f"{what}seconds are {seconds!r}: give more than 0")
+
+
+class Bursts(Part, frozen=True, forbid_unknown_fields=True):
+    """Now and then, `every` so many seconds on average, a model is asked for `times` as often, for `length` seconds."""
+
+    every: float
+    length: float = 60.0
+    times: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("every", self.every), ("length", self.length)):
+            if not value > 0:
+                raise ConfigError(f"traffic.bursts.{name} is {value} s: give more than 0")
+        _require("traffic.bursts.times", self.times, least=1)
+
+
+class Traffic(Part, frozen=True, forbid_unknown_fields=True):
+    """`rate` requests a second on average, over `duration` seconds.
+
+    With a `trace` (a day's CSV file of the Azure trace, or an .npz of `counts` by function and minute), models are
+    asked for as its functions were, from minute `first` on, scaled to the rate; of 0 it is taken as it is. Where models
+    are more than functions, these are taken again at other minutes; where they are less, several share a model. `only`
+    some triggers, all if none are named. Without a trace the models' rates follow Zipf's law with the exponent `zipf`,
+    and the whole goes up and down by the share `diurnal` within each `day` of so many seconds.
+    """
+
+    rate: float = 0.0
+    duration: float = 3600.0
+    trace: str = ""
+    first: int = 0
+    only: tuple[str, ...] = ()
+    zipf: float = 1.0
+    diurnal: float = 0.0
+    day: float = 86400.0
+    bursts: Bursts | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("rate", self.rate), ("first", self.first), ("zipf", self.zipf)):
+            _require(f"traffic.{name}", value, least=0)
+        for name, value in (("duration", self.duration), ("day", self.day)):
+            if not value > 0:
+                raise ConfigError(f"traffic.{name} is {value} s: give more than 0")
+        if not 0.0 <= self.diurnal <= 1.0:
+            raise ConfigError(f"traffic.diurnal is {self.diurnal}: give a share from 0 to 1")
+        if not self.rate and not self.trace:
+            raise ConfigError("traffic has no rate: give requests a second, or a trace")
+
+
+class FaultAt(Part, frozen=True, forbid_unknown_fields=True):
+    """A machine, by its number from 0, dies at `time` and is back after `away` seconds."""
+
+    time: float
+    machine: int
+    away: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("time", self.time), ("machine", self.machine), ("away", self.away)):
+            _require(f"faults: {name}", value, least=0)
+
+
+class Failures(Part, frozen=True, forbid_unknown_fields=True):
+    """Each machine dies `every` so many seconds on average, and is back after `away`."""
+
+    every: float
+    away: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.every > 0:
+            raise ConfigError(f"failures.every is {self.every} s: give more than 0")
+        _require("failures.away", self.away, least=0)
+
+
+class Workload(Part, frozen=True, forbid_unknown_fields=True):
+    """All of the file. `sample` is the share of models that is played; the `seed` is that of models and failures.
+
+    `policy` and `residency` are those of every machine, save that its memory is the budget.
+    """
+
+    machines: tuple[Machines, ...]
+    models: tuple[Models, ...]
+    traffic: Traffic
+    policy: PolicyConfig = PolicyConfig()
+    residency: ResidencyConfig = ResidencyConfig()
+    router: str = "home"
+    hop: float = 0.0
+    period: float = 60.0
+    faults: tuple[FaultAt, ...] = ()
+    failures: Failures | None = None
+    sample: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not sum(machines.count for machines in self.machines):
+            raise ConfigError("there are no machines: give [[machines]] with a count of 1 or more")
+        if not self.models:
+            raise ConfigError("there are no models: give [[models]]")
+        if len({models.name for models in self.models}) != len(self.models):
+            raise ConfigError("two families of models have the same name: give each its own")
+        if self.router not in ROUTERS:
+            raise ConfigError(f"router is {self.router!r}: take one of {', '.join(ROUTERS)}")
+        if not 0.0 < self.sample <= 1.0:
+            raise ConfigError(f"sample is {self.sample}: give a share above 0 and at most 1")
+        if not self.period > 0:
+            raise ConfigError(f"period is {self.period} s: give more than 0")
+        _require("hop", self.hop, least=0)
+        shares = [models.share > 0 for models in self.models]
+        if any(shares) and not all(shares):
+            raise ConfigError("some models have a share of the traffic: give each family one, or none")
+        if self.residency.budget:
+            raise ConfigError("residency.budget is the memory of each machine: leave it out, give machines.memory")
+
+
+def read_workload(file: Path) -> Workload:
+    """Return the workload that a TOML file describes; paths in it are relative to its folder.
+
+    Raises `ConfigError` that names the file, the place in it, and what may stand there.
+    """
+    try:
+        workload = msgspec.toml.decode(file.read_bytes(), type=Workload, strict=True)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}; give a TOML file of a workload") from None
+    except (ConfigError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}{_known(str(error))}") from None
+    traffic = replace(workload.traffic, trace=_beside(file, workload.traffic.trace))
+    models = tuple([replace(one, repository=_beside(file, one.repository)) for one in workload.models])
+    return replace(workload, traffic=traffic, models=models)
+
+
+def bytes_of(what: str, written: str | float) -> int:
+    """Return the bytes that are `written`, as a number or as 16GB; raises `ConfigError` naming `what`."""
+    found = size(what, written) if isinstance(written, str) else int(written)
+    if found <= 0:
+        raise ConfigError(f"{what} is {written}: give more than 0 bytes")
+    return found
+
+
+def _beside(file: Path, path: str) -> str:
+    return str(file.parent / path) if path else ""
+
+
+def _known(error: str) -> str:
+    """Return what the table may have that an error of the decoder is about, if one is."""
+    if "`" not in error:
+        return ""
+    table: Any = Workload
+    place = PLACE.search(error)
+    for name in place.groups() if place else ():
+        table = TABLES.get(name, table)
+    return f"; it may have {', '.join(field.name for field in fields(table))}"
+
+
+TABLES = {
+    "machines": Machines,
+    "models": Models,
+    "traffic": Traffic,
+    "bursts": Bursts,
+    "faults": FaultAt,
+    "failures": Failures,
+    "policy": PolicyConfig,
+    "residency": ResidencyConfig,
+}
+
+
+def _require(what: str, value: float, *, least: float) -> None:
+    if not value >= least:
+        raise ConfigError(f"{what} is {value}: give {least} or more")

@@ -1,0 +1,167 @@
+"""A scheduler on the virtual clock: performs its actions with costs in place of networks.
+
+Several machines may share an agenda. Which requests come, and what becomes of their records, is for others to say.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from latebind.domain.actions import Action, Branch, Evict, Load, Map, Outcome, Reply, Run, StepEnded, WakeAt
+from latebind.domain.config import SchedulerConfig
+from latebind.domain.events import Arrived, Branched, Event, Exited, Loaded, MapFailed, Mapped, StageDone, Woke
+from latebind.domain.model import StageKind
+from latebind.queries.scheduler import make_scheduler
+from latebind.simulation.agenda import Agenda, Call
+from latebind.simulation.hardware import Independent, Installed, Work
+from latebind.simulation.workloads import Arrival
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a machine has done: `busy` seconds of runs, and `loads`, which took `loaded` seconds. Each as it begins."""
+
+    busy: float = 0.0
+    loads: int = 0
+    loaded: float = 0.0
+
+
+Ended = Callable[[Reply, Arrival, float], None]
+Watch = Callable[[Event, Sequence[Action], float], None]
+
+
+class Machine:
+    """Takes requests, and tells each that has `ended`, with its arrival and the time.
+
+    Requests run on `hardware`; the scheduler hears of a call when its inputs are there. To write the inputs of a
+    query's step, or to judge a condition, takes `mapping` seconds. `watch` sees every event and its actions before
+    they are performed. `steps` are those of queries that have ended.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        agenda: Agenda,
+        ended: Ended,
+        *,
+        hardware: Installed = Independent,
+        mapping: float = 0.0,
+        watch: Watch | None = None,
+    ) -> None:
+        self.scheduler = make_scheduler(config)
+        self.steps: list[StepEnded] = []
+        self.spent = Spent()
+        self._agenda = agenda
+        self._ended = ended
+        self._hardware = hardware(agenda)
+        self._mapping = mapping
+        self._watch = watch
+        self._costs = {served.spec.name: served.costs for served in config.models}
+        self._footprints = {served.spec.name: served.footprint for served in config.models}
+        self._specs = {served.spec.name: served.spec for served in config.models}
+        self._queries = {query.name: query for query in config.queries}
+        self._arrivals: dict[int, Arrival] = {}  # of steps too
+        self._steps: Counter[int] = Counter()  # of a decoder, behind each request
+        self._wake = -1
+        self._stopped = False
+
+    def take(self, requests: tuple[int, ...], arrival: Arrival, due: float, *, now: float, trace: int = 0) -> None:
+        """Have a call come: `requests` that are all alike, due at `due`."""
+        self._arrivals |= dict.fromkeys(requests, arrival)
+        n = len(requests)
+        # A slot is never short here: the request's number serves as one.
+        lengths = (arrival.inputs,) * n, (arrival.outputs,) * n
+        event = Arrived(arrival.model, due, requests, requests, *lengths, arrival.priority, trace)
+        self._hardware.bring(arrival.model, n, now, self._telling(event))
+
+    def stop(self) -> list[int]:
+        """Do nothing any more; returns the requests that were not answered, by number."""
+        self._stopped = True
+        return sorted(self._arrivals)
+
+    def _telling(self, event: Event) -> Call:
+        return partial(self._tell, event)
+
+    def _tell(self, event: Event, now: float) -> None:
+        if self._stopped:
+            return
+        actions = self.scheduler.handle(event, now)
+        if self._watch is not None:
+            self._watch(event, actions, now)
+        for action in actions:
+            match action:
+                case Run():
+                    self._run(action, now)
+                case Reply(outcome=Outcome.ANSWERED):
+                    self._hardware.send(action.model, now, partial(self._record, action))
+                case Reply():
+                    self._record(action, now)
+                case Load():
+                    self._load(action, now)
+                case Evict():
+                    self._evict(action)
+                case Branch() | Map():
+                    self._agenda.at(now + self._mapping, self._telling(self._mapped(action, now)))
+                case StepEnded():
+                    self.steps.append(action)
+                case WakeAt():
+                    self._agenda.call_off(self._wake)  # a later WakeAt replaces it
+                    self._wake = self._agenda.at(action.time, self._telling(Woke()))
+
+    def _record(self, reply: Reply, now: float) -> None:
+        arrival = self._arrivals.pop(reply.request)
+        query = self._queries.get(reply.model)
+        for step in range(1, 1 if query is None else 1 + len(query.nodes)):
+            self._arrivals.pop(reply.request + step, None)
+        self._steps.pop(reply.request, None)
+        self._ended(reply, arrival, now)
+
+    def _run(self, action: Run, now: float) -> None:
+        costs, batch = self._costs[action.model], action.rows or len(action.requests)
+        inputs = max([self._arrivals[i].inputs for i in action.requests]) if costs.slopes else 1
+        work = Work(action.worker, action.model, action.stage, batch, costs.step(action.stage, batch, inputs))
+        self.spent.busy += work.seconds
+        exited = self._exited(action)
+        if not costs.aside or action.stage not in costs.lookups:
+            looked = costs.lookups[action.stage].at(batch) if action.stage in costs.lookups else 0.0
+            self._hardware.run(work, now, [(0.0, self._telling(StageDone(action.worker, exited, looked)))])
+            return
+        after = [(0.0, self._telling(StageDone(action.worker)))]
+        if exited:
+            known = costs.lookups[action.stage].at(batch)
+            after.append((known, self._telling(Exited(action.worker, action.stage, exited))))
+        self._hardware.run(work, now, after)
+
+    def _load(self, action: Load, now: float) -> None:
+        """Have pieces come in the time that the hardware takes for them."""
+        footprint = self._footprints[action.model]
+        expected = sum([footprint.seconds[piece] for piece in action.pieces]) + footprint.fixed * action.begins
+        size = sum([footprint.sizes[piece] for piece in action.pieces])
+        seconds = self._hardware.load(size, expected, now)
+        self.spent.loads += 1
+        self.spent.loaded += seconds
+        self._agenda.at(now + seconds, self._telling(Loaded(action.model, action.pieces, seconds)))
+
+    def _evict(self, action: Evict) -> None:
+        """Memory is given back at once: nothing is to be done."""
+
+    def _mapped(self, action: Branch | Map, now: float) -> Branched | Mapped | MapFailed:
+        """Return what comes of looking into the tensors of a query; a step that may begin comes like a request."""
+        arrival = self._arrivals[action.request]
+        if isinstance(action, Branch):
+            holds = tuple([arrival.steps[node].holds for node in action.nodes])
+            return Branched(action.request, action.nodes, holds)
+        if action.node < len(arrival.steps):
+            option = action.chosen[action.node]
+            model = self._queries[action.query].nodes[action.node].models[option]
+            leaves_at = arrival.steps[action.node].leaves_at[option]
+            self._arrivals[action.request + 1 + action.node] = Arrival(now, model, arrival.allowed, leaves_at)
+        return Mapped(action.request, action.node)
+
+    def _exited(self, action: Run) -> tuple[int, ...]:
+        """Return who has its answer when this step has run."""
+        if self._specs[action.model].kind(action.stage) is not StageKind.DECODER:
+            return tuple([i for i in action.requests if self._arrivals[i].leaves_at == action.stage])
+        self._steps.update(action.requests)
+        return tuple([i for i in action.requests if self._steps[i] >= self._arrivals[i].outputs])

@@ -1,0 +1,128 @@
+"""A cluster that is real but small: an ingress before doors with arithmetic behind them, all in one process, no Ray."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from latebind.cluster.calls import replica_route
+from latebind.cluster.fleet import Fleet, Seen
+from latebind.cluster.homes import BUDGET, MODELS, Homes
+from latebind.cluster.ingress import Ingress
+from latebind.cluster.replica import Application
+from latebind.domain.config import DoorConfig, ServeConfig
+from latebind.repository.selection import Selection
+from latebind.server.access import Guard
+from latebind.server.door import Door
+from latebind.server.rest.routes import ROUTES
+from latebind.server.secured import Secured
+from tests.server.arithmetic import Arithmetic
+from tests.server.conftest import PATIENCE, Response, Site
+from tests.server.shelf import Shelf
+
+SECRET = "what-the-ingress-shows"
+SERVER = DoorConfig(port=0, grpc_port=0, manage=True)
+
+T = TypeVar("T")
+
+
+class Dead:
+    """A replica that has died without anybody's having noticed: it closes each connection once it has read of it."""
+
+    def __init__(self) -> None:
+        self.called = 0
+
+    async def open(self) -> Seen:
+        self._server = await asyncio.start_server(self._hang_up, "127.0.0.1", 0)
+        return Seen("dead", "127.0.0.1", self._server.sockets[0].getsockname()[1])
+
+    async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.called += bool(await reader.read(1))
+        writer.transport.abort()
+
+
+@dataclass(frozen=True)
+class Small:
+    """The cluster: its `ingress` as a site to call, and what is behind."""
+
+    ingress: Site
+    fleet: Fleet
+    gateways: Sequence[Arithmetic]
+    shelves: Sequence[Shelf]
+    seen: list[Seen]  # what Ray would tell
+    grpc: str
+    loop: asyncio.AbstractEventLoop
+
+    def call(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Response:
+        return self.ingress.call(method, path, body, headers)
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Do something on the cluster's event loop."""
+
+        async def wrapped() -> T:
+            return work()
+
+        return asyncio.run_coroutine_threadsafe(wrapped(), self.loop).result(PATIENCE)
+
+    def home(self, model: str, replica: str) -> None:
+        """Have a model lie in the memory of one replica alone, as far as the ingress is told."""
+        figures = {BUDGET: 1, MODELS: {model: (1, 1, 1.0, 0.1)}}
+
+        def tell() -> None:
+            self.seen[:] = [replace(each, figures=figures if each.name == replica else {}) for each in self.seen]
+            self.fleet.homes = Homes()
+            self.fleet.see(self.seen)
+
+        self.do(tell)
+
+
+@contextmanager
+def small(replicas: int = 2, *, server: DoorConfig = SERVER, dead: Dead | None = None) -> Iterator[Small]:
+    """Open such a cluster for as long as the block lasts."""
+    started: Future[tuple[Small, asyncio.Event]] = Future()
+    thread = threading.Thread(target=lambda: uvloop.run(_serve(replicas, server, dead, started)), daemon=True)
+    thread.start()
+    found, ended = started.result(PATIENCE)
+    try:
+        yield found
+    finally:
+        found.loop.call_soon_threadsafe(ended.set)
+        thread.join(PATIENCE)
+    assert not thread.is_alive(), "the cluster did not end"
+
+
+async def _serve(replicas: int, server: DoorConfig, dead: Dead | None, started: Future[Any]) -> None:
+    ended = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        gateways = [Arithmetic() for _ in range(replicas)]
+        shelves = [Shelf(gateway) for gateway in gateways]
+        nobodys = Arithmetic()  # a site has one
+        seen = [await dead.open()] if dead is not None else []
+        for number, (gateway, shelf) in enumerate(zip(gateways, shelves, strict=True)):
+            door = Door(
+                gateway,
+                DoorConfig(port=0, manage=True),
+                catalogue=shelf,
+                routes=(*ROUTES, replica_route()),
+                secured=Secured(Guard(token=SECRET), tls=None),
+            )
+            await stack.enter_async_context(door)
+            seen.append(Seen(f"replica-{number}", "127.0.0.1", door.port))
+
+        async def look(hear: Callable[[Sequence[Seen]], None]) -> None:
+            hear(seen)
+
+        application = Application(Selection(Path()), ServeConfig(server=server), SECRET)
+        ingress = await Ingress.start(application, look)
+        stack.push_async_callback(ingress.close)
+        loop = asyncio.get_running_loop()
+        port, grpc_port = ingress.ports
+        site = Site(ingress.door, nobodys, loop, port, Shelf(nobodys))
+        started.set_result((Small(site, ingress.fleet, gateways, shelves, seen, f"127.0.0.1:{grpc_port}", loop), ended))
+        await ended.wait()

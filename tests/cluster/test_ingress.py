@@ -1,0 +1,230 @@
+"""The ingress before replicas: clients notice nothing of it, whatever they speak, and whoever is lost meanwhile."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from msgspec.structs import replace
+from tritonclient.utils import InferenceServerException
+
+from tests.cluster.small import SECRET, SERVER, Dead, Small, small
+from tests.server.bodies import DOUBLE, SCALAR, request
+from tests.server.conftest import scalar
+from tests.server.rpc.conftest import X, tensor
+
+STUCK = "/v2/models/stuck/infer"
+ONE = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Small]:
+    with small() as found:
+        yield found
+
+
+@pytest.fixture
+def stub(cluster: Small) -> Iterator[Any]:
+    with triton_grpc.InferenceServerClient(cluster.grpc) as found:
+        yield found
+
+
+def body(*inputs: dict[str, Any], **rest: object) -> bytes:
+    return json.dumps(request(*inputs, **rest)).encode()
+
+
+def answered(cluster: Small, model: str) -> list[int]:
+    return [gateway.answered[model] for gateway in cluster.gateways]
+
+
+def until(condition: Any) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < end, "it did not come to be so"
+        time.sleep(0.01)
+
+
+def test_a_json_call_is_answered_as_a_replica_answers_it(cluster: Small) -> None:
+    reply = cluster.call("POST", SCALAR, body(scalar(21.0), id="mine"))
+    assert reply.status == 200
+    assert reply.json()["id"] == "mine"
+    assert reply.json()["outputs"][0]["data"] == [42.0]
+    assert reply.headers["server-timing"].startswith("queue;dur=")
+    assert reply.headers["content-type"] == "application/json"
+
+
+def test_binary_tensors_and_compression_cross_as_they_are(cluster: Small) -> None:
+    with triton_http.InferenceServerClient(f"127.0.0.1:{cluster.ingress.port}") as client:
+        given = triton_http.InferInput("x", [1, 1024, 1024], "FP32")
+        rows = np.random.default_rng(0).standard_normal((1, 1024, 1024), np.float32)
+        given.set_data_from_numpy(rows)
+        for options in ({}, {"request_compression_algorithm": "gzip", "response_compression_algorithm": "deflate"}):
+            answer = client.infer("large", [given], **options)
+            np.testing.assert_array_equal(answer.as_numpy("y"), 2 * rows)
+
+
+def test_grpc_calls_are_answered(stub: Any) -> None:
+    answer = stub.infer("double", [tensor(X)], request_id="mine")
+    np.testing.assert_array_equal(answer.as_numpy("y"), 2 * X)
+    assert answer.get_response().id == "mine"
+    assert stub.get_model_metadata("double").name == "double"
+    assert stub.is_server_ready()
+
+
+def test_an_error_of_a_replica_reaches_grpc_clients_with_its_status(stub: Any) -> None:
+    with pytest.raises(InferenceServerException, match="there is no model 'nobody'") as caught:
+        stub.infer("nobody", [tensor(X)])
+    assert caught.value.status() == "StatusCode.NOT_FOUND"
+
+
+def test_streams_are_carried(stub: Any) -> None:
+    answers: list[Any] = []
+    stub.start_stream(lambda result, error: answers.append(error or result.as_numpy("y")))
+    for _ in range(3):
+        stub.async_stream_infer("double", [tensor(X)])
+    stub.stop_stream()
+    assert len(answers) == 3
+    for answer in answers:
+        np.testing.assert_array_equal(answer, 2 * X)
+
+
+def test_what_is_no_call_at_all_is_refused_by_the_ingress(cluster: Small) -> None:
+    assert cluster.call("GET", "/nowhere").status == 404
+    assert cluster.call("GET", DOUBLE).status == 405
+    assert cluster.call("POST", "/rpc/inference.GRPCInferenceService/ServerLive").status == 404
+
+
+def test_a_replica_answers_nobody_but_the_ingress(cluster: Small) -> None:
+    site = dataclasses.replace(cluster.ingress, port=cluster.seen[0].port)
+    assert site.call("POST", SCALAR, body(scalar(1.0))).status == 401
+    key = {"Authorization": f"Bearer {SECRET}"}
+    assert site.call("POST", SCALAR, body(scalar(1.0)), key).status == 200
+
+
+def test_who_shows_no_token_gets_no_further_than_the_ingress(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("a-token-of-some-length")
+    file.chmod(0o600)
+    with small(1, server=replace(SERVER, token_file=str(file))) as cluster:
+        assert cluster.call("POST", SCALAR, body(scalar(1.0))).status == 401
+        assert cluster.gateways[0].answered["scalar"] == 0
+        key = {"Authorization": "Bearer a-token-of-some-length"}
+        assert cluster.call("POST", SCALAR, body(scalar(1.0)), key).status == 200
+
+
+def test_calls_go_to_the_homes_of_their_model() -> None:
+    with small() as cluster:
+        cluster.home("scalar", "replica-1")
+        for _ in range(8):
+            assert cluster.call("POST", SCALAR, body(scalar(1.0))).status == 200
+        assert answered(cluster, "scalar") == [0, 8]
+
+
+def test_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
+    dead = Dead()
+    with small(1, dead=dead) as cluster:
+        cluster.home("scalar", "dead")
+        reply = cluster.call("POST", SCALAR, body(scalar(21.0)))
+        assert (reply.status, reply.json()["outputs"][0]["data"]) == (200, [42.0])
+        assert (dead.called, answered(cluster, "scalar")) == (1, [1])
+        text = cluster.call("GET", "/metrics").body.decode()
+        assert "latebind_ingress_moved_total 1\n" in text
+
+
+def test_grpc_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
+    with small(1, dead=Dead()) as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+        cluster.home("double", "dead")
+        np.testing.assert_array_equal(stub.infer("double", [tensor(X)]).as_numpy("y"), 2 * X)
+
+
+def test_where_no_replica_is_left_clients_are_told_to_come_again() -> None:
+    dead = Dead()
+    with small(0, dead=dead) as cluster:
+        reply = cluster.call("POST", SCALAR, body(scalar(1.0)))
+        assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+        assert dead.called == 3
+        cluster.do(cluster.seen.clear)
+        until(lambda: cluster.call("GET", "/v2/health/ready").status == 400)
+        assert cluster.call("POST", SCALAR, body(scalar(1.0))).status == 503
+
+
+def test_what_changes_the_server_is_not_tried_again_but_refused() -> None:
+    dead = Dead()
+    with small(1, dead=dead) as cluster:
+        assert cluster.call("POST", "/v2/repository/models/double/unload").status == 503
+        assert dead.called == 1
+
+
+def test_a_replica_that_comes_is_used_and_one_that_goes_is_not() -> None:
+    with small() as cluster:
+        gone = cluster.do(lambda: cluster.seen.pop(0))
+        until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 1)
+        for _ in range(4):
+            cluster.call("POST", SCALAR, body(scalar(1.0)))
+        assert answered(cluster, "scalar") == [0, 4]
+        cluster.do(lambda: cluster.seen.append(gone))
+        until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 2)
+        until(lambda: cluster.call("POST", SCALAR, body(scalar(1.0))).status == 200 and answered(cluster, "scalar")[0])
+
+
+def test_a_client_that_hangs_up_ends_the_call_at_the_replica() -> None:
+    with small(1) as cluster:
+        with cluster.ingress.connect() as connection:
+            text = body(ONE)
+            connection.sendall(f"POST {STUCK} HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+            until(cluster.gateways[0].stuck.is_set)
+        until(cluster.gateways[0].cancelled.is_set)
+        until(lambda: cluster.gateways[0].taken == 0)
+
+
+def test_a_grpc_call_that_is_cancelled_ends_at_the_replica() -> None:
+    with small(1) as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+        call = stub.async_infer("stuck", [tensor(np.ones((1, 1), np.float32))], lambda result, error: None)
+        until(cluster.gateways[0].stuck.is_set)
+        call.cancel()
+        until(cluster.gateways[0].cancelled.is_set)
+
+
+def test_models_are_unloaded_and_loaded_everywhere() -> None:
+    with small() as cluster:
+        assert cluster.call("POST", "/v2/repository/models/double/unload").status == 200
+        assert ["double" in gateway.models for gateway in cluster.gateways] == [False, False]
+        with triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+            stub.load_model("double")
+        assert ["double" in gateway.models for gateway in cluster.gateways] == [True, True]
+        assert cluster.call("POST", "/v2/repository/models/crashing/load").status == 400
+
+
+def test_metrics_tell_of_each_replica_and_statistics_of_all() -> None:
+    with small() as cluster:
+        for home in ("replica-0", "replica-1", "replica-1"):
+            cluster.home("scalar", home)
+            cluster.call("POST", SCALAR, body(scalar(1.0)))
+        text = cluster.call("GET", "/metrics").body.decode()
+        labels = 'model="scalar",outcome="answered",version="1"'
+        assert f'latebind_requests_total{{replica="replica-0",{labels}}} 1.0\n' in text
+        assert f'latebind_requests_total{{replica="replica-1",{labels}}} 2.0\n' in text
+        assert cluster.call("GET", "/v2/models/scalar/stats").json()["model_stats"][0]["inference_count"] == 3
+        with triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+            assert stub.get_inference_statistics("scalar").model_stats[0].inference_count == 3
+
+
+def test_traces_come_from_all_replicas() -> None:
+    with small() as cluster:
+        assert (
+            cluster.call("POST", "/v2/trace/setting", b'{"trace_level": ["TIMESTAMPS"], "trace_rate": "1"}').status
+            == 200
+        )
+        for home in ("replica-0", "replica-1"):
+            cluster.home("scalar", home)
+            cluster.call("POST", SCALAR, body(scalar(1.0)))
+        until(lambda: len(cluster.call("GET", "/v2/traces").json()["traces"]) == 2)
+        found = cluster.call("GET", "/v2/traces").json()["traces"]
+        assert {trace["replica"] for trace in found} == {"replica-0", "replica-1"}

@@ -90,7 +90,7 @@ class Shortcut:
         call = codec.decode(request, raw, seconds)
         if call.elsewhere:
             return None
-        if len(raw) == 1 and seconds is None:
+        if len(raw) == 1:
             self._learn(data, raw[0], codec, call)
         return codec, call, [given.rows for given in call.inputs if given.rows is not None]
 
@@ -104,7 +104,7 @@ class Shortcut:
             self._known.clear()
             self._begins.clear()
         inputs = (msgspec.structs.replace(given, rows=None),)
-        bare = msgspec.structs.replace(call, inputs=inputs)
+        bare = msgspec.structs.replace(call, inputs=inputs, timeout=0)  # which there are no parameters to tell
         self._known[before] = Known(codec, bare, given.tensor, tuple(given.shape))
         self._begins[len(data)] = begin
 

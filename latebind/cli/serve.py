@@ -25,6 +25,7 @@ from latebind.domain.sizes import size
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
+from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
@@ -303,6 +304,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
         )
         async with door:
             door.close_on_signals()
+            settle()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
             _log(engines.models.values())
             _say_where(settings, door.port, door.grpc_port)

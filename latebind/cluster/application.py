@@ -16,6 +16,7 @@ from latebind.repository.selection import Selection
 
 NAME = "latebind"
 SAFE = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # what Ray knows loopback by; else it finds a public address
 DRAIN = 45.0  # seconds in which a replica answers what it has
 HEALTH_PERIOD, HEALTH_TIMEOUT = 1.0, 10.0  # seconds
 METRICS_PERIOD, LOOK_BACK = 1.0, 5.0  # seconds between figures for autoscaling, and over which they are averaged
@@ -32,7 +33,7 @@ def serving(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, 
 
     Where no cluster is named, one is started on this machine, which others do not reach, and ended with the block.
     """
-    for name, value in SAFE.items():
+    for name, value in {**SAFE, **({} if settings.cluster.address else LOOPBACK)}.items():
         os.environ.setdefault(name, value)
     serve = _ray_serve()
     import ray  # noqa: PLC0415  (optional, and slow to import)
@@ -128,7 +129,6 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
                 namespace=NAME,
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE,
-                _node_ip_address="127.0.0.1",
                 configure_logging=False,
             )
         except Exception as error:  # Ray raises no other kind

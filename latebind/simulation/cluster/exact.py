@@ -83,7 +83,6 @@ class _Cluster:
         self._words: list[int] = drawn(seed, np.arange(count)).tolist()
         self._attempts: Counter[int] = Counter()
         self._trials: dict[int, tuple[int, int]] = {}  # unanswered: machine and model
-        self._tried: set[tuple[int, int]] = set()  # the same
         self._trial = count  # the number of the next
         self._end_times = [float("nan")] * count
         self._outcomes = [-1] * count
@@ -145,20 +144,20 @@ class _Cluster:
         came, allowed = self._times[number], self._fleet.models[model].allowed
         arrival = Arrival(came, self._names[model], allowed, self._leaves[number])
         self._units[choice.machine].take(number, model, arrival, came + allowed - self._fleet.hop, now)
-        if (choice.ought, model) not in self._tried and self._sight.needs_trial(choice.ought, model):
+        if choice.ought != NOBODY and self._sight.lacks(choice.ought, model):
             self._try(choice.ought, model, now)
 
     def _try(self, machine: int, model: int, now: float) -> None:
         """Send a request of nobody's, so that a model comes."""
         number, self._trial = self._trial, self._trial + 1
         self._trials[number] = machine, model
-        self._tried.add((machine, model))
+        self._sight.tried.add((machine, model))
         arrival = Arrival(now, self._names[model], TRIAL, self._fleet.models[model].served.spec.stages - 1)
         self._units[machine].take(number, model, arrival, now + TRIAL, now)
 
     def _ended(self, unit: Unit, reply: Reply, arrival: Arrival, now: float) -> None:
         if reply.request in self._trials:
-            self._tried.discard(self._trials.pop(reply.request))
+            self._sight.tried.discard(self._trials.pop(reply.request))
             return
         if reply.slack is not None:
             unit.slacks.append(reply.slack / arrival.allowed)
@@ -185,7 +184,7 @@ class _Cluster:
             self._off.add(machine)
         for number in self._units[machine].ends():
             if number in self._trials:
-                self._tried.discard(self._trials.pop(number))
+                self._sight.tried.discard(self._trials.pop(number))
                 continue
             self._attempts[number] += 1
             word = drawn(self._seed, np.array([number]), salt=self._attempts[number])

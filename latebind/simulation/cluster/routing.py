@@ -32,12 +32,14 @@ each after a death one more.
 
 "Chosen last" is the last machine that got a request from the router, by this rule, retries with it, trials not.
 
-**Trials.** A machine refuses who would be late, also for want of a model, so a model that takes longer to load than its
-requests may take would never come. Therefore, right after a request for model i was sent: let m be the machine that it
-was sent to, with `home` instead `best`. Where i does not lie on m, no trial of i on m is unanswered and `load[m, i] +
-alone[m, i] > room[i]`, m is sent a trial: one more request for i that runs to the last stage, due `TRIAL` seconds from
-now. The k-th trial of a run (from 0) has the number `N + k`, N the number of requests. Trials are no part of what is
-reported, of rates, of `late` and of slack; they die with their machine.
+**Trials.** A machine refuses who would be late, also for want of a model, so a model that takes longer to load than
+its requests may take would never come. A machine *lacks* model i where i does not lie there, no trial of it is
+unanswered there, and `load[m, i] + alone[m, i] > room[i]`. When a request is routed, one machine `ought` to have its
+model: the one that gets it. With `home` it is the first candidate that lacks it, if any does, so that all homes come
+to have it one by one; where the candidates are not homes, `best`. Right after the request was sent, that machine is
+sent a trial if it lacks the model (still): one more request for i that runs to the last stage, due `TRIAL` seconds
+from now. The k-th trial of a run (from 0) has the number `N + k`, N the number of requests. Trials are no part of what
+is reported, of rates, of `late` and of slack; they die with their machine.
 
 **Sending** at time t of a request that came at t0: the machine's scheduler hears `Arrived` at t with the deadline `t0 +
 allowed - hop`, from left to right. A reply at time t ends the request at `t + hop`, and the router knows of it at once.
@@ -50,8 +52,8 @@ the two returns. A machine that was off or draining comes back off.
 nothing unanswered is off; (2) the demand is taken; (3) the autoscaler is asked, its number brought between 1 and how
 many are not dead; of those off or draining, the lowest numbers come up (who drained just stays, who was off comes with
 a new scheduler and nothing in memory), or of those up the highest numbers drain; (4) the placer is asked, told who is
-up now; (5) the mark is made: the time, and how many are up or draining. Before everything else, at time 0, all machines
-are up, the placer is asked with all rates 0, `late` 0 and `slack` 1, and a mark is made.
+up now; (5) the mark is made: the time, and how many are up, or drain and have something unanswered. Before all else,
+at time 0, all machines are up, the placer is asked with all rates 0, `late` 0 and `slack` 1, and a mark is made.
 
 Demand: `rates` are requests that came since the last tick, by model, over the period, not those sent again. `late` is
 the share of those that ended since then whose outcome is not `ANSWERED` or that ended behind `t0 + allowed`; 0 where
@@ -75,7 +77,7 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The `machine` that gets a request, and the one that `ought` to have the model; -1 where none is up."""
+    """The `machine` that gets a request, -1 where none is up, and who `ought` to have the model, -1 for nobody."""
 
     machine: int
     ought: int
@@ -93,6 +95,7 @@ class Sight:
         self.lies: list[set[int]] = [set() for _ in range(machines)]  # models, by machine
         self.holders: list[set[int]] = [set() for _ in range(models)]  # machines, by model
         self.homes: Sequence[Sequence[int]] | None = None
+        self.tried: set[tuple[int, int]] = set()  # machine and model of unanswered trials
         self._workers: list[int] = tables.workers.tolist()
         self._each, self._alone, self._load = (_by_machine(table, tables) for table in _costs(tables))
         self.room: list[int] = tables.room.tolist()
@@ -104,10 +107,11 @@ class Sight:
             ahead = max(ahead, self._load[machine][model])
         return ahead + self._alone[machine][model]
 
-    def needs_trial(self, machine: int, model: int) -> bool:
-        """Tell whether a model would not come to a machine by its requests alone."""
-        seconds = self._load[machine][model] + self._alone[machine][model]
-        return model not in self.lies[machine] and seconds > self.room[model]
+    def lacks(self, machine: int, model: int) -> bool:
+        """Tell whether a model would not come to a machine by its requests alone, and no trial is under way."""
+        if model in self.lies[machine] or (machine, model) in self.tried:
+            return False
+        return self._load[machine][model] + self._alone[machine][model] > self.room[model]
 
     def rises(self, machine: int) -> None:
         """Have a machine get requests."""
@@ -196,20 +200,16 @@ class Router:
         def expected(machine: int) -> int:
             return sight.expected(machine, model)
 
-        best = min(self._candidates(model), key=expected)
+        homes = [] if sight.homes is None else [machine for machine in sight.homes[model] if sight.is_up[machine]]
+        best = min(homes or sight.up, key=expected)
+        ought = next((home for home in homes if sight.lacks(home, model)), NOBODY) if homes else best
         if expected(best) <= sight.room[model]:
-            return _the(best)
+            return Choice(best, ought)
         others = sorted(machine for machine in sight.holders[model] if sight.is_up[machine])
         other = min(others, key=expected, default=NOBODY)
         if other != NOBODY and expected(other) <= sight.room[model]:
-            return Choice(other, best)
-        return _the(best)
-
-    def _candidates(self, model: int) -> Sequence[int]:
-        sight = self._sight
-        if sight.homes is None:
-            return sight.up
-        return [machine for machine in sight.homes[model] if sight.is_up[machine]] or sight.up
+            return Choice(other, ought)
+        return Choice(best, ought)
 
     def _behind_last(self) -> list[int]:
         """Return those that are up, from the one behind the machine chosen last on."""

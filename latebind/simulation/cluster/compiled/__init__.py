@@ -1,0 +1,1 @@
+"""The cluster simulation compiled: the rules of `exact.py` for millions of requests."""

@@ -1,0 +1,153 @@
+"""What workers have begun: `batching/table.py`, compiled. Members of a batch are in the order of their deadlines."""
+
+from latebind.simulation.cluster.compiled import views as of
+from latebind.simulation.cluster.compiled.compile import compiled
+from latebind.simulation.cluster.compiled.views import State
+
+
+@compiled
+def lane_of(s: State, machine: int, batch: int) -> int:
+    """Return the lane of a batch."""
+    return int(machine * of.settings(s)[0].models + of.batches(s)[batch].model)
+
+
+@compiled
+def begin(s: State, machine: int, worker: int, model: int, stage: int) -> int:
+    """Return a new batch on top of a worker's others."""
+    tally, w = of.tally(s)[0], of.workers(s)[worker]
+    batch = tally.free_batch
+    b = of.batches(s)[batch]
+    tally.free_batch = b.above
+    tally.spare_batches -= 1
+    b.soonest = b.latest = b.count = b.rests = b.above = 0
+    b.stage, b.model, b.below = stage, model, w.top
+    if w.top:
+        of.batches(s)[w.top].above = batch
+    else:
+        w.bottom = batch
+    w.top = batch
+    w.count += 1
+    of.machines(s)[machine].begun += 1
+    of.lanes(s)[machine * of.settings(s)[0].models + model].begun += 1
+    return int(batch)
+
+
+@compiled
+def drop(s: State, machine: int, worker: int, batch: int) -> None:
+    """Take an empty batch away."""
+    b, w, tally = of.batches(s)[batch], of.workers(s)[worker], of.tally(s)[0]
+    if b.below:
+        of.batches(s)[b.below].above = b.above
+    else:
+        w.bottom = b.above
+    if b.above:
+        of.batches(s)[b.above].below = b.below
+    else:
+        w.top = b.below
+    w.count -= 1
+    of.machines(s)[machine].begun -= 1
+    of.lanes(s)[lane_of(s, machine, batch)].begun -= 1
+    b.above = tally.free_batch
+    tally.free_batch = batch
+    tally.spare_batches += 1
+
+
+@compiled
+def join(s: State, batch: int, request: int) -> None:
+    """Put a request behind the last member of a batch."""
+    b, r = of.batches(s)[batch], of.requests(s)[request]
+    r.sooner, r.later = b.latest, 0
+    if b.latest:
+        of.requests(s)[b.latest].later = request
+    else:
+        b.soonest = request
+    b.latest = request
+    b.count += 1
+
+
+@compiled
+def leave(s: State, batch: int, request: int) -> None:
+    """Take a member out of a batch."""
+    b, r = of.batches(s)[batch], of.requests(s)[request]
+    if r.sooner:
+        of.requests(s)[r.sooner].later = r.later
+    else:
+        b.soonest = r.later
+    if r.later:
+        of.requests(s)[r.later].sooner = r.sooner
+    else:
+        b.latest = r.sooner
+    b.count -= 1
+
+
+@compiled
+def rest(s: State, batch: int, now: float) -> None:
+    """Let another past a batch."""
+    if batch:
+        of.batches(s)[batch].rests, of.batches(s)[batch].preempted = 1, now
+
+
+@compiled
+def resume(s: State, batch: int, now: float) -> None:
+    """Have a batch go on that another was let past."""
+    b = of.batches(s)[batch]
+    if batch and b.rests:
+        request = b.soonest
+        while request:
+            of.requests(s)[request].delayed += now - b.preempted
+            request = of.requests(s)[request].later
+        b.rests = 0
+
+
+@compiled
+def settle(s: State, machine: int, worker: int, batch: int, now: float) -> None:
+    """Drop a batch that is empty; have one that has moved join those who rest where it has come to."""
+    w, b = of.workers(s)[worker], of.batches(s)[batch]
+    if not b.count:
+        drop(s, machine, worker, batch)
+        resume(s, w.top, now)
+        return
+    other = w.bottom
+    while other:
+        o = of.batches(s)[other]
+        if other != batch and o.model == b.model and o.stage == b.stage:
+            drop(s, machine, worker, batch)
+            if other == w.top:
+                resume(s, other, now)
+            merge(s, batch, other)
+            return
+        other = o.above
+
+
+@compiled
+def merge(s: State, source: int, target: int) -> None:
+    """Have all members of a batch join another; of equal deadlines those who were there go first."""
+    request, before = of.batches(s)[source].soonest, of.batches(s)[target].soonest
+    of.batches(s)[target].soonest = of.batches(s)[target].latest = of.batches(s)[target].count = 0
+    while request or before:
+        if before and (not request or of.requests(s)[before].deadline <= of.requests(s)[request].deadline):
+            one, before = before, of.requests(s)[before].later
+        else:
+            one, request = request, of.requests(s)[request].later
+        join(s, target, one)
+    of.batches(s)[source].soonest = of.batches(s)[source].latest = of.batches(s)[source].count = 0
+
+
+@compiled
+def put_in(s: State, batch: int, request: int) -> None:
+    """Put a request in its place among the deadlines of a batch."""
+    b, r = of.batches(s)[batch], of.requests(s)[request]
+    sooner = b.latest
+    while sooner and of.requests(s)[sooner].deadline > r.deadline:
+        sooner = of.requests(s)[sooner].sooner
+    r.sooner = sooner
+    r.later = of.requests(s)[sooner].later if sooner else b.soonest
+    if sooner:
+        of.requests(s)[sooner].later = request
+    else:
+        b.soonest = request
+    if r.later:
+        of.requests(s)[r.later].sooner = request
+    else:
+        b.latest = request
+    b.count += 1

@@ -1,0 +1,174 @@
+"""How the state of a cluster lies in memory: records in arrays, numbers in place of references, 0 for none.
+
+A record of zeros is a new one, so memory of machines and models that nobody asks for is never touched. References to
+requests and batches are their places in the pools; of lanes, models, and machines in fields named so, one more.
+"""
+
+import numpy as np
+
+REQUEST = np.dtype(
+    [
+        ("number", "i8"),
+        ("deadline", "f8"),
+        ("arrived", "f8"),  # at its machine
+        ("due", "f8"),  # when the client wants it
+        ("delayed", "f8"),
+        ("slack", "f8"),  # at admission, a share of the time allowed
+        ("next", "i8"),  # in the order of arrival
+        ("previous", "i8"),
+        ("later", "i8"),  # in the order of deadlines
+        ("sooner", "i8"),
+        ("model", "i8"),
+        ("leaves", "i8"),
+    ],
+    align=True,
+)
+LANE = np.dtype(  # one model on one machine
+    [
+        ("first", "i8"),  # who came first, and last
+        ("newest", "i8"),
+        ("soonest", "i8"),  # whose deadline comes first, and last
+        ("latest", "i8"),
+        ("count", "i8"),
+        ("begun", "i8"),  # batches
+        ("next_waiting", "i8"),  # lanes of the machine where somebody waits
+        ("previous_waiting", "i8"),
+        ("next_touched", "i8"),
+        ("next_here", "i8"),  # lanes of the machine whose models are in memory
+        ("previous_here", "i8"),
+        ("next_holder", "i8"),  # lanes of the model, on all machines, where it is in memory
+        ("previous_holder", "i8"),
+        ("ring", "i8"),
+        ("open", "u1"),
+        ("here", "u1"),
+        ("loading", "u1"),
+        ("kept", "u1"),
+        ("touched", "u1"),
+        ("heard", "u1"),
+        ("tried", "u1"),  # a trial is unanswered
+        ("guard", "i8"),  # one more than the last number that came before it was loaded
+        ("tick", "i8"),
+        ("last", "f8"),  # request, and the mean gap between them
+        ("gap", "f8"),
+        ("learned", "f8"),  # seconds of its pieces, where loads have shown that they take others
+        ("worth", "f8"),
+        ("place", "i8"),
+    ],
+    align=True,
+)
+QUEUE = np.dtype([("arrivals", "f8"), ("last", "f8"), ("gap", "f8"), ("seen", "i8")], align=True)
+MACHINE = np.dtype(
+    [
+        ("budget", "i8"),
+        ("used", "i8"),
+        ("waiting", "i8"),  # requests
+        ("ready", "i8"),  # those of them who may begin
+        ("newest", "i8"),  # one more than the greatest number that came
+        ("tick", "i8"),
+        ("backlog", "f8"),
+        ("wake", "f8"),
+        ("load_seconds", "f8"),  # of what is on its way
+        ("every_last", "f8"),  # request for any model, and the mean gap
+        ("every_gap", "f8"),
+        ("since", "f8"),  # the first request that a window has seen
+        ("slack", "f8"),  # sum since the last tick
+        ("slacks", "i8"),
+        ("kind", "i8"),
+        ("workers", "i8"),
+        ("begun", "i8"),  # batches
+        ("target", "i8"),  # lane that is being loaded, or is to be
+        ("waiting_lanes", "i8"),
+        ("touched", "i8"),
+        ("here", "i8"),
+        ("loads", "u1"),
+        ("drains", "u1"),
+        ("undecided", "u1"),
+        ("heard", "u1"),
+    ],
+    align=True,
+)
+WORKER = np.dtype([("running", "i8"), ("bottom", "i8"), ("top", "i8"), ("count", "i8"), ("early", "i8")], align=True)
+BATCH = np.dtype(
+    [
+        ("soonest", "i8"),
+        ("latest", "i8"),
+        ("count", "i8"),
+        ("stage", "i8"),
+        ("model", "i8"),
+        ("above", "i8"),
+        ("below", "i8"),
+        ("rests", "i8"),  # whether another was let past
+        ("preempted", "f8"),
+    ],
+    align=True,
+)
+MODEL = np.dtype(  # on machines of one kind
+    [
+        ("profile", "i8"),
+        ("stages", "i8"),
+        ("most", "i8"),  # in a batch
+        ("worth", "i8"),  # in a batch: more are no quicker
+        ("max_queued", "i8"),
+        ("name", "i8"),  # its place in the order of names
+        ("pieces", "i8"),
+        ("allowed", "f8"),
+        ("each", "f8"),  # seconds of a request in the largest batch
+        ("least", "f8"),  # seconds of a request alone until it may leave
+        ("seconds", "f8"),  # that its pieces take to load
+        ("fixed", "f8"),
+        ("bytes", "i8"),
+        ("router_each", "i8"),  # nanoseconds
+        ("router_alone", "i8"),
+        ("router_load", "i8"),
+        ("room", "i8"),
+    ],
+    align=True,
+)
+SETTINGS = np.dtype(
+    [
+        ("hop", "f8"),
+        ("patience", "f8"),
+        ("window", "f8"),
+        ("requests", "i8"),
+        ("models", "i8"),
+        ("slots", "i8"),  # of events, for each machine
+        ("graph", "u1"),  # else late
+        ("exits", "u1"),
+        ("sheds", "u1"),
+        ("whole", "u1"),  # sets of models go, not one after another
+        ("eviction", "u1"),
+        ("foresight", "u1"),
+        ("oldest", "u1"),
+        ("router", "u1"),
+        ("placed", "u1"),
+    ],
+    align=True,
+)
+RING = np.dtype([("times", "f8", (64,)), ("first", "i8"), ("count", "i8")], align=True)
+CHOICE = np.dtype(
+    [("rate", "f8"), ("seconds", "f8"), ("alone", "f8"), ("due", "f8"), ("first", "i8"), ("count", "i8")]
+    + [("lane", "i8"), ("batch", "i8")],
+    align=True,
+)
+TALLY = np.dtype(
+    [
+        ("next", "i8"),  # request that comes
+        ("trials", "i8"),
+        ("loads", "i8"),
+        ("loaded", "f8"),
+        ("ended", "i8"),  # since the last tick, and those of them too late or without an answer
+        ("late", "i8"),
+        ("free_request", "i8"),
+        ("free_batch", "i8"),
+        ("spare_requests", "i8"),
+        ("spare_batches", "i8"),
+        ("rings", "i8"),  # that are taken
+        ("last", "i8"),  # machine that the router has chosen, -1: none
+        ("up", "i8"),  # machines
+        ("due", "i8"),  # events
+        ("order", "i8"),  # of events
+    ],
+    align=True,
+)
+LATE, IAM, LRU = range(3)
+KEPT = 64  # requests of one model that a window remembers

@@ -1,0 +1,284 @@
+"""What happens on a machine: `scheduler.py`, compiled. Requests come, stages end, loads end, it wakes."""
+
+from math import inf
+
+import numpy as np
+
+from latebind.simulation.cluster.compiled import batches, memory, queues, worth
+from latebind.simulation.cluster.compiled import views as of
+from latebind.simulation.cluster.compiled.choose import best_choice, weigh
+from latebind.simulation.cluster.compiled.compile import compiled
+from latebind.simulation.cluster.compiled.heap import schedule
+from latebind.simulation.cluster.compiled.lazy import most_urgent, newcomers_at_a_boundary, oldest, quickest, share
+from latebind.simulation.cluster.compiled.replies import end, reply
+from latebind.simulation.cluster.compiled.views import State
+
+ANSWERED, REFUSED_FULL, REFUSED_LATE, EXPIRED = 0, 1, 2, 3
+HELD_ONCE = 0.25
+
+
+@compiled
+def arrived(s: State, machine: int, request: int, now: float) -> None:
+    """Admit a request, or refuse it."""
+    m, r, config = of.machines(s)[machine], of.requests(s)[request], of.settings(s)[0]
+    lane = machine * config.models + r.model
+    model = of.models(s)[m.kind * config.models + r.model]
+    ahead = max(memory.load_seconds(s, machine, lane), m.backlog / m.workers)
+    slack = r.deadline - (now + ahead + model.least)
+    r.slack = slack / model.allowed
+    if of.lanes(s)[lane].count + 1 > model.max_queued:
+        reply(s, machine, request, REFUSED_FULL, now)
+    elif config.sheds and slack < 0.0:
+        reply(s, machine, request, REFUSED_LATE, now)
+    else:
+        queues.append(s, machine, lane, request)
+        m.waiting += 1
+        m.ready += of.lanes(s)[lane].open
+        m.backlog += model.each
+        m.newest = max(m.newest, r.number + 1)
+        worth.heard(s, machine, lane, now)
+        memory.touch(s, machine, lane)
+    go_on(s, machine, now)
+
+
+@compiled
+def stage_done(s: State, machine: int, worker: int, now: float) -> None:
+    """End those who leave, and have the others rest where they have come to."""
+    w, config = of.workers(s)[worker], of.settings(s)[0]
+    batch = w.running
+    b = of.batches(s)[batch]
+    last = b.stage + 1 == of.models(s)[of.machines(s)[machine].kind * config.models + b.model].stages
+    for leaves_here in (True, False):
+        request = b.soonest
+        while request:
+            r = of.requests(s)[request]
+            later = r.later
+            if not leaves_here and not last:
+                if config.sheds and r.deadline < now:
+                    batches.leave(s, batch, request)
+                    end(s, machine, request, EXPIRED, now)
+            elif not leaves_here or r.leaves == b.stage:
+                batches.leave(s, batch, request)
+                end(s, machine, request, ANSWERED, now)
+            request = later
+    b.stage += 1
+    w.running = 0
+    memory.touch(s, machine, machine * config.models + b.model)
+    batches.settle(s, machine, worker, batch, now)
+    of.machines(s)[machine].undecided |= w.count > 0
+    go_on(s, machine, now)
+
+
+@compiled
+def loaded(s: State, machine: int, now: float) -> None:
+    """Have those begin whose model has come."""
+    memory.loaded(s, machine)
+    go_on(s, machine, now)
+
+
+@compiled
+def woke(s: State, machine: int, now: float) -> None:
+    """Look who is late by now."""
+    if now >= of.machines(s)[machine].wake:
+        of.machines(s)[machine].wake = inf
+    go_on(s, machine, now)
+
+
+@compiled
+def go_on(s: State, machine: int, now: float) -> None:
+    """Decide what is loaded, who is too late and what runs."""
+    m = of.machines(s)[machine]
+    memory.decide(s, machine, now)
+    if not (m.waiting or m.undecided):
+        return
+    last = drop_late(s, machine, now) if of.settings(s)[0].sheds else inf
+    m.undecided = 0
+    workers = of.settings(s)[0].slots - 2
+    first = machine * workers
+    if m.workers == 1:
+        launch(s, machine, first, now)
+    else:
+        for worker in range(first, first + m.workers):
+            of.workers(s)[worker].early = of.workers(s)[worker].count
+        for early in (True, False):
+            for worker in range(first, first + m.workers):
+                if (of.workers(s)[worker].early > 0) == early:
+                    launch(s, machine, worker, now)
+    if last < inf:
+        wake = np.nextafter(last, inf)
+        if wake != m.wake or m.wake <= now:
+            m.wake = wake
+            schedule(s, (machine + 1) * of.settings(s)[0].slots - 1, wake)
+
+
+@compiled
+def drop_late(s: State, machine: int, now: float) -> float:
+    """End those who would be too late in a batch of one; return when the next must start, infinity for nobody."""
+    m, config = of.machines(s)[machine], of.settings(s)[0]
+    while True:
+        last, number, who, where = inf, 0, 0, 0
+        lane = m.waiting_lanes - 1
+        while lane >= 0:
+            a = of.lanes(s)[lane]
+            r = of.requests(s)[a.soonest]
+            start = r.deadline - of.models(s)[m.kind * config.models + r.model].least
+            if start < last or (start == last and r.number < number):
+                last, number, who, where = start, r.number, a.soonest, lane
+            lane = a.next_waiting - 1
+        if not last < now:
+            return last
+        dequeue(s, machine, where, who)
+        end(s, machine, who, EXPIRED, now)
+
+
+@compiled
+def dequeue(s: State, machine: int, lane: int, request: int) -> None:
+    """Take somebody out who waits."""
+    queues.remove(s, machine, lane, request)
+    queues.work_left(s, machine, lane)
+
+
+@compiled
+def launch(s: State, machine: int, worker: int, now: float) -> None:
+    """Have a free worker do what the policy says."""
+    w, m, config = of.workers(s)[worker], of.machines(s)[machine], of.settings(s)[0]
+    while not w.running:
+        is_open = not config.graph and (w.count > 1 or (w.count == 1 and of.batches(s)[w.top].count > 1))
+        if not m.ready and not is_open:
+            if w.count:
+                run(s, machine, worker, w.top, now)
+            return
+        if config.graph:
+            whole_batch(s, machine, worker, now)
+        elif config.exits:
+            most_answers(s, machine, worker, now)
+        elif w.count:
+            at_a_boundary(s, machine, worker, now)
+        else:
+            from_rest(s, machine, worker, now)
+
+
+@compiled
+def run(s: State, machine: int, worker: int, batch: int, now: float) -> None:
+    """Have a batch run its stage."""
+    b, config = of.batches(s)[batch], of.settings(s)[0]
+    of.workers(s)[worker].running = batch
+    model = of.models(s)[of.machines(s)[machine].kind * config.models + b.model]
+    seconds = of.seconds(s)[model.profile, b.stage, b.count]
+    of.busy(s)[machine] += seconds
+    schedule(s, worker + 2 * machine, now + seconds)
+
+
+@compiled
+def start(s: State, machine: int, worker: int, lane: int, first: int, count: int, now: float) -> None:
+    """Begin `count` of those who wait, from `first` on in the order of deadlines, and run them."""
+    batches.rest(s, of.workers(s)[worker].top, now)
+    batch = batches.begin(s, machine, worker, lane % of.settings(s)[0].models, 0)
+    request = first
+    for _ in range(count):
+        later = of.requests(s)[request].later
+        dequeue(s, machine, lane, request)
+        batches.join(s, batch, request)
+        request = later
+    batches.settle(s, machine, worker, batch, now)
+    memory.touch(s, machine, lane)
+    run(s, machine, worker, of.workers(s)[worker].top, now)
+
+
+@compiled
+def shed_waiting(s: State, machine: int, lane: int, first: int, count: int, ends: float, now: float) -> bool:
+    """Tell those who wait and would be late at `ends` that they are; returns whether there were any."""
+    request, shed = first, False
+    for _ in range(count):
+        later = of.requests(s)[request].later
+        if of.requests(s)[request].deadline < ends:
+            shed = True
+            dequeue(s, machine, lane, request)
+            end(s, machine, request, EXPIRED, now)
+        request = later
+    return shed
+
+
+@compiled
+def whole_batch(s: State, machine: int, worker: int, now: float) -> None:
+    """Go on, or begin as many as may be of the model whose oldest request has waited longest: `batching/graph.py`."""
+    w = of.workers(s)[worker]
+    if w.count:
+        run(s, machine, worker, w.top, now)
+        return
+    lane = oldest(s, machine)
+    a, config = of.lanes(s)[lane], of.settings(s)[0]
+    model = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models]
+    count = min(a.count, model.most)
+    batch = batches.begin(s, machine, worker, lane % config.models, 0)
+    for _ in range(count):
+        request = a.first
+        dequeue(s, machine, lane, request)
+        batches.put_in(s, batch, request)
+    memory.touch(s, machine, lane)
+    run(s, machine, worker, batch, now)
+
+
+@compiled
+def from_rest(s: State, machine: int, worker: int, now: float) -> None:
+    """Begin the most urgent: `LazyPlus.decide` where nothing has been begun."""
+    lane = most_urgent(s, machine)
+    a, config = of.lanes(s)[lane], of.settings(s)[0]
+    model = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models]
+    count = quickest(s, lane, model.profile, share(s, machine, worker, lane), now)
+    whole = of.rest(s)[model.profile, 0, count]
+    ends = now + (1.0 + HELD_ONCE) * whole if a.count > count else now + whole
+    if config.sheds and shed_waiting(s, machine, lane, a.soonest, count, ends, now):
+        return
+    start(s, machine, worker, lane, a.soonest, count, now)
+
+
+@compiled
+def at_a_boundary(s: State, machine: int, worker: int, now: float) -> None:
+    """Let newcomers past, tell those who cannot be in time, or go on: `LazyPlus._at_a_boundary`."""
+    lane, count, ends = newcomers_at_a_boundary(s, machine, worker, now)
+    if lane < 0:
+        run(s, machine, worker, of.workers(s)[worker].top, now)
+    elif ends < inf:
+        shed_waiting(s, machine, lane, of.lanes(s)[lane].soonest, count, ends, now)
+    else:
+        start(s, machine, worker, lane, of.lanes(s)[lane].soonest, count, now)
+
+
+@compiled
+def most_answers(s: State, machine: int, worker: int, now: float) -> None:
+    """Do what gives the most answers a second: `Late._most_answers`."""
+    count, batch, earliest = weigh(s, machine, worker, now)
+    if batch:
+        shed_begun(s, machine, worker, batch, earliest, now)
+        return
+    choice = of.choices(s)[best_choice(s, count, now)]
+    if choice.batch:
+        part_of(s, machine, worker, choice.batch, choice.count, now)
+    else:
+        start(s, machine, worker, choice.lane, choice.first, choice.count, now)
+
+
+@compiled
+def shed_begun(s: State, machine: int, worker: int, batch: int, earliest: float, now: float) -> None:
+    """Tell those who have begun and are due before `earliest` that they cannot be in time."""
+    b = of.batches(s)[batch]
+    while b.count and of.requests(s)[b.soonest].deadline < earliest:
+        request = b.soonest
+        batches.leave(s, batch, request)
+        end(s, machine, request, EXPIRED, now)
+    if not b.count:
+        batches.settle(s, machine, worker, batch, now)
+
+
+@compiled
+def part_of(s: State, machine: int, worker: int, pool: int, count: int, now: float) -> None:
+    """Have the most urgent of those who rest at a place go on."""
+    p, batch = of.batches(s)[pool], pool
+    if count < p.count:
+        batch = batches.begin(s, machine, worker, p.model, p.stage)
+        for _ in range(count):
+            request = p.soonest
+            batches.leave(s, pool, request)
+            batches.join(s, batch, request)
+    run(s, machine, worker, batch, now)

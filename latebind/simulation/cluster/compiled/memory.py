@@ -1,0 +1,251 @@
+"""What is loaded and what goes, whole models at a time: `residency/residency.py`, compiled.
+
+Nobody asks for learned caches here, and one load is under way at a time.
+"""
+
+from math import inf
+
+from latebind.simulation.cluster.compiled import views as of
+from latebind.simulation.cluster.compiled.compile import compiled
+from latebind.simulation.cluster.compiled.heap import schedule
+from latebind.simulation.cluster.compiled.layout import LRU
+from latebind.simulation.cluster.compiled.queues import move, waited
+from latebind.simulation.cluster.compiled.views import State
+from latebind.simulation.cluster.compiled.worth import piece_seconds, size_of, victims
+
+NEWEST = 0.3  # of what a piece is taken to need, when it was measured again
+
+
+@compiled
+def touch(s: State, machine: int, lane: int) -> None:
+    """Take note that somebody of a model came, began, went on or ended."""
+    a = of.lanes(s)[lane]
+    if not a.touched:
+        a.touched = 1
+        a.next_touched = of.machines(s)[machine].touched
+        of.machines(s)[machine].touched = lane + 1
+
+
+@compiled
+def touch_waiting(s: State, machine: int) -> None:
+    """Touch all models that somebody waits for."""
+    lane = of.machines(s)[machine].waiting_lanes - 1
+    while lane >= 0:
+        touch(s, machine, lane)
+        lane = of.lanes(s)[lane].next_waiting - 1
+
+
+@compiled
+def is_complete(s: State, machine: int, lane: int) -> bool:
+    """Tell whether all of a model is in memory."""
+    models = of.settings(s)[0].models
+    return bool(
+        of.lanes(s)[lane].here or not of.models(s)[of.machines(s)[machine].kind * models + lane % models].pieces
+    )
+
+
+@compiled
+def load_seconds(s: State, machine: int, lane: int) -> float:
+    """Return the seconds until a model is in memory, if it were loaded now and at once."""
+    if is_complete(s, machine, lane):
+        return 0.0
+    seconds = piece_seconds(s, machine, lane)
+    if of.lanes(s)[lane].loading:
+        return seconds
+    models = of.settings(s)[0].models
+    return float(seconds + of.models(s)[of.machines(s)[machine].kind * models + lane % models].fixed)
+
+
+@compiled
+def decide(s: State, machine: int, now: float) -> None:
+    """Open and close lanes, and have go and come what is to."""
+    m = of.machines(s)[machine]
+    settle(s, machine)
+    for _ in range(2):  # the second time where nobody is left whose end could make room
+        if not m.loads and m.ready < m.waiting:
+            load(s, machine, now)
+        settle(s, machine)
+        if m.begun or m.ready:
+            break
+
+
+@compiled
+def settle(s: State, machine: int) -> None:
+    """Bring up to date what is known of models since somebody came, began, went on or ended."""
+    m = of.machines(s)[machine]
+    if m.drains:
+        touch_waiting(s, machine)
+    lane = m.touched - 1
+    m.touched = 0
+    while lane >= 0:
+        a = of.lanes(s)[lane]
+        a.touched = 0
+        a.kept = keeps(s, machine, lane)
+        opens = is_complete(s, machine, lane) and not (m.drains and not is_guarded(s, machine, lane))
+        move(s, machine, lane, opens)
+        lane = a.next_touched - 1
+
+
+@compiled
+def keeps(s: State, machine: int, lane: int) -> bool:
+    """Tell whether a model may not go: somebody waits for it who has not begun."""
+    m = of.machines(s)[machine]
+    waits = of.lanes(s)[lane].count > 0
+    return waits and (not m.drains or m.target == lane + 1 or is_guarded(s, machine, lane))
+
+
+@compiled
+def is_guarded(s: State, machine: int, lane: int) -> bool:
+    """Tell whether somebody waits who already did when the model was loaded."""
+    a = of.lanes(s)[lane]
+    return bool(a.count and is_complete(s, machine, lane) and of.requests(s)[a.first].number < a.guard)
+
+
+@compiled
+def load(s: State, machine: int, now: float) -> None:
+    """Have whoever is to be loaded first come, if there is room or can be made."""
+    m, models = of.machines(s)[machine], of.settings(s)[0].models
+    ahead = seconds_ahead(s, machine)
+    lane = next_to_load(s, machine, ahead, now)
+    if lane < 0:
+        return
+    begins = m.target != lane + 1
+    if begins and m.target:
+        touch(s, machine, m.target - 1)
+    m.target = lane + 1
+    need = size_of(s, machine, lane) - (m.budget - m.used)
+    if need > 0 and not make_room(s, machine, lane, need, now):
+        m.drains = is_overdue(s, lane, ahead, now)
+        return
+    m.drains = 0
+    m.used += size_of(s, machine, lane)
+    m.loads = of.lanes(s)[lane].loading = 1
+    model = of.models(s)[m.kind * models + lane % models]
+    m.load_seconds = model.seconds + model.fixed * begins
+    of.tally(s)[0].loads += 1
+    of.tally(s)[0].loaded += m.load_seconds
+    schedule(s, (machine + 1) * of.settings(s)[0].slots - 2, now + m.load_seconds)
+    touch(s, machine, lane)
+
+
+@compiled
+def seconds_ahead(s: State, machine: int) -> float:
+    """Return the seconds that all loads take which somebody waits for."""
+    seconds = 0.0
+    lane = of.machines(s)[machine].waiting_lanes - 1
+    while lane >= 0:
+        seconds += load_seconds(s, machine, lane)
+        lane = of.lanes(s)[lane].next_waiting - 1
+    return seconds
+
+
+@compiled
+def next_to_load(s: State, machine: int, ahead: float, now: float) -> int:
+    """Return the lane to load: of whoever waited too long, else the most urgent; -1 where none is wanted."""
+    config = of.settings(s)[0]
+    oldest, urgent, number, seconds, rows = -1, -1, 0, -inf, -inf
+    overdue = False
+    lane = of.machines(s)[machine].waiting_lanes - 1
+    while lane >= 0:
+        a = of.lanes(s)[lane]
+        if not is_complete(s, machine, lane):
+            late = is_overdue(s, lane, ahead, now)
+            first = of.requests(s)[a.first].number
+            if (late or not overdue) and (late > overdue or oldest < 0 or first < number):
+                oldest, number = lane, first
+            overdue = overdue or late
+            each = max(load_seconds(s, machine, lane), 1e-9)
+            here = waited(s, lane, now) / each
+            if here > seconds or (here == seconds and a.count / each > rows):
+                urgent, seconds, rows = lane, here, a.count / each
+        lane = a.next_waiting - 1
+    return oldest if overdue or config.oldest else urgent
+
+
+@compiled
+def is_overdue(s: State, lane: int, ahead: float, now: float) -> bool:
+    """Tell whether the oldest request must have its model soon, lest it wait longer than anybody is to."""
+    a, patience = of.lanes(s)[lane], of.settings(s)[0].patience
+    return bool(a.count and now - of.requests(s)[a.first].arrived >= max(patience - ahead, 0.25 * patience))
+
+
+@compiled
+def make_room(s: State, machine: int, lane: int, need: int, now: float) -> bool:
+    """Let go of `need` bytes; of models that are waited for only where nothing goes on."""
+    m = of.machines(s)[machine]
+    stuck = not (m.begun or m.ready)
+    waiting, number = 0, 0
+    one = m.waiting_lanes - 1
+    while one >= 0:
+        a = of.lanes(s)[one]
+        if stuck or m.drains:
+            a.kept = one == lane or (keeps(s, machine, one) and not stuck)
+        first = of.requests(s)[a.first].number
+        number = first if not waiting else min(number, first)
+        waiting += a.count
+        one = a.next_waiting - 1
+    if of.settings(s)[0].foresight:
+        set_places(s, machine, number)
+    count = victims(s, machine, need, lane, (waiting - of.lanes(s)[lane].count) * of.settings(s)[0].foresight, now)
+    for place in range(count):
+        evict(s, machine, of.some(s)[place])
+    touch_waiting(s, machine)
+    return count > 0
+
+
+@compiled
+def set_places(s: State, machine: int, number: int) -> None:
+    """Say of each model that is waited for how many came between the oldest of all and its own."""
+    lane = of.machines(s)[machine].waiting_lanes - 1
+    while lane >= 0:
+        of.lanes(s)[lane].place = of.requests(s)[of.lanes(s)[lane].first].number - number
+        lane = of.lanes(s)[lane].next_waiting - 1
+
+
+@compiled
+def evict(s: State, machine: int, lane: int) -> None:
+    """Have a model go."""
+    m, a, model = of.machines(s)[machine], of.lanes(s)[lane], lane % of.settings(s)[0].models
+    a.here = 0
+    m.used -= size_of(s, machine, lane)
+    if a.previous_here:
+        of.lanes(s)[a.previous_here - 1].next_here = a.next_here
+    else:
+        m.here = a.next_here
+    if a.next_here:
+        of.lanes(s)[a.next_here - 1].previous_here = a.previous_here
+    if a.previous_holder:
+        of.lanes(s)[a.previous_holder - 1].next_holder = a.next_holder
+    else:
+        of.holders(s)[model] = a.next_holder
+    if a.next_holder:
+        of.lanes(s)[a.next_holder - 1].previous_holder = a.previous_holder
+    if of.settings(s)[0].eviction == LRU:
+        a.tick = 0
+    touch(s, machine, lane)
+
+
+@compiled
+def loaded(s: State, machine: int) -> None:
+    """Have the model that was on its way be in memory."""
+    m, models = of.machines(s)[machine], of.settings(s)[0].models
+    lane = m.target - 1
+    a = of.lanes(s)[lane]
+    expected = piece_seconds(s, machine, lane)
+    if expected > 0.0:
+        a.learned = expected + NEWEST * (m.load_seconds - expected) * expected / expected
+    a.here, a.loading, m.loads, m.target = 1, 0, 0, 0
+    a.next_here, a.previous_here = m.here, 0
+    if m.here:
+        of.lanes(s)[m.here - 1].previous_here = lane + 1
+    m.here = lane + 1
+    holder = of.holders(s)[lane % models]
+    a.next_holder, a.previous_holder = holder, 0
+    if holder:
+        of.lanes(s)[holder - 1].previous_holder = lane + 1
+    of.holders(s)[lane % models] = lane + 1
+    a.guard = m.newest
+    if of.settings(s)[0].eviction == LRU and not a.tick:
+        m.tick += 1
+        a.tick = m.tick
+    touch(s, machine, lane)

@@ -1,0 +1,171 @@
+"""Where models belong: by importance, and at random for comparison. Without a placer models belong everywhere.
+
+The importance of a byte is mCache's (equation 1): the requests a second, times the seconds that the model takes to
+load, over its bytes. What is worth most lies where nothing pushes it out; the rest shares what is left.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.domain.errors import ConfigError
+from latebind.simulation.cluster.draws import drawn
+from latebind.simulation.cluster.fleet import Fleet
+from latebind.simulation.cluster.policies import Demand, Placement
+from latebind.simulation.cluster.tables import NANO, Tables, tables_of
+
+NEWEST = 0.2  # weight of the last period in the rates that importance goes by
+SHARED = 0.15  # of a machine's memory, left to those that have no place of their own
+MOST = 0.5  # of a machine that one model may keep busy there; where it needs more it gets another home
+LEAST = 0.2  # of a machine: below that a home is given up
+FULL = 0.6  # of a machine that all its models may keep busy before one goes to another
+CROWDED = 1.3  # times as many bytes without a place as on other machines: who has none moves on
+
+Floats = NDArray[np.float64]
+
+
+class ByImportance:
+    """Gives each model in the order of importance a home where there is memory for it and least to do.
+
+    Who is asked for more than a machine can bear has several. A home is kept as long as it does, so that few models
+    move from one period to the next. Those for which no memory is left are spread over all machines by their bytes.
+    """
+
+    def __init__(self) -> None:
+        self._rates: Floats | None = None
+        self._homes: list[tuple[int, ...]] = []
+        self._sizes = np.zeros(0)
+        self._penalties = np.zeros(0)
+        self._tables: Tables | None = None
+
+    def place(self, fleet: Fleet, up: Sequence[int], demand: Demand, now: float) -> Placement | None:
+        """Return the homes of all models, or None where nothing has changed."""
+        if self._tables is None:
+            self._learn(fleet)
+        if not up:
+            return None
+        self._rates = _followed(self._rates, demand.rates)
+        importance = self._rates * self._penalties / self._sizes
+        room = _Room(fleet, up, self._costs(np.maximum(self._rates, demand.rates)), self._sizes)
+        homes = list(self._homes)
+        for model in np.argsort(-importance, kind="stable").tolist():
+            homes[model] = room.homes(model, homes[model])
+        if homes == self._homes:
+            return None
+        self._homes = homes
+        return Placement(tuple(homes))
+
+    def _learn(self, fleet: Fleet) -> None:
+        self._tables = tables_of(fleet)
+        self._homes = [()] * len(fleet.models)
+        footprints = [model.served.footprint for model in fleet.models]
+        self._sizes = np.array([max(1, sum(one.sizes[: one.stages])) for one in footprints], dtype=np.float64)
+        self._penalties = np.array([max(one.penalty, 1e-3) for one in footprints])
+
+    def _costs(self, rates: Floats) -> Floats:
+        """Return the share of each machine that each model would keep busy by itself (machines, models)."""
+        assert self._tables is not None
+        each = self._tables.each[self._tables.kind_of] / NANO
+        shares: Floats = each * rates / self._tables.workers[:, None]
+        return shares
+
+
+class RandomHomes:
+    """Gives each model `count` machines, those on which it has the highest number that is drawn for both.
+
+    A machine that goes only moves the models that it had.
+    """
+
+    def __init__(self, count: int = 2, seed: int = 0) -> None:
+        if count < 1:
+            raise ConfigError(f"models are to have {count} homes: give 1 or more")
+        self._count = count
+        self._seed = seed
+        self._up: tuple[int, ...] = ()
+
+    def place(self, fleet: Fleet, up: Sequence[int], demand: Demand, now: float) -> Placement | None:
+        """Return the homes of all models, or None where the same machines are up."""
+        if tuple(up) == self._up:
+            return None
+        self._up = tuple(up)
+        models, machines = len(fleet.models), np.array(up, dtype=np.int64)
+        every = machines[None, :] + len(fleet.machines) * np.arange(models)[:, None]
+        words = drawn(self._seed, every.ravel()).reshape(every.shape)
+        chosen = machines[np.argsort(words, axis=1)[:, ::-1][:, : self._count]]
+        return Placement(tuple([tuple(row) for row in chosen.tolist()]))
+
+
+class _Room:
+    """What is left of the machines that are up, as models get their homes one after another."""
+
+    def __init__(self, fleet: Fleet, up: Sequence[int], costs: Floats, sizes: Floats) -> None:
+        self._up = np.array(up, dtype=np.int64)
+        self._is_up = set(up)
+        self._costs = costs
+        self._mean_costs = costs[self._up].mean(axis=0)
+        self._sizes = sizes
+        self._memory = np.array([float(machine.memory) for machine in fleet.machines])
+        self._busy = np.zeros(len(fleet.machines))
+        self._taken = np.zeros(len(fleet.machines))  # bytes of those that have a place
+        self._crowd = np.zeros(len(fleet.machines))  # of the others, over the memory
+        without = max(0.0, float(sizes.sum()) - (1.0 - SHARED) * float(self._memory[self._up].sum()))
+        self._mean_crowd = without / float(self._memory[self._up].sum())
+
+    def homes(self, model: int, before: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the homes of a model, of which those it had come first."""
+        count = self._count(model, len(before))
+        found: list[int] = []
+        for home in before:
+            if len(found) < count and home in self._is_up and self._keeps(home, model, count):
+                self._settle(home, model, count)
+                found.append(home)
+        while len(found) < count:
+            home = self._best(model, count, found)
+            self._settle(home, model, count)
+            found.append(home)
+        return tuple(found)
+
+    def _count(self, model: int, before: int) -> int:
+        """Return how many homes a model needs; as many as before, where that is neither too few nor too many."""
+        cost = float(self._mean_costs[model])
+        least, most = ceil(cost / MOST), ceil(cost / LEAST)
+        return max(1, min(max(before, least), most, len(self._up)))
+
+    def _keeps(self, home: int, model: int, count: int) -> bool:
+        if self._busy[home] + self._costs[home, model] / count > FULL and self._busy[home] > 0.0:
+            return False
+        if self._has_place(home, model):
+            return True
+        return bool(self._crowd[home] <= CROWDED * self._mean_crowd)
+
+    def _has_place(self, home: int, model: int) -> bool:
+        return bool(self._taken[home] + self._sizes[model] <= (1.0 - SHARED) * self._memory[home])
+
+    def _best(self, model: int, count: int, found: Sequence[int]) -> int:
+        """Return the machine with a place that has least to do; without one anywhere, the least crowded of them."""
+        others = np.array([machine for machine in self._up.tolist() if machine not in found]) if found else self._up
+        busy = self._busy[others] + self._costs[others, model] / count
+        places = self._taken[others] + self._sizes[model] <= (1.0 - SHARED) * self._memory[others]
+        free = busy <= FULL
+        full, crowd = self._taken[others] / self._memory[others], self._crowd[others]
+        for some, keys in ((places & free, (full, busy)), (free, (busy, crowd))):  # the last key counts first
+            if some.any():
+                order = np.lexsort(keys)
+                return int(others[order[some[order]][0]])
+        return int(others[np.argmin(busy)])
+
+    def _settle(self, home: int, model: int, count: int) -> None:
+        if self._has_place(home, model):
+            self._taken[home] += self._sizes[model]
+        else:
+            self._crowd[home] += self._sizes[model] / self._memory[home]
+        self._busy[home] += self._costs[home, model] / count
+
+
+def _followed(before: Floats | None, newest: Floats) -> Floats:
+    """Return rates that follow the newest slowly, once something is known."""
+    if before is None or not before.any():
+        return newest.copy()
+    return (1.0 - NEWEST) * before + NEWEST * newest

@@ -1,0 +1,209 @@
+"""Workloads: what a file may say, what is drawn of it, and that a sample is like the whole."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from latebind.domain.errors import ConfigError
+from latebind.simulation.cluster.exact import play
+from latebind.simulation.cluster.fleet import MachineKind
+from latebind.simulation.cluster.population import fleet_of, population_of, requests_of, sample
+from latebind.simulation.cluster.tables import mean_seconds
+from latebind.simulation.cluster.workload import Bursts, Failures, Workload, read_workload
+
+TEXT = """
+hop = 0.001
+
+[[machines]]
+name = "small"
+count = 4
+memory = "2GB"
+
+[[machines]]
+name = "large"
+memory = 8_000_000_000
+workers = 4
+speed = 2.0
+
+[[models]]
+name = "vision"
+count = 30
+size = { median = "100MB", spread = 0.5 }
+seconds = { median = 0.005, spread = 0.3 }
+stages = 4
+hits = [0.25, 0.25]
+deadline = 0.1
+times = 2
+
+[[models]]
+name = "text"
+size = "1GB"
+deadline = 0.5
+share = 0
+
+[traffic]
+rate = 200
+duration = 100
+
+[[faults]]
+time = 5
+machine = 1
+away = 3
+"""
+
+
+def written(tmp_path: Path, text: str = TEXT) -> Path:
+    file = tmp_path / "workload.toml"
+    file.write_text(text)
+    return file
+
+
+def workload(tmp_path: Path) -> Workload:
+    return read_workload(written(tmp_path))
+
+
+def trace(tmp_path: Path, counts: list[list[int]]) -> Path:
+    file = tmp_path / "trace.npz"
+    np.savez(file, counts=np.array(counts), trigger=np.array(["http"] * len(counts)))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("rate = 200", "rat = 200", r"unknown field `rat` - at `\$.traffic`; it may have rate, duration, trace"),
+        ("count = 4", 'count = "4"', r"machines\[0\].count`; it may have name, memory, count"),
+        ('"2GB"', '"2XB"', "machines 'small': memory '2XB': write a size such as 500MB"),
+        ('"2GB"', "0", "machines 'small': memory is 0: give more than 0 bytes"),
+        ("speed = 2.0", "speed = 0.0", "'large' has speed 0.0: give more than 0"),
+        ("deadline = 0.5", "", "models 'text': give a deadline in seconds"),
+        ("hits = [0.25, 0.25]", "hits = [0.75, 0.5]", "hits are .* together at most 1"),
+        ("hits = [0.25, 0.25]", "hits = [0.1, 0.1, 0.1, 0.1]", "4 shares and there are 4 stages"),
+        ("share = 0", "share = 0.5", "give each family one, or none"),
+        ('name = "text"', 'name = "vision"', "two families of models have the same name"),
+        ("hop = 0.001", 'router = "nearest"', "router is 'nearest': take one of random"),
+        ("hop = 0.001", "sample = 2.0", "sample is 2.0: give a share"),
+        ("rate = 200", "rate = 0", "traffic has no rate"),
+        ("rate = 200", 'trace = "nowhere.npz"', "nowhere.npz is no trace"),
+        ("hop = 0.001", "hop = ", "workload.toml: "),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_to_do(tmp_path: Path, old: str, new: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        population_of(read_workload(written(tmp_path, TEXT.replace(old, new, 1))))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none.toml cannot be read: No such file"):
+        read_workload(tmp_path / "none.toml")
+
+
+def test_a_fleet_is_what_the_file_says(tmp_path: Path) -> None:
+    fleet = fleet_of(workload(tmp_path))
+    small = MachineKind("small", 2_000_000_000)
+    assert fleet.machines == (small,) * 4 + (MachineKind("large", 8_000_000_000, workers=4, speed=2.0),)
+    assert [model.served.spec.name for model in fleet.models][-2:] == ["vision-29", "text"]
+    vision, text = fleet.models[0], fleet.models[-1]
+    assert text.served.footprint.penalty == pytest.approx(1.1), "1 GB at 1 GB/s and 0.1 s to begin"
+    assert text.allowed == 0.5
+    assert vision.allowed == pytest.approx(0.1 + 2 * vision.served.costs.remaining(0, 1))
+    assert vision.served.costs.remaining(0, 10) == pytest.approx(vision.served.costs.remaining(0, 1) * 3.7)
+    assert vision.served.costs.hit_rates == {0: 0.25, 1: 0.25}
+    assert len({model.served.footprint.size for model in fleet.models}) == 31
+    assert [(fault.time, fault.machine) for fault in fleet.faults] == [(5.0, 1)]
+    assert fleet == fleet_of(workload(tmp_path))
+
+
+def test_requests_come_at_the_rate_and_leave_at_the_hit_rates(tmp_path: Path) -> None:
+    found = requests_of(workload(tmp_path), 1)
+    assert len(found) == pytest.approx(20_000, rel=0.05)
+    assert np.all(np.diff(found.times) >= 0)
+    vision = found.models < 30
+    assert (np.bincount(found.leaves[vision]) / vision.sum()).tolist() == pytest.approx([0.25, 0.25, 0, 0.5], abs=0.02)
+    assert set(found.leaves[~vision].tolist()) == {0}
+    assert found.times.tolist() == requests_of(workload(tmp_path), 1).times.tolist()
+    assert found.times.tolist() != requests_of(workload(tmp_path), 2).times.tolist()
+
+
+def test_families_get_their_shares_of_the_traffic(tmp_path: Path) -> None:
+    text = TEXT.replace("share = 0", "share = 3").replace("stages = 4", "stages = 4\nshare = 1")
+    found = requests_of(read_workload(written(tmp_path, text)), 1)
+    assert np.mean(found.models == 30) == pytest.approx(0.75, abs=0.02)
+    assert len(found) == pytest.approx(20_000, rel=0.05)
+
+
+def test_traffic_goes_up_and_down_with_the_day(tmp_path: Path) -> None:
+    told = workload(tmp_path)
+    found = requests_of(replace(told, traffic=replace(told.traffic, diurnal=1.0, day=100.0)), 1)
+    counts = np.histogram(found.times, bins=10, range=(0.0, 100.0))[0]
+    assert counts[0] < 200
+    assert counts[5] > 3000
+    assert len(found) == pytest.approx(20_000, rel=0.05)
+
+
+def test_bursts_come_on_top(tmp_path: Path) -> None:
+    told = workload(tmp_path)
+    bursting = replace(told, traffic=replace(told.traffic, bursts=Bursts(every=10.0, length=20.0, times=50.0)))
+    assert len(requests_of(bursting, 1)) > 1.3 * len(requests_of(told, 1))
+
+
+def test_a_trace_without_a_rate_is_taken_as_it_is(tmp_path: Path) -> None:
+    trace(tmp_path, [[3, 0, 5], [0, 7, 0]])
+    text = TEXT.replace("rate = 200", 'trace = "trace.npz"').replace("duration = 100", "duration = 180")
+    found = requests_of(read_workload(written(tmp_path, text.replace("count = 30", "count = 1"))), 1)
+    minutes = [np.bincount(found.models[found.times // 60 == minute], minlength=2).tolist() for minute in range(3)]
+    assert sorted(zip(*minutes, strict=True)) == [(0, 7, 0), (3, 0, 5)]
+
+
+def test_a_trace_is_scaled_to_a_rate_and_taken_again_for_more_models(tmp_path: Path) -> None:
+    trace(tmp_path, [[30, 0, 50], [0, 70, 0]])
+    text = TEXT.replace("rate = 200", 'rate = 200\ntrace = "trace.npz"').replace("duration = 100", "duration = 180")
+    found = requests_of(read_workload(written(tmp_path, text)), 1)
+    assert len(found) == pytest.approx(200 * 180, rel=0.05)
+    assert np.all(np.bincount(found.models, minlength=31) > 0)
+
+
+def test_failures_are_drawn_over_all_machines(tmp_path: Path) -> None:
+    faults = fleet_of(replace(workload(tmp_path), failures=Failures(every=10.0, away=2.0))).faults
+    assert 25 < len(faults) < 80
+    assert {fault.machine for fault in faults} == set(range(5))
+    assert [fault.time for fault in faults] == sorted(fault.time for fault in faults)
+
+
+def test_a_sample_has_its_share_of_machines_models_and_load(tmp_path: Path) -> None:
+    text = (
+        TEXT.replace("count = 4", "count = 100")
+        .replace("count = 30", "count = 2000")
+        .replace("rate = 200", "rate = 20_000")
+    )
+    told = read_workload(written(tmp_path, text))
+    whole, part = population_of(told), population_of(replace(told, sample=0.05))
+    assert (len(whole.fleet.machines), len(part.fleet.machines)) == (101, 5)
+    assert len(part.fleet.models) == pytest.approx(100, rel=0.2)
+    works = [
+        sum(
+            rate * mean_seconds(model.served.costs, 1)
+            for rate, model in zip(some.rates.means, some.fleet.models, strict=True)
+        )
+        for some in (whole, part)
+    ]
+    assert works[1] / works[0] == pytest.approx(0.05, rel=0.15)
+    assert part.weight == pytest.approx(20, rel=0.2)
+    assert requests_of(replace(told, sample=0.05, traffic=replace(told.traffic, duration=1.0)), 0).weight == part.weight
+    assert max(part.rates.means) < 0.5 * max(whole.rates.means), "the most popular model is split"
+
+
+def test_a_sample_of_loads_has_their_share() -> None:
+    loads = np.random.default_rng(0).lognormal(0.0, 2.0, 1000)
+    found = sample(loads, 0.1)
+    assert len(set(found.tolist())) == 100
+    assert loads[found].sum() == pytest.approx(0.1 * loads.sum(), rel=0.05)
+
+
+def test_a_workload_can_be_played(tmp_path: Path) -> None:
+    told = workload(tmp_path)
+    short = replace(told, traffic=replace(told.traffic, duration=3.0))
+    played = play(fleet_of(short), requests_of(short, 0), router=told.router)
+    assert np.all(played.outcome >= 0)

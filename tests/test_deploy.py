@@ -1,24 +1,53 @@
 """What is under `deploy/` and in its documentation: it parses, names only what there is, and asks for no rights."""
 
 import configparser
+import importlib
 import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 
 from latebind.cli.serve import app
+from latebind.cluster.declared import Arguments
+from latebind.cluster.refusals import check
+from latebind.domain.config import ServeConfig
 from latebind.server.access import Access
 from latebind.server.rest.routes import ROUTES
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
-FILES = [*sorted(DEPLOY.iterdir()), ROOT / "docs" / "deploy.md", ROOT / "docs" / "security.md"]
+FILES = [
+    *sorted(DEPLOY.iterdir()),
+    ROOT / "docs" / "deploy.md",
+    ROOT / "docs" / "security.md",
+    ROOT / "docs" / "cluster.md",
+]
 MANIFESTS = sorted(DEPLOY.glob("*.yaml"))
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-OF_OTHERS = {"--build-arg", "--cap-drop", "--constraint", "--extra-index-url", "--from", "--from-file", "--interval"}
-OF_OTHERS |= {"--no-cache-dir", "--now", "--read-only", "--security-opt", "--start-period", "--timeout", "--tmpfs"}
+OF_OTHERS = {
+    "--build-arg",
+    "--cap-drop",
+    "--constraint",
+    "--extra-index-url",
+    "--from",
+    "--from-file",
+    "--from-literal",
+}
+OF_OTHERS |= {
+    "--interval",
+    "--no-cache-dir",
+    "--no-install-recommends",
+    "--now",
+    "--read-only",
+    "--security-opt",
+    "--start-period",
+    "--timeout",
+    "--tmpfs",
+    "--yes",
+}
 
 
 def options() -> set[str]:
@@ -34,8 +63,10 @@ def documents(path: Path) -> list[Any]:
 
 def containers(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the containers of all documents, each with the specification of its pod."""
-    specs = [document["spec"] for document in documents(path)]
-    pods = [spec.get("template", {}).get("spec", spec) for spec in specs]
+    found = [document.get("spec", {}) for document in documents(path)]
+    clusters = [spec["rayClusterConfig"] for spec in found if "rayClusterConfig" in spec]
+    groups = [group for one in clusters for group in (one["headGroupSpec"], *one["workerGroupSpecs"])]
+    pods = [spec.get("template", {}).get("spec", spec) for spec in (*found, *groups)]
     return [(pod, container) for pod in pods for container in pod.get("containers", ())]
 
 
@@ -48,7 +79,8 @@ def test_every_option_that_is_named_exists(path: Path) -> None:
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
 def test_manifests_are_whole(path: Path) -> None:
     for document in documents(path):
-        assert {"apiVersion", "kind", "metadata", "spec"} <= set(document)
+        assert {"apiVersion", "kind", "metadata"} <= set(document)
+        assert ("data" if document["kind"] == "ConfigMap" else "spec") in document
     assert containers(path)
 
 
@@ -68,9 +100,55 @@ def test_containers_have_no_rights_and_write_to_nothing_but_what_is_mounted(path
 def test_probes_ask_for_what_needs_no_token(path: Path) -> None:
     open_to_all = [pattern for pattern, method, access, _ in ROUTES if access is Access.OPEN and method == "GET"]
     for _, container in containers(path):
-        probes = [value["httpGet"]["path"] for key, value in container.items() if key.endswith("Probe")]
-        assert len(probes) >= 2
-        assert all(any(pattern.fullmatch(probe) for pattern in open_to_all) for probe in probes)
+        probes = [value for key, value in container.items() if key.endswith("Probe")]
+        assert len(probes) >= 2 or container["name"] == "ray-head"  # that one's are the operator's
+        asked = [probe["httpGet"]["path"] for probe in probes if "httpGet" in probe]
+        assert all(any(pattern.fullmatch(path) for pattern in open_to_all) for path in asked)
+        assert asked or container["name"] in {"ray-head", "ray-worker"}
+
+
+def ray_service() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what KubeRay is told, and the settings of latebind that lie beside."""
+    settings, service, *_ = documents(DEPLOY / "kuberay.yaml")
+    return service["spec"], settings["data"]
+
+
+def test_on_ray_the_application_is_one_that_there_is() -> None:
+    yaml, schema = pytest.importorskip("yaml"), pytest.importorskip("ray.serve.schema")
+    spec, settings = ray_service()
+    config = schema.ServeDeploySchema.model_validate(yaml.safe_load(spec["serveConfigV2"]))
+    (one,) = config.applications
+    module, name = one.import_path.split(":")
+    assert callable(getattr(importlib.import_module(module), name))
+    arguments = msgspec.convert(one.args, Arguments)
+    assert Path(arguments.config).name in settings
+
+
+def test_on_ray_the_settings_are_such_and_need_tokens() -> None:
+    _, settings = ray_service()
+    (text,) = settings.values()
+    found = msgspec.toml.decode(text, type=ServeConfig)
+    assert found.server.token_file
+    assert found.server.admin_token_file
+    check("ray", found)
+
+
+def test_on_ray_the_door_is_where_the_service_leads_and_nothing_of_ray_is_exposed() -> None:
+    spec, settings = ray_service()
+    cluster, found = spec["rayClusterConfig"], msgspec.toml.decode(*settings.values(), type=ServeConfig)
+    assert cluster["authOptions"]["mode"] == "token"
+    (door,) = [group for group in cluster["workerGroupSpecs"] if found.cluster.ingress in str(group["rayStartParams"])]
+    ports = {port["name"]: port["containerPort"] for port in door["template"]["spec"]["containers"][0]["ports"]}
+    assert ports == {"http": found.server.port, "grpc": found.server.grpc_port}
+    *_, service, within, to_door, operator = documents(DEPLOY / "kuberay.yaml")
+    labels = door["template"]["metadata"]["labels"]
+    for selector in (service["spec"]["selector"], to_door["spec"]["podSelector"]["matchLabels"]):
+        assert selector.items() <= labels.items()
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    everybody = within["spec"]["podSelector"]["matchLabels"]
+    assert all(everybody.items() <= group["template"]["metadata"]["labels"].items() for group in groups)
+    assert within["spec"]["policyTypes"] == operator["spec"]["policyTypes"] == ["Ingress"]
+    assert cluster["headGroupSpec"]["serviceType"] == "ClusterIP"
 
 
 def test_the_image_runs_as_nobody_in_particular() -> None:

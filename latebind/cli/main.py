@@ -8,7 +8,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from latebind import __version__
 
-COMMANDS = ("build", "calibrate", "serve", "simulate", "bench", "models", "versions", "replay")
+COMMANDS = ("build", "calibrate", "serve", "simulate", "plan", "bench", "models", "versions", "replay")
 
 
 class Commands(TyperGroup):

@@ -25,7 +25,7 @@ class ReplicaActor:
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """Tell, every second, what the ingress chooses by."""
-        return {FIGURES: {}}
+        return {FIGURES: await self._replica.figures()}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Tell, every second, how it fared."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from latebind.cluster.homes import Homes
 from latebind.cluster.upstream import Parts, Upstream
 from latebind.domain.errors import Unavailable
 from latebind.domain.model import ModelSpec
@@ -46,20 +47,25 @@ class Peer:
         """Return its reply to a request. Raises `Lost`."""
         self.under_way += 1
         try:
-            upstream = self._take() or await Upstream.open(self.seen.host, self.seen.port)
+            upstream = self.take() or await Upstream.open(self.seen.host, self.seen.port)
             reply = await upstream.ask(parts)
         finally:
             self.under_way -= 1
+        self.give_back(upstream)
+        return reply
+
+    def give_back(self, upstream: Upstream) -> None:
+        """Keep a connection for the next call."""
         if upstream.usable:
             self._idle.append(upstream)
-        return reply
 
     def close(self) -> None:
         """Close the connections that nobody uses."""
         while self._idle:
             self._idle.pop().abort()
 
-    def _take(self) -> Upstream | None:
+    def take(self) -> Upstream | None:
+        """Return a connection that nobody uses, if there is one, to be given back."""
         while self._idle:
             upstream = self._idle.pop()
             if upstream.usable:
@@ -72,9 +78,7 @@ class Fleet:
 
     def __init__(self, *, seed: int = 0) -> None:
         self.models: Mapping[str, ModelSpec] = {}
-        self.homes: Mapping[
-            str, Sequence[str]
-        ] = {}  # the replicas where a model belongs; the others where it is not here
+        self.homes = Homes()
         self._peers: dict[str, Peer] = {}
         self._random = Random(seed)
 
@@ -92,6 +96,7 @@ class Fleet:
             self._peers[seen.name] = peer
         for gone in before.values():
             gone.close()
+        self.homes.settle([(peer.seen.name, peer.seen.figures) for peer in self._peers.values()], time.monotonic())
 
     def choose(self, model: str, tried: Collection[str] = ()) -> Peer:
         """Return the replica that a call for a model goes to: of its homes the one with the fewest calls under way.
@@ -101,7 +106,8 @@ class Fleet:
         if not self._peers:
             raise Unavailable("no replica is there yet: try again later")
         now = time.monotonic()
-        homes = self.homes.get(model, ())
+        self.homes.note(model)
+        homes = self.homes.of.get(model, ())
 
         def rank(peer: Peer) -> tuple[bool, bool, bool, int, float]:
             name = peer.seen.name

@@ -317,7 +317,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Each asks Ray for so many `cpus`; with 0 it runs beside others wherever there is room. `address` is that of the
     cluster to serve on; empty: one of its own is started on this machine, which only this machine reaches. One replica
     more is started where answers were at risk for `up_after` seconds, and one ended where fewer would have done for
-    `down_after`.
+    `down_after`. The ingress runs on a node that has the Ray resource `ingress`; empty: on any.
     """
 
     replicas: int = 1
@@ -326,6 +326,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: str = ""
     up_after: float = 5.0
     down_after: float = 60.0
+    ingress: str = ""
 
     def __post_init__(self) -> None:
         if self.replicas < 1:

@@ -5,7 +5,6 @@ The first control line tells what to load; the answer says what is served. That 
 waits for it with everything imported. The process ends when the door closes its end.
 """
 
-import gc
 import logging
 import os
 import selectors
@@ -38,6 +37,7 @@ from latebind.engine.served import with_queries
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Staging
 from latebind.engine.worker import LoadedModel, Worker
+from latebind.heap import settle
 from latebind.learned.head import Head
 from latebind.logs import write_logs
 from latebind.program.device import HOST, find_device, identity
@@ -137,8 +137,7 @@ class Engine:
             running=running,
         )
         self._warn_of_shared_cores(order.engine, workers[0])
-        gc.collect()
-        gc.freeze()  # what was loaded stays, so the collector need not go through it while the engine serves
+        settle()
 
     def serve(self) -> None:
         """Run what comes until the door closes its end."""

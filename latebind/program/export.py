@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -164,17 +165,20 @@ def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
             warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
             warnings.filterwarnings("ignore", "The tensor attributes .* were assigned during export")  # by nn.LSTM
             program = torch.export.export(called, rows, dynamic_shapes=shapes)
-            decomposed: ExportedProgram = program.run_decompositions(_decompositions())
+            decomposed: ExportedProgram = program.run_decompositions(dict(_decompositions()))
             return decomposed
     except Exception as error:  # as above: export runs the module and raises dozens of kinds of error
         raise ExportError(f"the module cannot be exported: {_reason(str(error))}") from error
 
 
-def _decompositions() -> Foreign:
+@cache
+def _decompositions() -> Mapping[Foreign, Foreign]:
+    """Return how operators are taken apart; to make the table takes a third of an export."""
     table: Foreign = CustomDecompTable()  # type: ignore[no-untyped-call]
     for name in KEPT_WHOLE:
         table.pop(resolve(name), None)
-    return table
+    found: dict[Foreign, Foreign] = table.materialize()
+    return found
 
 
 def _reason(message: str) -> str:

@@ -122,6 +122,10 @@ class Card:
         self._to, self._back = CopyEngine(agenda, chip), CopyEngine(agenda, chip)
         self._multiprocessors = Multiprocessors(agenda, chip)
 
+    def load(self, size: int, seconds: float, now: float) -> float:
+        """A load takes what its footprint says."""
+        return seconds
+
     def _compute(self, work: Work, ended: Call, now: float) -> None:
         busy = self._footprints[work.model].busy.step(work.stage, work.rows)
         self._multiprocessors.begin(busy, max(busy, work.seconds), now, ended)

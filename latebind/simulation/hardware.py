@@ -33,6 +33,9 @@ class Hardware(Protocol):
     def send(self, model: str, now: float, sent: Call) -> None:
         """Send the answer of one request, which has run, back."""
 
+    def load(self, size: int, seconds: float, now: float) -> float:
+        """Return what a load of so many bytes takes that begins now, where its footprint says `seconds`."""
+
 
 Installed = Callable[[Agenda], Hardware]
 
@@ -56,3 +59,7 @@ class Independent:
     def send(self, model: str, now: float, sent: Call) -> None:
         """Answers are where they are read."""
         sent(now)
+
+    def load(self, size: int, seconds: float, now: float) -> float:
+        """A load takes what its footprint says."""
+        return seconds

@@ -134,9 +134,11 @@ class Machine:
         self._hardware.run(work, now, after)
 
     def _load(self, action: Load, now: float) -> None:
-        """Have pieces come in the time that their footprint says; loads and runs do not feel each other."""
+        """Have pieces come in the time that the hardware takes for them."""
         footprint = self._footprints[action.model]
-        seconds = sum([footprint.seconds[piece] for piece in action.pieces]) + footprint.fixed * action.begins
+        expected = sum([footprint.seconds[piece] for piece in action.pieces]) + footprint.fixed * action.begins
+        size = sum([footprint.sizes[piece] for piece in action.pieces])
+        seconds = self._hardware.load(size, expected, now)
         self.spent.loads += 1
         self.spent.loaded += seconds
         self._agenda.at(now + seconds, self._telling(Loaded(action.model, action.pieces, seconds)))

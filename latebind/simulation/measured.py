@@ -1,21 +1,28 @@
-"""Hardware on which things take what they were seen to take, in the order in which they were seen. Seeded.
+"""Hardware on which things take what they were seen to take at a moment that was recorded. Seeded.
 
-A slow moment of a machine lasts for many launches, and a pause delays all messages that it meets. So what was seen is
-played again in pieces of neighbours (the stationary bootstrap of Politis and Romano, 1994), never one by one.
+A slow moment of a machine lasts for many launches, and a pause delays all messages that it meets. So moments are
+played again, pieces of a record in any order (the stationary bootstrap of Politis and Romano, 1994). A message takes
+what one took at that moment: drawn one by one, a single pause would come again with each message of a burst. A run
+takes what the next of its kind took, each of a piece once: where the record has a gap, one would come again and again.
 """
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import median
+from typing import Generic, TypeVar
 
 from latebind.domain.costs import Curve
 from latebind.simulation.agenda import Agenda, Call
 from latebind.simulation.hardware import After, Work
 
-PIECE = 50  # neighbours that are played again together, on average
+PIECE = 0.2  # seconds of a record that are played again in one piece, on average
+
+T = TypeVar("T")
+Timed = tuple[float, T]  # what happened, and when: seconds since the record began
+Stage = tuple[str, int]  # of a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,89 +36,140 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Hops:
-    """Seconds on the way between clients and scheduler, in the order in which they were seen.
-
-    There, where no worker ran (`idle`) or one did (`busy`), and `back` for the first answer of a batch; each further
-    one takes `each` longer than that before it.
-    """
-
-    idle: tuple[float, ...] = ()
-    busy: tuple[float, ...] = ()
-    back: tuple[float, ...] = ()
-    each: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Loading:
-    """One load of so many pieces of a model that took `seconds`."""
+    """One load of so many bytes: `seconds` from the decision to the news of its end."""
 
-    model: str
-    pieces: tuple[int, ...]
+    size: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was measured, each kind in the order of time."""
+    """A record of `length` seconds, each kind in the order of time.
 
-    launches: tuple[Launch, ...] = ()
-    hops: Hops = Hops()
-    loads: tuple[Loading, ...] = ()
+    Between clients and scheduler messages took so many seconds: there, where no worker ran (`idle`) or one did
+    (`busy`), and `back` for the first answer of a batch; each further one took `each` longer than that before it.
+    """
+
+    length: float
+    launches: tuple[Timed[Launch], ...] = ()
+    idle: tuple[Timed[float], ...] = ()
+    busy: tuple[Timed[float], ...] = ()
+    back: tuple[Timed[float], ...] = ()
+    each: float = 0.0
+    loads: tuple[Timed[Loading], ...] = ()
 
 
-class Series:
-    """Values in pieces of neighbours; 0 for ever where there are none."""
+def joined(some: Sequence[Seen]) -> Seen:
+    """Return records one after another as one."""
+    starts = [sum(seen.length for seen in some[:number]) for number in range(len(some))]
 
-    def __init__(self, values: Sequence[float], random: Random) -> None:
-        self._values = values or (0.0,)
+    def end_to_end(kind: Callable[[Seen], Sequence[Timed[T]]]) -> tuple[Timed[T], ...]:
+        return tuple([(start + at, one) for start, seen in zip(starts, some, strict=True) for at, one in kind(seen)])
+
+    return Seen(
+        sum(seen.length for seen in some),
+        end_to_end(lambda seen: seen.launches),
+        end_to_end(lambda seen: seen.idle),
+        end_to_end(lambda seen: seen.busy),
+        end_to_end(lambda seen: seen.back),
+        median([seen.each for seen in some]),
+        end_to_end(lambda seen: seen.loads),
+    )
+
+
+def at_pace(seen: Seen, pace: float) -> Seen:
+    """Return the record as launches would have been where the machine was not so many times slower."""
+    launches = [(at, replace(one, seconds=one.seconds / pace)) for at, one in seen.launches]
+    return replace(seen, launches=tuple(launches))
+
+
+class Moments:
+    """Which moment of a record is played at a time; `piece` counts the pieces."""
+
+    def __init__(self, length: float, random: Random) -> None:
+        self.piece = 0
+        self._length = length
         self._random = random
-        self._place = random.randrange(len(self._values))
+        self._until = 0.0
+        self._offset = 0.0
 
-    def take(self) -> float:
-        """Return the next."""
-        at, jumps = self._place, self._random.random() * PIECE < 1.0
-        self._place = self._random.randrange(len(self._values)) if jumps else (at + 1) % len(self._values)
-        return self._values[at]
+    def at(self, now: float) -> float:
+        """Return the moment; times do not go back."""
+        if now >= self._until:
+            self.piece += 1
+            self._until = now + self._random.expovariate(1.0 / PIECE)
+            self._offset = self._random.uniform(0.0, self._length) - now
+        return (now + self._offset) % self._length
+
+
+class Messages:
+    """How long messages of one direction take: as the one that was sent nearest to a moment."""
+
+    def __init__(self, seen: Sequence[Timed[float]]) -> None:
+        self._times = [at for at, _ in seen]
+        self._seconds = [seconds for _, seconds in seen]
+
+    def at(self, moment: float) -> float:
+        """Return the seconds; 0 where none was seen."""
+        if not self._times:
+            return 0.0
+        right = min(bisect_left(self._times, moment), len(self._times) - 1)
+        left = max(0, right - 1)
+        nearer = left if moment - self._times[left] < self._times[right] - moment else right
+        return self._seconds[nearer]
+
+
+class Turns(Generic[T]):
+    """Things of one kind, one after another, beginning anew with each piece."""
+
+    def __init__(self, seen: Sequence[Timed[T]]) -> None:
+        self._times = [at for at, _ in seen]
+        self._seen = [one for _, one in seen]
+        self._piece = -1
+        self._place = 0
+
+    def take(self, moments: Moments, now: float) -> T:
+        """Return the next; in a new piece the first at or after its moment, behind the last the first."""
+        moment = moments.at(now)
+        if moments.piece != self._piece:
+            self._piece, self._place = moments.piece, bisect_left(self._times, moment)
+        found = self._place % len(self._seen)
+        self._place = found + 1
+        return self._seen[found]
 
 
 class Launches:
-    """How long runs take: as the next launch of the same stage, with about as many rows, in what is played again."""
+    """How long runs take: as launches of the same stage with about as many rows."""
 
-    def __init__(self, seen: Sequence[Launch], random: Random) -> None:
-        self._seen = seen
-        self._random = random
-        self._curves = typical(seen)
-        self._places: dict[tuple[str, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for place, one in enumerate(seen):
-            self._places[one.model, one.stage][one.rows.bit_length()].append(place)
-        self._place = random.randrange(max(1, len(seen)))
+    def __init__(self, seen: Sequence[Timed[Launch]]) -> None:
+        self._curves = typical([one for _, one in seen])
+        kinds: dict[Stage, dict[int, list[Timed[Launch]]]] = defaultdict(lambda: defaultdict(list))
+        for at, one in seen:
+            kinds[one.model, one.stage][one.rows.bit_length()].append((at, one))
+        self._kinds = {stage: {size: Turns(some) for size, some in sizes.items()} for stage, sizes in kinds.items()}
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: Work, moments: Moments, now: float) -> float:
         """Return what a run takes; where nothing was seen of a stage, what its costs say."""
-        sizes = self._places.get((work.model, work.stage))
+        stage = work.model, work.stage
+        sizes = self._kinds.get(stage)
         if sizes is None:
             return work.seconds
-        wanted = work.rows.bit_length()
-        places = sizes[min(sizes, key=lambda size: (abs(size - wanted), size))]
-        if self._random.random() * PIECE < 1.0:
-            self._place = self._random.randrange(len(self._seen))
-        found = bisect_left(places, self._place)
-        self._place = 1 + places[found if found < len(places) else 0]
-        one, curve = self._seen[self._place - 1], self._curves[work.model, work.stage]
+        wanted, curve = work.rows.bit_length(), self._curves[stage]
+        one = sizes[min(sizes, key=lambda size: (abs(size - wanted), size))].take(moments, now)
         return one.seconds * curve.at(work.rows) / curve.at(one.rows)
 
 
-def typical(seen: Iterable[Launch]) -> Mapping[tuple[str, int], Curve]:
-    """Return what launches of each stage of each model take as a rule, by rows: never less for more of them."""
-    every: dict[tuple[str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+def typical(seen: Iterable[Launch]) -> Mapping[Stage, Curve]:
+    """Return what launches of each stage take as a rule, by rows: never less for more of them."""
+    every: dict[Stage, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one in seen:
         every[one.model, one.stage][one.rows].append(one.seconds)
     return {stage: _rising(sizes) for stage, sizes in every.items()}
 
 
 def _rising(sizes: Mapping[int, Sequence[float]]) -> Curve:
-    """Fit by the least squares of medians, each counted as often as it was seen (pool adjacent violators)."""
+    """Return medians, those that would fall put together as often as they were seen (pool adjacent violators)."""
     groups: list[tuple[list[int], float, float]] = []  # batches, how many launches, the sum of their medians
     for rows in sorted(sizes):
         group = [rows], float(len(sizes[rows])), len(sizes[rows]) * median(sizes[rows])
@@ -120,36 +178,40 @@ def _rising(sizes: Mapping[int, Sequence[float]]) -> Curve:
             group = before[0] + group[0], before[1] + group[1], before[2] + group[2]
         groups.append(group)
     points = [(rows, total / count) for batches, count, total in groups for rows in batches]
-    return Curve(tuple(rows for rows, _ in points), tuple(seconds for _, seconds in points))
+    return Curve(tuple([rows for rows, _ in points]), tuple([seconds for _, seconds in points]))
 
 
 class Measured:
-    """Workers whose runs take what launches were seen to take, times `pace`; requests and answers are on their way.
+    """Workers and messages that take what was seen. A run that begins at a time takes `pace` of that as often.
 
-    Messages in one direction do not overtake each other. Loads take what those of the same pieces took.
+    Messages in one direction do not overtake each other.
     """
 
-    def __init__(self, agenda: Agenda, *, seen: Seen, random: Random, pace: float = 1.0) -> None:
+    def __init__(
+        self, agenda: Agenda, *, seen: Seen, random: Random, pace: Callable[[float], float] = lambda now: 1.0
+    ) -> None:
         self._agenda = agenda
         self._pace = pace
-        self._launches = Launches(seen.launches, random)
-        self._idle, self._busy, self._back = (
-            Series(values, random) for values in (seen.hops.idle, seen.hops.busy, seen.hops.back)
-        )
-        self._each = seen.hops.each
-        self._loads = _by_pieces(seen.loads, random)
+        self._moments = Moments(seen.length, random)
+        self._launches = Launches(seen.launches)
+        self._idle, self._busy, self._back = (Messages(some) for some in (seen.idle, seen.busy, seen.back))
+        self._each = seen.each
+        loads: dict[int, list[Timed[Loading]]] = defaultdict(list)
+        for at, one in seen.loads:
+            loads[one.size.bit_length()].append((at, one))
+        self._loads = {size: Turns(some) for size, some in loads.items()}
         self._running = 0
         self._heard = self._answered = self._replied = 0.0  # when the last request and answer were through, and sent
 
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
         """A request is on its way for longer where the worker has the core."""
-        hop = (self._busy if self._running else self._idle).take()
-        self._heard = max(self._heard, now + hop)
+        kind = self._busy if self._running else self._idle
+        self._heard = max(self._heard, now + kind.at(self._moments.at(now)))
         self._agenda.at(self._heard, ready)
 
     def run(self, work: Work, now: float, after: After) -> None:
         """A run takes what one like it took."""
-        ended = now + self._pace * self._launches.seconds(work)
+        ended = now + self._pace(now) * self._launches.seconds(work, self._moments, now)
         self._running += 1
         self._agenda.at(ended, self._end)
         for later, call in after:
@@ -160,21 +222,19 @@ class Measured:
         if now == self._replied:
             self._answered += self._each
         else:
-            self._replied, self._answered = now, max(self._answered, now + self._back.take())
+            self._replied = now
+            self._answered = max(self._answered, now + self._back.at(self._moments.at(now)))
         self._agenda.at(self._answered, sent)
 
-    def loading(self, model: str, pieces: tuple[int, ...], seconds: float) -> float:
-        """Return what a load takes; where none like it was seen, what is given."""
-        series = self._loads.get((model, pieces))
-        return seconds if series is None else series.take()
+    def load(self, size: int, seconds: float, now: float) -> float:
+        """A load takes for each byte what the next one of about as many took."""
+        wanted = size.bit_length()
+        nearest = min(self._loads, key=lambda one: (abs(one - wanted), one), default=None)
+        if nearest is None:
+            return seconds
+        one = self._loads[nearest].take(self._moments, now)
+        return one.seconds * size / one.size
 
     def _end(self, now: float) -> None:
         del now
         self._running -= 1
-
-
-def _by_pieces(loads: Iterable[Loading], random: Random) -> dict[tuple[str, tuple[int, ...]], Series]:
-    found: dict[tuple[str, tuple[int, ...]], list[float]] = defaultdict(list)
-    for one in loads:
-        found[one.model, one.pieces].append(one.seconds)
-    return {pieces: Series(seconds, random) for pieces, seconds in found.items()}

@@ -23,6 +23,7 @@ COMMANDS = [
     "build",
     "serve",
     "simulate",
+    "plan",
     "models",
     "replay",
     "versions",
@@ -42,9 +43,11 @@ COMMANDS = [
     "bench drift",
     "bench exits",
     "bench faults",
+    "bench validate",
     "bench load",
     "bench calibration",
     "bench caches",
+    "bench cluster",
 ]
 
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,12 +13,14 @@ import uvloop
 
 from latebind.cluster.calls import replica_route
 from latebind.cluster.fleet import Fleet, Seen
+from latebind.cluster.homes import BUDGET, MODELS, Homes
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application
 from latebind.domain.config import DoorConfig, ServeConfig
 from latebind.repository.selection import Selection
 from latebind.server.access import Guard
 from latebind.server.door import Door
+from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE, Response, Site
@@ -45,6 +47,25 @@ class Dead:
         writer.transport.abort()
 
 
+class Once(Dead):
+    """A replica that answers one call and dies at the next, or says nothing more where it `lingers`."""
+
+    def __init__(self, *, lingers: bool = False) -> None:
+        super().__init__()
+        self.left = threading.Event()
+        self._lingers = lingers
+
+    async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 16):
+            self.called += 1
+            if self.called == 1:
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nonce")
+            elif not self._lingers:
+                break
+        writer.transport.abort()
+        self.left.set()
+
+
 @dataclass(frozen=True)
 class Small:
     """The cluster: its `ingress` as a site to call, and what is behind."""
@@ -68,15 +89,25 @@ class Small:
 
         return asyncio.run_coroutine_threadsafe(wrapped(), self.loop).result(PATIENCE)
 
-    def await_(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
+    def home(self, model: str, replica: str) -> None:
+        """Have a model lie in the memory of one replica alone, as far as the ingress is told."""
+        figures = {BUDGET: 1, MODELS: {model: (1, 1, 1.0, 0.1)}}
+
+        def tell() -> None:
+            self.seen[:] = [replace(each, figures=figures if each.name == replica else {}) for each in self.seen]
+            self.fleet.homes = Homes()
+            self.fleet.see(self.seen)
+
+        self.do(tell)
 
 
 @contextmanager
-def small(replicas: int = 2, *, server: DoorConfig = SERVER, dead: Dead | None = None) -> Iterator[Small]:
+def small(
+    replicas: int = 2, *, server: DoorConfig = SERVER, dead: Dead | None = None, limits: Limits | None = None
+) -> Iterator[Small]:
     """Open such a cluster for as long as the block lasts."""
     started: Future[tuple[Small, asyncio.Event]] = Future()
-    thread = threading.Thread(target=lambda: uvloop.run(_serve(replicas, server, dead, started)), daemon=True)
+    thread = threading.Thread(target=lambda: uvloop.run(_serve(replicas, server, dead, limits, started)), daemon=True)
     thread.start()
     found, ended = started.result(PATIENCE)
     try:
@@ -87,7 +118,9 @@ def small(replicas: int = 2, *, server: DoorConfig = SERVER, dead: Dead | None =
     assert not thread.is_alive(), "the cluster did not end"
 
 
-async def _serve(replicas: int, server: DoorConfig, dead: Dead | None, started: Future[Any]) -> None:
+async def _serve(
+    replicas: int, server: DoorConfig, dead: Dead | None, limits: Limits | None, started: Future[Any]
+) -> None:
     ended = asyncio.Event()
     async with AsyncExitStack() as stack:
         gateways = [Arithmetic() for _ in range(replicas)]
@@ -109,7 +142,7 @@ async def _serve(replicas: int, server: DoorConfig, dead: Dead | None, started: 
             hear(seen)
 
         application = Application(Selection(Path()), ServeConfig(server=server), SECRET)
-        ingress = await Ingress.start(application, look)
+        ingress = await Ingress.start(application, look, limits=limits)
         stack.push_async_callback(ingress.close)
         loop = asyncio.get_running_loop()
         port, grpc_port = ingress.ports

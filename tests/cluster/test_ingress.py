@@ -1,6 +1,8 @@
 """The ingress before replicas: clients notice nothing of it, whatever they speak, and whoever is lost meanwhile."""
 
+import dataclasses
 import json
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +15,10 @@ import tritonclient.http as triton_http
 from msgspec.structs import replace
 from tritonclient.utils import InferenceServerException
 
-from tests.cluster.small import SECRET, SERVER, Dead, Small, small
+from latebind.server.limits import Limits
+from tests.cluster.small import SECRET, SERVER, Dead, Once, Small, small
 from tests.server.bodies import DOUBLE, SCALAR, request
-from tests.server.conftest import scalar
+from tests.server.conftest import read_response, scalar
 from tests.server.rpc.conftest import X, tensor
 
 STUCK = "/v2/models/stuck/infer"
@@ -101,16 +104,10 @@ def test_what_is_no_call_at_all_is_refused_by_the_ingress(cluster: Small) -> Non
 
 
 def test_a_replica_answers_nobody_but_the_ingress(cluster: Small) -> None:
-    site = replace_port(cluster, cluster.seen[0].port)
+    site = dataclasses.replace(cluster.ingress, port=cluster.seen[0].port)
     assert site.call("POST", SCALAR, body(scalar(1.0))).status == 401
     key = {"Authorization": f"Bearer {SECRET}"}
     assert site.call("POST", SCALAR, body(scalar(1.0)), key).status == 200
-
-
-def replace_port(cluster: Small, port: int) -> Any:
-    from dataclasses import replace as changed
-
-    return changed(cluster.ingress, port=port)
 
 
 def test_who_shows_no_token_gets_no_further_than_the_ingress(tmp_path: Path) -> None:
@@ -126,7 +123,7 @@ def test_who_shows_no_token_gets_no_further_than_the_ingress(tmp_path: Path) -> 
 
 def test_calls_go_to_the_homes_of_their_model() -> None:
     with small() as cluster:
-        cluster.do(lambda: setattr(cluster.fleet, "homes", {"scalar": ("replica-1",)}))
+        cluster.home("scalar", "replica-1")
         for _ in range(8):
             assert cluster.call("POST", SCALAR, body(scalar(1.0))).status == 200
         assert answered(cluster, "scalar") == [0, 8]
@@ -135,7 +132,7 @@ def test_calls_go_to_the_homes_of_their_model() -> None:
 def test_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
     dead = Dead()
     with small(1, dead=dead) as cluster:
-        cluster.do(lambda: setattr(cluster.fleet, "homes", {"scalar": ("dead",)}))
+        cluster.home("scalar", "dead")
         reply = cluster.call("POST", SCALAR, body(scalar(21.0)))
         assert (reply.status, reply.json()["outputs"][0]["data"]) == (200, [42.0])
         assert (dead.called, answered(cluster, "scalar")) == (1, [1])
@@ -145,7 +142,7 @@ def test_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
 
 def test_grpc_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
     with small(1, dead=Dead()) as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
-        cluster.do(lambda: setattr(cluster.fleet, "homes", {"double": ("dead",)}))
+        cluster.home("double", "dead")
         np.testing.assert_array_equal(stub.infer("double", [tensor(X)]).as_numpy("y"), 2 * X)
 
 
@@ -189,6 +186,62 @@ def test_a_client_that_hangs_up_ends_the_call_at_the_replica() -> None:
         until(lambda: cluster.gateways[0].taken == 0)
 
 
+def twice(connection: socket.socket) -> tuple[bytes, bytes]:
+    """Send one call, word for word, two times, so that the second takes the short way; return the replies' bodies."""
+    text = body(scalar(21.0))
+    bodies = []
+    for _ in range(2):
+        connection.sendall(f"POST {SCALAR} HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+        reply = read_response(connection)
+        assert reply.status == 200
+        bodies.append(reply.body)
+    return bodies[0], bodies[1]
+
+
+def test_calls_of_one_head_are_answered_alike(cluster: Small) -> None:
+    with cluster.ingress.connect() as connection:
+        first, second = map(json.loads, twice(connection))
+    assert first["outputs"] == second["outputs"]
+
+
+def test_a_call_on_the_short_way_whose_replica_is_lost_is_answered_by_another() -> None:
+    dying = Once()
+    with small(1, dead=dying) as cluster, cluster.ingress.connect() as connection:
+        cluster.home("scalar", "dead")
+        first, second = twice(connection)
+        assert first == b"once"
+        assert json.loads(second)["outputs"][0]["data"] == [42.0]
+        assert (dying.called, answered(cluster, "scalar")) == (2, [1])
+        text = cluster.call("GET", "/metrics").body.decode()
+        assert "latebind_ingress_moved_total 1\n" in text
+        assert "latebind_ingress_short_total 1\n" in text
+
+
+def test_a_client_on_the_short_way_that_hangs_up_ends_the_call_at_the_replica() -> None:
+    slow = Once(lingers=True)
+    with small(0, dead=slow) as cluster:
+        connection = cluster.ingress.connect()
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            twice(connection)
+        assert not slow.left.is_set()
+        connection.close()
+        assert slow.left.wait(10.0)
+        assert cluster.do(lambda: [peer.under_way for peer in cluster.fleet.peers]) == [0]
+
+
+def test_who_is_on_the_short_way_when_the_ingress_closes_is_told_so() -> None:
+    with small(0, dead=Once(lingers=True), limits=Limits(drain_seconds=1)) as cluster:
+        connection = cluster.ingress.connect()
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            twice(connection)
+    connection.settimeout(10.0)
+    reply = read_response(connection)
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+    connection.close()
+
+
 def test_a_grpc_call_that_is_cancelled_ends_at_the_replica() -> None:
     with small(1) as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
         call = stub.async_infer("stuck", [tensor(np.ones((1, 1), np.float32))], lambda result, error: None)
@@ -210,7 +263,7 @@ def test_models_are_unloaded_and_loaded_everywhere() -> None:
 def test_metrics_tell_of_each_replica_and_statistics_of_all() -> None:
     with small() as cluster:
         for home in ("replica-0", "replica-1", "replica-1"):
-            cluster.do(lambda home=home: setattr(cluster.fleet, "homes", {"scalar": (home,)}))  # type: ignore[misc]
+            cluster.home("scalar", home)
             cluster.call("POST", SCALAR, body(scalar(1.0)))
         text = cluster.call("GET", "/metrics").body.decode()
         labels = 'model="scalar",outcome="answered",version="1"'
@@ -228,7 +281,7 @@ def test_traces_come_from_all_replicas() -> None:
             == 200
         )
         for home in ("replica-0", "replica-1"):
-            cluster.do(lambda home=home: setattr(cluster.fleet, "homes", {"scalar": (home,)}))  # type: ignore[misc]
+            cluster.home("scalar", home)
             cluster.call("POST", SCALAR, body(scalar(1.0)))
         until(lambda: len(cluster.call("GET", "/v2/traces").json()["traces"]) == 2)
         found = cluster.call("GET", "/v2/traces").json()["traces"]

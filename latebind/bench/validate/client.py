@@ -72,8 +72,8 @@ class Clients:
 
 
 def poisson(rate: float, seconds: float, random: Random) -> list[float]:
-    """Return when requests come, `rate` a second on average."""
-    found, at = [], random.expovariate(rate)
+    """Return when requests come, the first at once, `rate` a second on average."""
+    found, at = list[float](), 0.0
     while at < seconds:
         found.append(at)
         at += random.expovariate(rate)
@@ -82,4 +82,5 @@ def poisson(rate: float, seconds: float, random: Random) -> list[float]:
 
 def rising(low: float, high: float, seconds: float, random: Random) -> list[float]:
     """Return when requests come whose rate rises from one to the other."""
-    return [at for at in poisson(high, seconds, random) if random.random() * high < low + (high - low) * at / seconds]
+    first, *others = poisson(high, seconds, random)
+    return [first, *(at for at in others if random.random() * high < low + (high - low) * at / seconds)]

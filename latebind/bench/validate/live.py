@@ -1,9 +1,10 @@
-"""Live engines of several policies with one model, visited in turn: calibrate, play, calibrate again."""
+"""Live engines of several policies and models, visited in turn: calibrate, play, calibrate again."""
 
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from random import Random
 
@@ -19,8 +20,8 @@ from latebind.engine.order import EngineOrder
 
 WARM_UP = 0.3  # seconds
 WAITING = 3  # batches' worth of requests under way while an engine has always enough to do
-SATURATED = 0.3  # seconds
-LOWEST, HIGHEST = 0.1, 1.2  # of what it answers at most: the rates between which calibration rises
+SATURATED = 0.25  # seconds
+LOWEST, HIGHEST = 0.5, 1.4  # times the load: the rates between which calibration rises
 POLICIES: Mapping[str, PolicyConfig] = {
     "late": PolicyConfig("late"),
     "lazy+": PolicyConfig("lazy+"),
@@ -33,23 +34,30 @@ POLICIES: Mapping[str, PolicyConfig] = {
 class Plan:
     """`load` is a multiple of what a policy answers at most, `deadline` of what a request takes alone.
 
-    Each round visits every engine: `calibration` seconds, a block of `seconds`, and as much calibration again.
+    Each round visits every engine for so many `blocks` of `seconds`, with `calibration` seconds before and after each:
+    a machine that others share changes its pace within seconds.
     """
 
     load: float = 0.7
     deadline: float = 10.0
-    rounds: int = 8
-    seconds: float = 1.5
-    calibration: float = 0.7
+    rounds: int = 5
+    blocks: int = 3
+    seconds: float = 0.6
+    calibration: float = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What clients saw: at rising rates `before` and `after`, and in the `block` between that is to be simulated."""
+    """What clients saw: `blocks` that are to be simulated, and calibrations at rising rates around each of them."""
 
-    before: Sequence[Sent]
-    block: Sequence[Sent]
-    after: Sequence[Sent]
+    calibrations: Sequence[Sequence[Sent]]
+    blocks: Sequence[Sequence[Sent]]
+
+    @property
+    def sent(self) -> list[Sent]:
+        """All requests in their order."""
+        turns = zip_longest(self.calibrations, self.blocks, fillvalue=())
+        return [one for turn in turns for stretch in turn for one in stretch]
 
 
 @dataclass(slots=True)
@@ -67,15 +75,15 @@ class Engine:
         """Calibrate, play and calibrate again, at what it answers now."""
         alone = 1.0 / await self.clients.saturate(self.model, SATURATED, 1)
         most = await self.clients.saturate(self.model, SATURATED, self.waiting)
-        allowed = plan.deadline * alone
-        before = await self._rising(plan, most, allowed, random)
-        block = await self._play(poisson(plan.load * most, plan.seconds, random), allowed)
-        after = await self._rising(plan, most, allowed, random)
-        if before and block and after:
-            self.visits.append(Visit(before, block, after))
+        rate, allowed = plan.load * most, plan.deadline * alone
+        calibrations, blocks = [await self._rising(plan, rate, allowed, random)], []
+        for _ in range(plan.blocks):
+            blocks.append(await self._play(poisson(rate, plan.seconds, random), allowed))
+            calibrations.append(await self._rising(plan, rate, allowed, random))
+        self.visits.append(Visit(calibrations, blocks))
 
-    async def _rising(self, plan: Plan, most: float, allowed: float, random: Random) -> list[Sent]:
-        return await self._play(rising(LOWEST * most, HIGHEST * most, plan.calibration, random), allowed)
+    async def _rising(self, plan: Plan, rate: float, allowed: float, random: Random) -> list[Sent]:
+        return await self._play(rising(LOWEST * rate, HIGHEST * rate, plan.calibration, random), allowed)
 
     async def _play(self, times: Sequence[float], allowed: float) -> list[Sent]:
         return await self.clients.play([(at, self.model) for at in times], allowed)

@@ -4,15 +4,19 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from latebind.bench.validate.client import Sent
-from latebind.domain.actions import Outcome, Reply, Run
+from latebind.domain.actions import Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import Arrived, Loaded, StageDone
-from latebind.simulation.measured import Hops, Launch, Loading, Seen
+from latebind.simulation.measured import Launch, Loading, Seen, Timed
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +34,11 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A log, in the order of time; `launches` and `loads` with the time of their beginning and end."""
+    """A log, in the order of time, by the clock of the machine."""
 
     config: SchedulerConfig
-    launches: tuple[tuple[float, Launch], ...]
-    loads: tuple[tuple[float, Loading], ...]
+    launches: tuple[Timed[Launch], ...]
+    loads: tuple[Timed[Loading], ...]
     heard: tuple[Heard, ...]
 
     @classmethod
@@ -42,7 +46,7 @@ class Logged:
         """Read what an engine has written that has ended since. Raises `ConfigError`."""
         with file.open("rb") as opened:
             config, entries = read_log(opened)
-            reader = _Reader()
+            reader = _Reader(config)
             for entry in entries:
                 reader.take(entry)
         heard = [
@@ -50,15 +54,32 @@ class Logged:
         ]
         return cls(config, tuple(reader.launches), tuple(reader.loads), tuple(heard))
 
-    def seen(self, stretches: Sequence[Sequence[Sent]]) -> Seen:
-        """Return what was seen while these requests were under way; between stretches the engine had nothing to do."""
-        launches, loads, hops = list[Launch](), list[Loading](), list[tuple[Sent, Heard]]()
-        for sent in stretches:
-            begun, ended = sent[0].sent, max(one.ended for one in sent)
-            launches += [one for at, one in self.launches if begun <= at <= ended]
-            loads += [one for at, one in self.loads if begun <= at <= ended]
-            hops += self.beside(sent)
-        return Seen(tuple(launches), _hops(hops), tuple(loads))
+    def seen(self, sent: Sequence[Sent]) -> Seen:
+        """Return what was seen while these requests were under way and no others."""
+        begun, ended = sent[0].sent, max(one.ended for one in sent)
+
+        def within(every: Sequence[Timed[T]]) -> tuple[Timed[T], ...]:
+            first = bisect_left(every, begun, key=itemgetter(0))
+            return tuple([(at - begun, one) for at, one in every[first : bisect_left(every, ended, key=itemgetter(0))]])
+
+        beside = self.beside(sent)
+        there = [(one.sent - begun, heard.at - one.sent, heard.busy) for one, heard in beside]
+        back = [(heard, one.ended - heard.answered) for one, heard in beside if heard.answered < inf]
+        firsts = {heard.answered: seconds for heard, seconds in back if not heard.place}
+        later = [
+            (seconds - firsts[heard.answered]) / heard.place
+            for heard, seconds in back
+            if heard.place and heard.answered in firsts
+        ]
+        return Seen(
+            ended - begun,
+            within(self.launches),
+            idle=tuple([(at, seconds) for at, seconds, busy in there if not busy]),
+            busy=tuple([(at, seconds) for at, seconds, busy in there if busy]),
+            back=tuple([(at - begun, seconds) for at, seconds in sorted(firsts.items())]),
+            each=max(0.0, median(later)) if later else 0.0,
+            loads=within(self.loads),
+        )
 
     def beside(self, sent: Sequence[Sent]) -> list[tuple[Sent, Heard]]:
         """Return requests as clients and scheduler saw them: messages arrive in the order of sending."""
@@ -66,32 +87,17 @@ class Logged:
         return list(zip(sent, self.heard[first : first + len(sent)], strict=True))
 
 
-def _hops(seen: Sequence[tuple[Sent, Heard]]) -> Hops:
-    there = [(heard.busy, heard.at - sent.sent) for sent, heard in seen]
-    back = [(heard, sent.ended - heard.answered) for sent, heard in seen if heard.answered < inf]
-    firsts = {heard.answered: seconds for heard, seconds in back if not heard.place}
-    later = [
-        (seconds - firsts[heard.answered]) / heard.place
-        for heard, seconds in back
-        if heard.place and heard.answered in firsts
-    ]
-    return Hops(
-        tuple(seconds for busy, seconds in there if not busy),
-        tuple(seconds for busy, seconds in there if busy),
-        tuple(firsts.values()),
-        max(0.0, median(later)) if later else 0.0,
-    )
-
-
 class _Reader:
     """Follows a log."""
 
-    def __init__(self) -> None:
-        self.launches: list[tuple[float, Launch]] = []
-        self.loads: list[tuple[float, Loading]] = []
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._footprints = {served.spec.name: served.footprint for served in config.models}
+        self.launches: list[Timed[Launch]] = []
+        self.loads: list[Timed[Loading]] = []
         self.heard: dict[int, tuple[float, bool]] = {}
         self.answered: dict[int, tuple[float, int]] = {}
         self._running: dict[int, tuple[float, Run]] = {}  # by worker
+        self._loading: dict[str, float] = {}  # since when
 
     def take(self, entry: Entry) -> None:
         """Take in the next entry."""
@@ -102,12 +108,16 @@ class _Reader:
                 begun, run = self._running.pop(worker)
                 rows = run.rows or len(run.requests)
                 self.launches.append((begun, Launch(run.model, run.stage, rows, entry.now - begun)))
-            case Loaded(model=model, pieces=pieces, seconds=seconds):
-                self.loads.append((entry.now, Loading(model, pieces, seconds)))
+            case Loaded(model=model, pieces=pieces):
+                begun = self._loading.pop(model)
+                size = sum([self._footprints[model].sizes[piece] for piece in pieces])
+                self.loads.append((begun, Loading(size, entry.now - begun)))
         place = 0
         for action in entry.actions:
             if isinstance(action, Run):
                 self._running[action.worker] = entry.now, action
+            elif isinstance(action, Load):
+                self._loading[action.model] = entry.now
             elif isinstance(action, Reply) and action.outcome is Outcome.ANSWERED:
                 self.answered[action.request] = entry.now, place
                 place += 1

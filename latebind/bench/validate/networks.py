@@ -1,6 +1,7 @@
 """Two small networks for those who bring none: one for which batches pay, and one for which they do not."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,15 +14,16 @@ PERCEPTRON, RESIDUAL = "perceptron", "residual"
 WIDTH, LAYERS = 1024, 12
 CHANNELS, BLOCKS, CLASSES = 32, 10, 10
 MAX_BATCH = 16
+DEPTHS = (2, 4, 4, 6, 8, 10, 12)  # layers of the models that share a memory, of 4 MB each
 STAGE_BYTES = {PERCEPTRON: 16 << 20, RESIDUAL: 200 << 10}  # of weights: three stages, in every build
 
 
 class Perceptron(nn.Module):
     """Layers whose weights take longer to come from memory than a row takes to compute."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = LAYERS) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(layers))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, 1024) float32` to the same."""
@@ -68,18 +70,33 @@ def build(folder: Path, models: Sequence[str], backend: str, tell: Progress) -> 
     """Make a repository of these networks with weights that are drawn; returns it."""
     for number, name in enumerate(models):
         tell(f"building {name}", number / len(models))
-        torch.manual_seed(0)
         make, shape = NETWORKS[name]
-        build_program(
-            make().eval(),
-            {"x": torch.randn(MAX_BATCH, *shape)},
-            directory=folder / name / "1",
-            name=name,
-            backends=[backend],
-            min_stage_seconds=0.0,
-            min_stage_bytes=STAGE_BYTES[name],
-            max_overhead=None,
-            max_batch=MAX_BATCH,
-            output_names=["y"],
-        )
+        _build(make, shape, folder, name, backend, STAGE_BYTES[name])
     return folder
+
+
+def build_many(folder: Path, tell: Progress) -> Path:
+    """Make a repository of perceptrons of several depths, two layers to a stage; returns it."""
+    for number, layers in enumerate(DEPTHS):
+        name = f"perceptron-{number}"
+        tell(f"building {name}", number / len(DEPTHS))
+        _build(partial(Perceptron, layers), (WIDTH,), folder, name, "eager", 2 * 4 * WIDTH * WIDTH)
+    return folder
+
+
+def _build(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], folder: Path, name: str, backend: str, stage_bytes: int
+) -> None:
+    torch.manual_seed(0)
+    build_program(
+        make().eval(),
+        {"x": torch.randn(MAX_BATCH, *shape)},
+        directory=folder / name / "1",
+        name=name,
+        backends=[backend],
+        min_stage_seconds=0.0,
+        min_stage_bytes=stage_bytes,
+        max_overhead=None,
+        max_batch=MAX_BATCH,
+        output_names=["y"],
+    )

@@ -1,7 +1,7 @@
-"""The block of a visit on a virtual clock: the same requests at the same times, on what was measured beside it."""
+"""The blocks of a visit on a virtual clock: the same requests at the same times, on what was measured beside them."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from random import Random
@@ -14,39 +14,62 @@ from latebind.bench.validate.client import Sent
 from latebind.bench.validate.live import Played, Visit
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig
+from latebind.domain.costs import Curve
 from latebind.simulation.driver import Simulator
-from latebind.simulation.measured import Hops, Launch, Measured, Seen, typical
+from latebind.simulation.measured import Measured, Seen, Stage, at_pace, joined, typical
 from latebind.simulation.workloads import Arrival
 
 
-def simulated(played: Played, random: Random, *, times: int) -> list[list[Seconds]]:
-    """Return for each visit the seconds of its requests, inf for those without answer, in so many runs.
+def simulated(played: Played, seed: int, *, times: int) -> list[list[list[Seconds]]]:
+    """Return, for each visit and so many runs, the seconds of requests by block, inf for those without answer.
 
-    Launches are those of all calibrations, each at the pace of all; the pace of a run is that of the calibrations
-    before and after it. What ran in blocks is not looked at.
+    Launches are those of all calibrations, at the pace that the machine had in the calibrations around each block. What
+    ran in blocks is not looked at.
     """
-    beside = [played.log.seen([visit.before, visit.after]) for visit in played.visits]
-    rule = typical(launch for seen in beside for launch in seen.launches)
-    paces = [median(one.seconds / rule[one.model, one.stage].at(one.rows) for one in seen.launches) for seen in beside]
-    seen = Seen(
-        tuple([_at_pace(one, pace) for some, pace in zip(beside, paces, strict=True) for one in some.launches]),
-        _joined([some.hops for some in beside]),
+    beside = [[played.log.seen(sent) for sent in visit.calibrations] for visit in played.visits]
+    rule = typical(launch for some in beside for seen in some for _, launch in seen.launches)
+    paces = [[pace_of(seen, rule) for seen in some] for some in beside]
+    seen = joined(
+        [
+            at_pace(one, pace)
+            for some, measured in zip(beside, paces, strict=True)
+            for one, pace in zip(some, measured, strict=True)
+        ]
     )
     return [
-        [replay(played.log.config, visit, seen, pace, Random(random.random())) for _ in range(times)]
-        for visit, pace in zip(played.visits, paces, strict=True)
+        [replay(played.log.config, visit, seen, measured, Random(f"{seed} {number} {time}")) for time in range(times)]
+        for number, (visit, measured) in enumerate(zip(played.visits, paces, strict=True))
     ]
 
 
-def replay(config: SchedulerConfig, visit: Visit, seen: Seen, pace: float, random: Random) -> Seconds:
-    """Return the seconds of each request of a block. What came before it comes here too, and teaches the scheduler."""
-    simulator = Simulator(config, hardware=partial(Measured, seen=seen, pace=pace, random=random))
-    begun = visit.before[0].sent
-    records = simulator.run(arrivals([*visit.before, *visit.block], config, begun))
+def pace_of(seen: Seen, rule: Mapping[Stage, Curve]) -> float:
+    """Return how many times as long as by a rule launches took, 1 where there were none."""
+    ratios = [one.seconds / rule[one.model, one.stage].at(one.rows) for _, one in seen.launches]
+    return median(ratios) if ratios else 1.0
+
+
+def replay(config: SchedulerConfig, visit: Visit, seen: Seen, paces: Sequence[float], random: Random) -> list[Seconds]:
+    """Return the seconds of requests by block. Calibrations are played too: the scheduler learns from them."""
+    begun = visit.calibrations[0][0].sent
+    middles = [0.5 * (sent[0].sent + sent[-1].sent) - begun for sent in visit.calibrations]
+    pace = Paces(tuple(middles), tuple(paces))
+    simulator = Simulator(config, hardware=partial(Measured, seen=seen, pace=pace.at, random=random))
+    records = simulator.run(arrivals(visit.sent, config, begun))
     simulator.scheduler.check()
-    records.sort(key=lambda record: record.request)
-    counted = records[len(visit.before) :]
-    return np.array([one.latency if one.outcome is Outcome.ANSWERED else inf for one in counted])
+    seconds = {one.arrived: one.latency if one.outcome is Outcome.ANSWERED else inf for one in records}
+    return [np.array([seconds[one.sent - begun] for one in block]) for block in visit.blocks]
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """The pace of a machine by `times`, at which it was `measured`; it is taken to change evenly in between."""
+
+    times: tuple[float, ...]
+    measured: tuple[float, ...]
+
+    def at(self, time: float) -> float:
+        """Return the pace at a time."""
+        return float(np.interp(time, self.times, self.measured))
 
 
 def arrivals(sent: Iterable[Sent], config: SchedulerConfig, begun: float) -> list[Arrival]:
@@ -56,16 +79,3 @@ def arrivals(sent: Iterable[Sent], config: SchedulerConfig, begun: float) -> lis
         Arrival(one.sent - begun, one.model, one.allowed, one.left_at if one.left_at >= 0 else last[one.model])
         for one in sent
     ]
-
-
-def _at_pace(launch: Launch, pace: float) -> Launch:
-    return replace(launch, seconds=launch.seconds / pace)
-
-
-def _joined(some: Sequence[Hops]) -> Hops:
-    return Hops(
-        tuple([seconds for hops in some for seconds in hops.idle]),
-        tuple([seconds for hops in some for seconds in hops.busy]),
-        tuple([seconds for hops in some for seconds in hops.back]),
-        median([hops.each for hops in some]),
-    )

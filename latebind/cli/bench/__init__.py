@@ -5,6 +5,7 @@ import typer
 from latebind.cli.bench.adaptation import calibration, drift, locality
 from latebind.cli.bench.batching import batching, live
 from latebind.cli.bench.caches import caches
+from latebind.cli.bench.cluster import cluster
 from latebind.cli.bench.elastic import elastic
 from latebind.cli.bench.elastic_live import elastic_live
 from latebind.cli.bench.exits import engine, exits
@@ -20,6 +21,7 @@ from latebind.cli.bench.queries_live import queries_live
 from latebind.cli.bench.ray import ray
 from latebind.cli.bench.residency import residency
 from latebind.cli.bench.residency_live import residency_live
+from latebind.cli.bench.validate import validate
 
 app = typer.Typer(
     help="Measure what latebind promises; every command prints its settings.",
@@ -55,5 +57,7 @@ for command in (
     peers,
     ledger,
     ray,
+    cluster,
+    validate,
 ):
     app.command()(command)

@@ -15,6 +15,7 @@ from latebind.server.rpc.reception import CallFailed, Reception
 from latebind.server.rpc.routes import Answer, Method, methods
 from latebind.server.service import Service
 
+MOST_PENDING = 1 << 20  # calls that the loop has not come to: streams and connections bound them
 LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time for
 
 
@@ -154,6 +155,8 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", limits.header_bytes),
         ("grpc.absolute_max_metadata_size", limits.header_bytes),
         ("grpc.max_concurrent_streams", limits.calls),
+        ("grpc.server.max_pending_requests", MOST_PENDING),  # past 1000 it would cancel calls at random
+        ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
         ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.keepalive_time_ms", 60_000),  # a client that has gone without a word is noticed by this
         ("grpc.keepalive_timeout_ms", 20_000),

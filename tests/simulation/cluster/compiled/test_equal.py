@@ -52,7 +52,7 @@ def require_equal(one: Played, other: Played) -> None:
     assert np.allclose([one.loaded, *one.busy], [other.loaded, *other.busy])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS)
 def test_one_machine_answers_as_its_scheduler_does(seed: int) -> None:
     random = Random(seed)
@@ -61,7 +61,7 @@ def test_one_machine_answers_as_its_scheduler_does(seed: int) -> None:
     require_equal(play(fleet, requests, seed=seed), exact.play(fleet, requests, seed=seed))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(SEEDS, st.booleans())
 def test_stages_with_and_without_learned_caches_run_as_they_do_there(seed: int, exits: bool) -> None:
     random = Random(seed)
@@ -70,7 +70,7 @@ def test_stages_with_and_without_learned_caches_run_as_they_do_there(seed: int, 
     require_equal(play(fleet, requests, seed=seed), exact.play(fleet, requests, seed=seed))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS, st.sampled_from(ROUTERS))
 def test_several_machines_get_the_same_requests(seed: int, router: str) -> None:
     random = Random(seed)
@@ -81,7 +81,7 @@ def test_several_machines_get_the_same_requests(seed: int, router: str) -> None:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS, st.sampled_from(ROUTERS))
 def test_deaths_scaling_and_placement_make_no_difference(seed: int, router: str) -> None:
     random = Random(seed)

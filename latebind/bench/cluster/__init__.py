@@ -1,0 +1,1 @@
+"""Simulated clusters: how fast they are simulated, and what placement and residency gain there."""

@@ -1,0 +1,91 @@
+"""The load of `bench residency-live`, validated: many models in less memory than they take, live and simulated."""
+
+import asyncio
+import tempfile
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from latebind.bench.residency.live import trace
+from latebind.bench.residency.live.sides import LATE, LRU, SIDES, Setting, order
+from latebind.bench.residency.live.zoo import Zoo, made_up
+from latebind.bench.spread import Progress
+from latebind.bench.validate.client import Clients
+from latebind.bench.validate.live import Played, Visit
+from latebind.bench.validate.logged import Logged
+from latebind.bench.validate.report import Load, Round
+from latebind.bench.validate.simulated import simulated
+from latebind.engine.client import EngineClient
+from latebind.simulation.traces import drawn
+
+RUNS = 5  # on the virtual clock
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Models may take `share` of what all take; `sides` are those of `bench residency-live`.
+
+    A trace that is drawn is played at `speed`: `rounds` blocks of `seconds`, with `calibration` seconds of it before
+    and after each.
+    """
+
+    share: float = 0.5
+    speed: float = 45.0
+    rounds: int = 5
+    seconds: float = 6.0
+    calibration: float = 3.0
+    sides: tuple[str, ...] = (LATE, LRU)
+    seed: int = 0
+
+    @property
+    def stretches(self) -> list[tuple[float, float]]:
+        """When calibrations and blocks, in turn, begin and end."""
+        lengths = [self.calibration, *(self.seconds, self.calibration) * self.rounds]
+        return list(pairwise(np.cumsum([0.0, *lengths]).tolist()))
+
+
+def run(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> list[Load]:
+    """Play the same requests to an engine for each side, then on the virtual clock; a round is a block."""
+    found = []
+    for number, side in enumerate(plan.sides):
+        tell(f"{side}, {plan.stretches[-1][1]:g} s", number / len(plan.sides))
+        played = asyncio.run(_play(zoo, side, plan, setting))
+        ((visit,),) = (played.visits,)
+        (runs,) = simulated(played, plan.seed, times=RUNS)
+        rounds = [
+            Round(np.array([one.seconds for one in block]), [run[at] for run in runs])
+            for at, block in enumerate(visit.blocks)
+        ]
+        found.append(Load(f"{len(zoo.models)} models", f"memory by {side}", rounds))
+    return found
+
+
+async def _play(zoo: Zoo, side: str, plan: Plan, setting: Setting) -> Played:
+    """Start an engine with none of the models' files in the page cache, and play all stretches to it."""
+    zoo.drop_cached()
+    names = list(zoo.models)
+    with tempfile.TemporaryDirectory(prefix="latebind-validate-") as folder:
+        log = Path(folder) / "log.jsonl"
+        told = order(zoo, names, SIDES[side], round(plan.share * zoo.size), setting)
+        engine = await EngineClient.start(replace(told, event_log=str(log)))
+        try:
+            clients = Clients(engine, {name: made_up(zoo.models[name].spec, Random(plan.seed)) for name in names})
+            sent = [await clients.play(calls) for calls in stretches(zoo, plan)]
+        finally:
+            await engine.close()
+        return Played("", side, [Visit(sent[::2], sent[1::2])], Logged.read(log))
+
+
+def stretches(zoo: Zoo, plan: Plan) -> list[list[tuple[float, str]]]:
+    """Return the calls of calibrations and blocks in turn, each with its seconds since its stretch began."""
+    whole = trace.Plan(
+        tuple(drawn(Random(0))), speed=plan.speed, seconds=plan.stretches[-1][1], warm_up=0.0, seed=plan.seed
+    )
+    requests = trace.requests_of(whole, zoo.slowest_first, 0)
+    return [
+        [(one.time - begun, one.model) for one in requests if begun <= one.time < ended]
+        for begun, ended in plan.stretches
+    ]

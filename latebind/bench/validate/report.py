@@ -1,0 +1,93 @@
+"""Simulated beside live, as rows of tables: means and percentiles, and their ratios round by round."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from latebind.bench.live.played import Seconds
+from latebind.bench.statistics import Interval, median_interval
+
+MEAN, TAIL = 0.1, 0.2  # so far may the simulated mean and 99th percentile be from the live ones
+
+Figure = Callable[[Seconds], float]
+FIGURES: dict[str, Figure] = {
+    "mean": lambda seconds: float(seconds.mean()),
+    "p50": lambda seconds: float(np.percentile(seconds, 50)),
+    "p99": lambda seconds: float(np.percentile(seconds, 99)),
+}
+WITHIN = {"mean": MEAN, "p99": TAIL}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The same requests live and in several simulated runs: seconds of each, inf where it was not answered."""
+
+    live: Seconds
+    simulated: Sequence[Seconds]
+
+    def ratio(self, figure: Figure) -> float:
+        """Return a figure simulated over the same live, of those that were answered; the median of all runs."""
+        return median([figure(answered(run)) for run in self.simulated]) / figure(answered(self.live))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One model under one policy."""
+
+    model: str
+    policy: str
+    rounds: Sequence[Round]
+
+    @property
+    def live(self) -> Seconds:
+        """Seconds of all requests that were answered live."""
+        return answered(np.concatenate([one.live for one in self.rounds]))
+
+    @property
+    def simulated(self) -> Seconds:
+        """Seconds of all that were answered, in all simulated runs."""
+        return answered(np.concatenate([run for one in self.rounds for run in one.simulated]))
+
+    def ratio(self, name: str, seed: int) -> Interval:
+        """Return the median over rounds of a figure simulated over the same live."""
+        return median_interval([one.ratio(FIGURES[name]) for one in self.rounds], seed=seed)
+
+    def lost(self) -> tuple[float, float]:
+        """Return the shares of requests that were refused or dropped, live and simulated."""
+        live = np.concatenate([one.live for one in self.rounds])
+        runs = np.concatenate([run for one in self.rounds for run in one.simulated])
+        return float(np.isinf(live).mean()), float(np.isinf(runs).mean())
+
+
+def answered(seconds: Seconds) -> Seconds:
+    """Return the seconds of those that have an answer; of one that took for ever where nobody has."""
+    found = seconds[np.isfinite(seconds)]
+    return found if len(found) else np.array([np.inf])
+
+
+def within(load: Load, seed: int) -> bool:
+    """Tell whether mean and 99th percentile are as near as they are to be."""
+    return all(abs(load.ratio(name, seed).value - 1.0) <= most for name, most in WITHIN.items())
+
+
+def rows(loads: Sequence[Load], seed: int) -> list[dict[str, object]]:
+    """Return a row for each load; milliseconds live / simulated of all rounds together, then ratios round by round."""
+    return [_row(load, seed) for load in loads]
+
+
+def _row(load: Load, seed: int) -> dict[str, object]:
+    live, simulated = load.live, load.simulated
+    lost = load.lost()
+    found: dict[str, object] = {
+        "model": load.model,
+        "policy": load.policy,
+        "requests": sum(len(one.live) for one in load.rounds),
+        "not answered": f"{lost[0]:.1%} / {lost[1]:.1%}",
+    }
+    for name, figure in FIGURES.items():
+        found[f"{name} ms"] = f"{figure(live) * 1e3:.2f} / {figure(simulated) * 1e3:.2f}"
+    for name in FIGURES:
+        found[f"{name}, times"] = str(load.ratio(name, seed))
+    return found | {f"within {MEAN:.0%}, {TAIL:.0%}": "yes" if within(load, seed) else "no"}

@@ -1,0 +1,163 @@
+"""`latebind bench cluster`: how fast large clusters are simulated, and what placement and residency gain there."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from latebind.bench.cluster.placement import Scene, contest
+from latebind.bench.cluster.placement import asked as placed
+from latebind.bench.cluster.report import gain_rows, side_rows
+from latebind.bench.cluster.scale import Day, day_rows, day_text, play_day, took_text
+from latebind.bench.cluster.speed import speed_rows, speeds
+from latebind.bench.residency.azure import read_trace
+from latebind.bench.spread import Progress
+from latebind.cli.bench.options import Page
+from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.domain.errors import ConfigError
+from latebind.planning.runs import playing
+from latebind.simulation.traces import drawn
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+SHARES = (0.75, 1.0, 1.5, 2.0, 4.0)
+SERVICES = 386  # that are drawn: as many as HTTP and timers call in a sample of 500 of the trace
+MODELS_EACH = 10  # models for each machine
+PAGE_TEXT = "Simulated; all sides get the same requests, seed by seed, and the second half of the trace counts."
+
+
+class Part(StrEnum):
+    """What of it to run."""
+
+    SCALE = "scale"
+    SPEED = "speed"
+    PLACEMENT = "placement"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is played, and by how many processes."""
+
+    day: Day
+    scene: Scene
+    shares: tuple[float, ...]
+    requests: int
+    rounds: int
+    processes: int
+    tell: Progress = lambda text, share: None
+
+
+def cluster(
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="scale: a large cluster for a day, sampled in windows; speed: simulated requests a second and core; "
+            "placement: what placement by importance and late memories gain on what is usual. May be repeated. "
+            "Default: all."
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="A day of the Azure Functions trace: CSV as published, or .npz. Default: counts like it."),
+    ] = None,
+    machines: Annotated[int, typer.Option(min=1, help="Of --part scale.")] = 1000,
+    models: Annotated[int, typer.Option(min=1, help="Of --part scale.")] = 5000,
+    rate: Annotated[float, typer.Option(help="Requests a second, on average over the day, of --part scale.")] = 1e5,
+    hours: Annotated[int, typer.Option(min=1, help="How long a day is, of --part scale.")] = 24,
+    window: Annotated[
+        float, typer.Option(help="Seconds of each hour that count, after as many in which memory fills.")
+    ] = 10.0,
+    requests: Annotated[int, typer.Option(min=100, help="Of --part speed; a hundredth without compiling.")] = 1_000_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Of --part speed.")] = 3,
+    few: Annotated[int, typer.Option("--few-machines", min=2, help="Of --part placement; ten models for each.")] = 20,
+    memory: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Memory of all machines over what the models take once, of --part placement; may be repeated. "
+            f"Default: {', '.join(f'{share:g}' for share in SHARES)}."
+        ),
+    ] = None,
+    load: Annotated[
+        float, typer.Option(help="Share of the machines' time that requests take without batches, of --part placement.")
+    ] = 0.5,
+    minutes: Annotated[int, typer.Option(help="Of the trace, of --part placement. Default: all.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Of --part placement.")] = 5,
+    processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
+    page: Page = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Simulate large clusters: how long it takes, and what placement and residency gain.
+
+    `scale` prints what a day would take and plays a window of each hour, with all of its requests on all machines.
+    `speed` plays on one core, models of one stage and of twenty; the scheduler itself plays a hundredth of it beside.
+    `placement` plays a whole trace and counts its second half, so that placement only sees the past: ours (placement
+    by importance, `late` memories) beside random and least-loaded routing with LRU and what else is usual, each with
+    the same requests. The best baseline is the measure, in each share of memory; a table has everybody.
+
+    Without --trace counts are drawn with rates as in the trace.
+
+    Example: `latebind bench cluster --part placement --trace invocations_per_function_md.anon.d01.csv --seeds 3`
+    """
+    with reporting():
+        services = tuple(read_trace(trace) if trace else drawn(Random(0), services=SERVICES))
+        asked = Asked(
+            Day(services, machines, models, rate, hours, window),
+            Scene(few, MODELS_EACH * few, load, seeds, minutes),
+            _shares(memory),
+            requests,
+            rounds,
+            processes,
+        )
+        console.print(f"services of {trace or 'a trace that is drawn'}: {len(services)}")
+        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
+        if page is not None:
+            write_page(page, "Simulated clusters", PAGE_TEXT, list(found.values()))
+    save(json_file, {one: {"tables": told.tables, "figures": told.raw} for one, told in found.items()})
+
+
+def _shares(shares: Sequence[float] | None) -> tuple[float, ...]:
+    for share in shares or ():
+        if not share > 0:
+            raise ConfigError(f"--memory {share:g} is no memory: give how many times all models fit, more than 0")
+    return tuple(sorted(shares or SHARES))
+
+
+def _scale(asked: Asked) -> Told:
+    day, began = asked.day, time.perf_counter()
+    for line in day_text(day):
+        console.print(line)
+    seen = play_day(day, asked.tell, asked.processes)
+    took = time.perf_counter() - began
+    console.print(took_text(day, seen, took))
+    return Told({"a window of each hour": day_rows(seen)}, raw=seen)
+
+
+def _speed(asked: Asked) -> Told:
+    found = speeds(asked.day.services, asked.requests, asked.rounds, asked.tell)
+    return Told({"simulated requests a second, on one core": speed_rows(found)}, raw=found)
+
+
+def _placement(asked: Asked) -> Told:
+    question = placed(asked.day.services, asked.scene)
+    with playing(question, asked.tell, asked.processes) as runs:
+        found = contest(question, runs, asked.shares, asked.scene.machines)
+    scene = asked.scene
+    title = f"{scene.machines} machines, {scene.models} models, load {scene.load:g}, {scene.seeds} seeds, second half"
+    tables = {f"ours and the best baseline: {title}": gain_rows(found), "everybody, in time": side_rows(found)}
+
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.cluster.plots import contest_figures
+
+        return contest_figures(found)
+
+    return Told(tables, draw, raw=tables)
+
+
+RUN: dict[Part, Callable[[Asked], Told]] = {Part.SCALE: _scale, Part.SPEED: _speed, Part.PLACEMENT: _placement}

@@ -1,0 +1,167 @@
+"""`latebind bench validate`: simulated latencies beside live ones."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+import typer
+
+from latebind.bench.exits import Setting
+from latebind.bench.live.sides import chosen
+from latebind.bench.residency.live.sides import LATE, LRU, SIDES
+from latebind.bench.residency.live.sides import Setting as MemorySetting
+from latebind.bench.residency.live.zoo import made_up, weigh
+from latebind.bench.spread import Progress
+from latebind.bench.validate import live, loads, memory
+from latebind.bench.validate.networks import NETWORKS, build, build_many
+from latebind.bench.validate.pauses import Pauses, pauses
+from latebind.bench.validate.report import Load, rows
+from latebind.cli.bench.options import Awake, Backend, Core, DoorCore, Page, Seed
+from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.domain.errors import ConfigError
+from latebind.engine.awake import kept_awake
+from latebind.program.stored import read_spec_and_costs
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import find_models
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+PAGE_TEXT = (
+    "The same requests at the same times, live and on the virtual clock. Costs were measured in the very engines, "
+    "between the blocks that are compared."
+)
+
+
+class Part(StrEnum):
+    """What to run."""
+
+    LOADS = "loads"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for; without a `repository` models are built into `scratch`."""
+
+    repository: Path | None
+    scratch: Path
+    models: tuple[str, ...]
+    policies: tuple[str, ...]
+    plan: live.Plan
+    setting: Setting
+    memory: memory.Plan
+
+
+def validate(
+    repository: Annotated[
+        Path | None, typer.Argument(help="A folder of models. Default: two are built, for the memory seven.")
+    ] = None,
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(help="loads: models and policies; memory: many models in less than they take. Default: both."),
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Only these of the folder; may be repeated.")] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help=f"Only these: {', '.join(live.POLICIES)}; may be repeated.")
+    ] = None,
+    load: Annotated[float, typer.Option(min=0.01, help="A multiple of what each policy answers at most.")] = 0.7,
+    deadline: Annotated[float, typer.Option(min=1.0, help="A multiple of what a request takes alone.")] = 10.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Visits of each engine; for the memory blocks.")] = 5,
+    share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of the memory that all models take.")] = 0.5,
+    side: Annotated[
+        list[str] | None, typer.Option(help=f"What goes from the memory: {'; '.join(SIDES)}. Default: late and lru.")
+    ] = None,
+    backend: Backend = None,
+    engine_core: Core = 1,
+    door_core: DoorCore = 0,
+    awake: Awake = False,
+    seed: Seed = 0,
+    page: Page = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Hold simulated latencies against those of live engines: the same requests, at the same times, with deadlines.
+
+    Every model has an engine for each policy, on the same core. Rounds visit them in turn. A visit plays blocks of
+    requests that come at random, and before and after each a stretch at rising rates, which calibrates: launches, the
+    ways of messages, the machine's pace. The simulator knows nothing of the blocks but when clients sent requests, and
+    where these left the network. A ratio is the median of the rounds', simulated over live.
+
+    Latencies are those of clients of the engine, without HTTP. With --part memory models come and go, as in `latebind
+    bench residency-live`.
+
+    Example: `latebind bench validate --awake --page out/validate.html`
+    """
+    with reporting(), kept_awake(awake), tempfile.TemporaryDirectory() as scratch:
+        policies = tuple(chosen(live.POLICIES, policy or ()))
+        sides = tuple(chosen(SIDES, side or (LATE, LRU)))
+        asked = Asked(
+            repository,
+            Path(scratch),
+            tuple(model or ()),
+            policies,
+            live.Plan(load, deadline, rounds),
+            Setting(backend, (door_core,), engine_core, seed),
+            memory.Plan(share=share, rounds=rounds, sides=sides, seed=seed),
+        )
+        torch.set_num_threads(1)
+        before = [pauses(core) for core in (door_core, engine_core)]
+        console.print(f"{rounds} rounds, seed {seed}; {_away(before)}")
+        found = tell_parts(part or Part, lambda one, tell: RUN[one](asked, tell))
+        after = [pauses(core) for core in (door_core, engine_core)]
+        console.print(f"at the end {_away(after)}")
+        if page is not None:
+            write_page(page, "Simulated beside live", PAGE_TEXT, list(found.values()))
+    parts = {one: {"tables": told.tables, "rounds": told.raw} for one, told in found.items()}
+    save(json_file, {"plan": asdict(asked.plan), "pauses": [*before, *after], **parts})
+
+
+def _loads(asked: Asked, tell: Progress) -> Told:
+    folder = asked.repository
+    if folder is None:
+        names = list(chosen(NETWORKS, asked.models))
+        folder = build(asked.scratch / "loads", names, asked.setting.backend or "openvino", tell)
+    paths = {path.parent.name: path for path in find_models(folder, asked.models)}
+    specs = {name: read_spec_and_costs(ModelDirectory.open(path))[0] for name, path in paths.items()}
+    if any(spec.kinds for spec in specs.values()):
+        raise ConfigError("sequence models are not validated yet: name others with --model")
+    made = {name: made_up(spec, Random(asked.setting.seed)) for name, spec in specs.items()}
+    found = loads.run(paths, asked.policies, made, asked.plan, asked.setting, tell)
+    title = f"live / simulated, {asked.plan.load:.0%} of what each answers, due after {asked.plan.deadline:g} x alone"
+    return _told(title, found, asked.setting.seed)
+
+
+def _memory(asked: Asked, tell: Progress) -> Told:
+    zoo = weigh(asked.repository or build_many(asked.scratch / "memory", tell), tell)
+    found = memory.run(zoo, asked.memory, MemorySetting(), tell)
+    title = f"live / simulated, {len(zoo.models)} models in {asked.memory.share:.0%} of {zoo.size / 1e6:.0f} MB"
+    return _told(title, found, asked.setting.seed)
+
+
+def _told(title: str, found: Sequence[Load], seed: int) -> Told:
+    def draw() -> "Sequence[go.Figure]":
+        from latebind.bench.validate.plots import distribution_figure, quantile_figure
+
+        return [quantile_figure(found), *map(distribution_figure, found)]
+
+    figures = {
+        f"{one.model}, {one.policy}": [
+            {"live": each.live.tolist(), "simulated": [run.tolist() for run in each.simulated]} for each in one.rounds
+        ]
+        for one in found
+    }
+    return Told({title: rows(found, seed)}, draw, figures)
+
+
+def _away(every: Sequence[Pauses]) -> str:
+    text = ", ".join(f"core {one.core} {one.share:.1%}, {one.longest * 1e3:.1f} ms at most" for one in every)
+    return f"cores were away from a thread that spins: {text}"
+
+
+RUN: Mapping[Part, Callable[[Asked, Progress], Told]] = {Part.LOADS: _loads, Part.MEMORY: _memory}

@@ -1,0 +1,61 @@
+"""The figures of one simulated run of a cluster: what came in time, how long it took, what the machines did."""
+
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.domain.actions import Outcome
+from latebind.simulation.cluster.fleet import Fleet, Played
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of the requests that count: shares of 1, seconds, and requests a second of the traffic that was asked for.
+
+    `mean`, `p50` and `p99` are of those that were answered, NaN where none was. `busy` is the share of the time in
+    which workers ran, `loads` how many loads there were in a second, both over the whole run.
+    """
+
+    requests: int
+    in_time: float
+    answered: float
+    goodput: float
+    mean: float
+    p50: float
+    p99: float
+    busy: float
+    loads: float
+
+
+def in_time(fleet: Fleet, played: Played) -> NDArray[np.bool_]:
+    """Return of each request `(N,)` whether its answer came within what its model is allowed."""
+    allowed = np.array([model.allowed for model in fleet.models])[played.requests.models]
+    right: NDArray[np.bool_] = (played.outcome == Outcome.ANSWERED) & (played.ended - played.requests.times <= allowed)
+    return right
+
+
+def figures_of(fleet: Fleet, played: Played, *, warm: float = 0.0) -> Figures:
+    """Sum up a run; requests that came before `warm` (seconds) do not count: memory fills meanwhile."""
+    times = played.requests.times
+    if not len(times):
+        return Figures(0, nan, nan, 0.0, nan, nan, nan, 0.0, 0.0)
+    counted = times >= warm
+    right, span = in_time(fleet, played)[counted], float(times[-1])
+    answered = (played.outcome == Outcome.ANSWERED) & counted
+    latencies = (played.ended - times)[answered]
+    p50, p99 = np.quantile(latencies, [0.5, 0.99], method="inverted_cdf") if len(latencies) else (nan, nan)
+    requests = int(counted.sum())
+    ran = max(span, float(played.ended.max()))
+    return Figures(
+        requests,
+        float(right.mean()) if requests else nan,
+        len(latencies) / requests if requests else nan,
+        float(right.sum()) * played.requests.weight / max(span - warm, 1e-9),
+        float(latencies.mean()) if len(latencies) else nan,
+        float(p50),
+        float(p99),
+        float(played.busy.sum()) / (ran * sum(kind.workers for kind in fleet.machines)),
+        played.loads / ran,
+    )

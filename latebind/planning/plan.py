@@ -1,0 +1,162 @@
+"""The plan: the fewest machines of every offer, the cheapest of them, what binds it and how sensitive it is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+
+from latebind.planning.figures import Figures
+from latebind.planning.question import AS_ASKED, CHANGES, Change, Offer, Question, Run, fits_in, offers
+from latebind.planning.runs import Runs
+from latebind.planning.search import FINE, fewest
+
+MOST = 6  # times as many machines as compute or memory ask for are tried
+CURVE = (0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)  # of the plan's machines, in a picture
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An offer and the fewest machines with which it is enough, and their figures by seed.
+
+    Where even the `most` are not enough, machines are None and the figures those of the most, for the first seed.
+
+    `all_in_memory` is how many it takes where no request waits for its model: what compute needs.
+    """
+
+    offer: Offer
+    most: int
+    machines: int | None
+    figures: tuple[Figures, ...] = ()
+    all_in_memory: int | None = None
+
+    @property
+    def price(self) -> float:
+        """That of an hour of all machines."""
+        return self.offer.kind.price * (self.machines or 0)
+
+    @property
+    def binds(self) -> str:
+        """Whether compute or memory makes it so many machines; searches end within `FINE`, so less is no difference."""
+        if self.all_in_memory is None:
+            return "compute"
+        enough = self.machines is not None and self.machines <= (1 + 2 * FINE) * self.all_in_memory
+        return "compute" if enough else "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """So many machines of an offer, and the figures of each seed."""
+
+    offer: Offer
+    machines: int
+    figures: tuple[Figures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Rows by offer, the cheapest of those that are enough, and what becomes of it under each change.
+
+    A change has no figures where the largest model does not fit any more.
+    """
+
+    rows: tuple[Row, ...]
+    best: Row | None
+    changes: tuple[tuple[Change, tuple[Figures, ...]], ...]
+    curve: tuple[Point, ...]
+    all_in_memory: tuple[Point, ...]  # of the curve, for the best offer
+
+
+def make_plan(question: Question, runs: Runs, *, curve: bool = False) -> Plan:
+    """Find the plan; with a `curve` also play more and fewer machines than it has."""
+    return _Planner(question, runs, curve).plan()
+
+
+class _Planner:
+    def __init__(self, question: Question, runs: Runs, curve: bool) -> None:
+        self._question, self._runs = question, runs
+        self._most: dict[Offer, int] = {}
+        self._memory = sum(model.served.footprint.size for model in question.models)
+        self._last = question.seeds * len(CHANGES)  # runs that follow the search
+        if curve:
+            self._last += question.seeds * (len(question.ways) + 1) * len(CURVE)
+        self._curve = curve
+
+    def plan(self) -> Plan:
+        some = offers(self._question)
+        found = self._fewest(some)
+        rows = [self._row(offer, found) for offer in some]
+        enough = [row for row in rows if row.machines is not None]
+        if not enough:
+            return Plan(tuple(rows), None, (), (), ())
+        best = min(enough, key=lambda row: (row.price, row.offer.kind.memory))
+        assert best.machines is not None
+        changes = tuple([(change, self._changed(best, change)) for change in (AS_ASKED, *CHANGES)])
+        return Plan(tuple(rows), best, changes, *(self._curves(best) if self._curve else ((), ())))
+
+    def _fewest(self, some: Sequence[Offer]) -> dict[Offer, int | None]:
+        every = dict.fromkeys([*some, *map(self._with_all, some)])
+        first = self._first_guess()
+        firsts = {offer: ceil(first / (offer.kind.workers * offer.kind.speed)) for offer in every}
+        self._most = {offer: self._limit(offer, alone) for offer, alone in firsts.items()}
+        return fewest(firsts, self._enough, most=self._most)
+
+    def _limit(self, offer: Offer, alone: int) -> int:
+        """Return how many machines are tried at most: many times what compute and memory by themselves ask for."""
+        return self._question.most or MOST * max(alone, ceil(self._memory / offer.kind.memory), 2)
+
+    def _with_all(self, offer: Offer) -> Offer:
+        """Return the offer with memory for all models, which are there at once."""
+        return replace(offer, kind=replace(offer.kind, memory=max(offer.kind.memory, self._memory), loading=0.0))
+
+    def _first_guess(self) -> float:
+        """Return how many workers of speed 1 the traffic keeps busy without batches: where the search begins."""
+        requests = self._question.traffic.requests(seed=0)
+        if not len(requests):
+            return 1.0
+        alone = np.array([model.served.costs.remaining(0, 1) for model in self._question.models])
+        return float(alone[requests.models].sum() / max(requests.times[-1], 1e-9))
+
+    def _enough(self, probes: Sequence[tuple[Offer, int]], left: int) -> list[bool]:
+        """Play the first seed of each, and the others of those that it leaves open."""
+        doing = f"{len(probes)} offers, {min(n for _, n in probes)} to {max(n for _, n in probes)} machines"
+        seeds = self._question.seeds
+        after = left * seeds + self._last
+        firsts = self._runs.play([Run(offer, n, 0) for offer, n in probes], doing, after + len(probes) * (seeds - 1))
+        open_ = [place for place, figures in enumerate(firsts) if self._holds(figures)]
+        others = [Run(*probes[place], seed) for place in open_ for seed in range(1, seeds)]
+        found = dict(zip(others, self._runs.play(others, doing, after), strict=True))
+        return [
+            place in open_ and all(self._holds(found[Run(*probe, seed)]) for seed in range(1, seeds))
+            for place, probe in enumerate(probes)
+        ]
+
+    def _holds(self, figures: Figures) -> bool:
+        return figures.in_time >= self._question.target
+
+    def _row(self, offer: Offer, found: dict[Offer, int | None]) -> Row:
+        machines, without = found[offer], found[self._with_all(offer)]
+        if machines is None:
+            figures = self._runs.play([Run(offer, self._most[offer], 0)], "the most machines", self._last)
+            return Row(offer, self._most[offer], None, tuple(figures), without)
+        return Row(offer, self._most[offer], machines, self._point(offer, machines), without)
+
+    def _point(self, offer: Offer, machines: int, change: Change = AS_ASKED) -> tuple[Figures, ...]:
+        runs = [Run(offer, machines, seed, change) for seed in range(self._question.seeds)]
+        doing = f"{machines} machines, {change.label}"
+        return tuple(self._runs.play(runs, doing, self._last))
+
+    def _changed(self, best: Row, change: Change) -> tuple[Figures, ...]:
+        assert best.machines is not None
+        fits = fits_in(self._question.models, round(best.offer.kind.memory * change.memory))
+        return self._point(best.offer, best.machines, change) if fits else ()
+
+    def _curves(self, best: Row) -> tuple[tuple[Point, ...], tuple[Point, ...]]:
+        assert best.machines is not None
+        counts = sorted({max(1, round(share * best.machines)) for share in CURVE})
+        ways = [replace(best.offer, way=way) for way in self._question.ways]
+        every = [(offer, n) for offer in [*ways, self._with_all(best.offer)] for n in counts]
+        runs = [Run(offer, n, seed) for offer, n in every for seed in range(self._question.seeds)]
+        self._runs.play(runs, "more and fewer machines", 0)
+        points = [Point(offer, n, self._point(offer, n)) for offer, n in every]
+        return tuple(points[: -len(counts)]), tuple(points[-len(counts) :])

@@ -1,0 +1,36 @@
+"""Plays requests to a fleet in one of the ways: compiled where that covers it, else by the scheduler itself."""
+
+from enum import StrEnum
+
+from latebind.domain.errors import ConfigError
+from latebind.planning.ways import Way, placer
+from latebind.simulation.cluster import exact
+from latebind.simulation.cluster.compiled.covered import require_covered
+from latebind.simulation.cluster.fleet import Fleet, Played, Requests
+
+
+class Players(StrEnum):
+    """Two that give the same answers; `compiled` is some hundred times as fast, and does not cover everything."""
+
+    COMPILED = "compiled"
+    EXACT = "exact"
+
+
+def play(fleet: Fleet, requests: Requests, way: Way, period: float, seed: int, player: Players | None = None) -> Played:
+    """Play requests; where no player is named, compiled if that covers it."""
+    if player is None:
+        player = Players.EXACT if not_covered(fleet, way) else Players.COMPILED
+    if player is Players.EXACT:
+        return exact.play(fleet, requests, router=way.router, placer=placer(way), period=period, seed=seed)
+    from latebind.simulation.cluster.compiled.run import play as compiled  # numba takes its time to be imported
+
+    return compiled(fleet, requests, router=way.router, placer=placer(way), period=period, seed=seed)
+
+
+def not_covered(fleet: Fleet, way: Way) -> str:
+    """Say what keeps the compiled player from playing this; nothing where it plays it."""
+    try:
+        require_covered(fleet, way.router)
+    except ConfigError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,75 @@
+"""Simulated runs on several processes, none of them twice, and how much of the work is done."""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+from latebind.planning.figures import Figures, figures_of
+from latebind.planning.player import play
+from latebind.planning.question import Question, Run, fleet_of
+from latebind.simulation.cluster.fleet import Requests
+
+Progress = Callable[[str, float], None]
+KEPT = 4  # drawn traffic that is kept: neighbouring runs have the same seeds
+
+
+class Player:
+    """Simulates runs of one question, one after another."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._drawn: OrderedDict[tuple[int, float], Requests] = OrderedDict()
+
+    def figures(self, run: Run) -> Figures:
+        """Return the figures of a run."""
+        question = self._question
+        fleet = fleet_of(question, run)
+        requests = self._requests(run.seed, run.change.traffic)
+        return figures_of(fleet, play(fleet, requests, run.offer.way, question.period, run.seed), warm=question.warm)
+
+    def _requests(self, seed: int, scale: float) -> Requests:
+        if (seed, scale) not in self._drawn:
+            self._drawn[seed, scale] = self._question.traffic.requests(seed=seed, scale=scale)
+            while len(self._drawn) > KEPT:
+                self._drawn.popitem(last=False)
+        return self._drawn[seed, scale]
+
+
+class Runs:
+    """Plays runs of one question and keeps their figures."""
+
+    def __init__(self, pool: ProcessPoolExecutor, tell: Progress) -> None:
+        self.figures: dict[Run, Figures] = {}
+        self._pool, self._tell = pool, tell
+        self._share = 0.0
+
+    def play(self, runs: Sequence[Run], doing: str, left: int) -> list[Figures]:
+        """Return the figures of runs, in their order; `left` is about how many will be asked for after these."""
+        missing = [run for run in dict.fromkeys(runs) if run not in self.figures]
+        for place, (run, found) in enumerate(zip(missing, self._pool.map(_played, missing), strict=True), 1):
+            self.figures[run] = found
+            done = len(self.figures)
+            self._share = max(self._share, done / (done + len(missing) - place + left))
+            self._tell(doing, self._share)
+        return [self.figures[run] for run in runs]
+
+
+@contextmanager
+def playing(question: Question, tell: Progress, processes: int = 0) -> Iterator[Runs]:
+    """Have processes ready for runs of a question: one for each core, or so many."""
+    most = processes or len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(most, initializer=_ready, initargs=(question,)) as pool:
+        yield Runs(pool, tell)
+
+
+_here: list[Player] = []  # of a process of the pool: it is told the question once, for it may have thousands of models
+
+
+def _ready(question: Question) -> None:
+    _here.append(Player(question))
+
+
+def _played(run: Run) -> Figures:
+    return _here[0].figures(run)

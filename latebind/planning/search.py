@@ -1,0 +1,72 @@
+"""The fewest machines that are enough, for several offers at once: brackets close in rounds. Runs nothing itself."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, log2
+from typing import Generic, TypeVar
+
+Offer = TypeVar("Offer")
+GUESSED = 6  # further probes that a bracket without an upper end is taken to need
+FINE = 0.02  # a bracket is closed when it is no wider than this share of its upper end, or one machine
+
+
+@dataclass(slots=True)
+class Bracket(Generic[Offer]):
+    """What is known of one offer: `low` machines are too few, `high` are enough; None: not found yet.
+
+    That fewer machines are never better is taken for granted.
+    """
+
+    offer: Offer
+    first: int
+    most: int
+    low: int = 0
+    high: int | None = None
+    probed: dict[int, bool] = field(default_factory=dict)
+
+    def next(self) -> int | None:
+        """Return the number of machines to try next, or None where nothing is left to be found out."""
+        if self.high is None:
+            return None if self.low >= self.most else min(self.most, max(self.first, 2 * self.low))
+        return None if self.high - self.low <= max(1, FINE * self.high) else (self.low + self.high) // 2
+
+    def tell(self, machines: int, enough: bool) -> None:
+        """Take in what came of a probe."""
+        self.probed[machines] = enough
+        if enough:
+            self.high = machines
+        else:
+            self.low = machines
+
+    def left(self) -> int:
+        """Return about how many probes are needed yet."""
+        if self.next() is None:
+            return 0
+        if self.high is None:
+            return GUESSED
+        return ceil(log2((self.high - self.low) / max(1, FINE * self.high)))
+
+
+def fewest(
+    firsts: Mapping[Offer, int],
+    enough: Callable[[Sequence[tuple[Offer, int]], int], Sequence[bool]],
+    *,
+    most: Mapping[Offer, int],
+) -> dict[Offer, int | None]:
+    """Return the fewest machines for each offer, None where `most` are too few; `firsts` are tried first.
+
+    `enough` tells of offers with so many machines whether they are, and is told about how many probes may follow.
+    """
+    brackets = [Bracket(offer, max(1, min(first, most[offer])), most[offer]) for offer, first in firsts.items()]
+    while probes := list(_open(brackets)):
+        left = sum(bracket.left() - 1 for bracket, _ in probes)
+        answers = enough([(bracket.offer, machines) for bracket, machines in probes], left)
+        for (bracket, machines), answer in zip(probes, answers, strict=True):
+            bracket.tell(machines, answer)
+    return {bracket.offer: bracket.high for bracket in brackets}
+
+
+def _open(brackets: Sequence[Bracket[Offer]]) -> Iterator[tuple[Bracket[Offer], int]]:
+    for bracket in brackets:
+        if (machines := bracket.next()) is not None:
+            yield bracket, machines

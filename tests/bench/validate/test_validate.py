@@ -1,0 +1,139 @@
+"""Validation: what a log tells, what is simulated of it, and what stands in the tables."""
+
+from io import BytesIO
+from math import inf
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from latebind.bench.exits import Setting
+from latebind.bench.residency.live.zoo import made_up
+from latebind.bench.validate import live, loads, memory
+from latebind.bench.validate.client import Sent, poisson, rising
+from latebind.bench.validate.live import Played, Visit
+from latebind.bench.validate.logged import Logged
+from latebind.bench.validate.pauses import pauses
+from latebind.bench.validate.report import Load, Round, rows, within
+from latebind.bench.validate.simulated import Paces, simulated
+from latebind.domain.config import PolicyConfig, SchedulerConfig
+from latebind.domain.eventlog import EventLog
+from latebind.domain.events import Arrived, StageDone
+from latebind.program.stored import read_spec_and_costs
+from latebind.repository.directory import ModelDirectory
+from latebind.scheduler import Scheduler
+from tests.models import served
+
+NET = served("net", stages=1, seconds=0.002, per_row=0.001)
+CONFIG = SchedulerConfig((NET,), 1, PolicyConfig("graph"))
+WAY = 0.001  # seconds of a message, there and back
+
+
+def visit_of(times: list[list[float]], scheduler: Scheduler, log: EventLog, first: int) -> Visit:
+    """Play stretches as an engine with messages of a millisecond would, one request at a time; none waits."""
+    stretches = []
+    for stretch in times:
+        sent = []
+        for at in stretch:
+            for event, now in (
+                (Arrived("net", at + 1.0, (first,), (0,)), at + WAY),
+                (StageDone(0), at + WAY + 0.003),
+            ):
+                log.write(now, event, scheduler.handle(event, now))
+            sent.append(Sent("net", at, at + 0.003 + 2 * WAY, 1.0, 0))
+            first += 1
+        stretches.append(sent)
+    return Visit(stretches[::2], stretches[1::2])
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Played:
+    file, scheduler = BytesIO(), Scheduler(CONFIG)
+    log = EventLog(file, CONFIG)
+    times = [[10.0 + stretch + 0.05 * number for number in range(10)] for stretch in range(3)]
+    visit = visit_of(times, scheduler, log, 1)
+    (tmp_path / "log.jsonl").write_bytes(file.getvalue())
+    return Played("net", "graph", [visit], Logged.read(tmp_path / "log.jsonl"))
+
+
+def test_a_log_tells_what_launches_and_messages_took(played: Played) -> None:
+    seen = played.log.seen(played.visits[0].calibrations[1])
+    assert seen.length == pytest.approx(0.455)
+    assert [one.seconds for _, one in seen.launches] == pytest.approx([0.003] * 10)
+    assert [at for at, _ in seen.launches][:2] == pytest.approx([0.001, 0.051])
+    assert [seconds for _, seconds in seen.idle] == pytest.approx([WAY] * 10)
+    assert [seconds for _, seconds in seen.back] == pytest.approx([WAY] * 10)
+    assert seen.busy == ()
+
+
+def test_what_is_simulated_takes_what_calibrations_took(played: Played) -> None:
+    (((block,), again),) = simulated(played, 0, times=2)
+    assert block.tolist() == pytest.approx([0.005] * 10)
+    assert again[0].tolist() == pytest.approx([0.005] * 10)
+
+
+def test_what_ran_in_blocks_does_not_tell_in_what_is_simulated(played: Played) -> None:
+    (visit,) = played.visits
+    begun = visit.blocks[0][0].sent
+    slower = tuple(
+        (at, one if not begun <= at < begun + 0.9 else type(one)("net", 0, 1, 0.03)) for at, one in played.log.launches
+    )
+    other = Logged(played.log.config, slower, (), played.log.heard)
+    (((block,),),) = simulated(Played("net", "graph", [visit], other), 0, times=1)
+    assert block.tolist() == pytest.approx([0.005] * 10)
+
+
+def test_the_pace_changes_evenly_from_one_calibration_to_the_next() -> None:
+    paces = Paces((1.0, 3.0), (1.0, 2.0))
+    assert [paces.at(time) for time in (0.0, 1.0, 2.0, 4.0)] == [1.0, 1.0, 1.5, 2.0]
+
+
+def test_ratios_are_medians_of_rounds_and_count_who_was_answered() -> None:
+    rounds = [
+        Round(np.array([0.01, 0.03, inf]), [scale * np.array([0.01, 0.03, inf])] * 2) for scale in (1.05, 1.0, 3.0)
+    ]
+    load = Load("net", "graph", rounds)
+    (row,) = rows([load], seed=0)
+    assert load.ratio("mean", 0).value == pytest.approx(1.05)
+    assert row["not answered"] == "33.3% / 33.3%"
+    assert row["mean ms"] == "20.00 / 33.67"
+    assert row["within 10%, 20%"] == "yes"
+
+
+@pytest.mark.parametrize(("mean", "tail", "near"), [(1.09, 1.19, True), (1.11, 1.0, False), (0.95, 0.75, False)])
+def test_near_is_a_tenth_for_the_mean_and_a_fifth_for_the_tail(mean: float, tail: float, near: bool) -> None:
+    live = np.concatenate([np.full(900, 0.01), np.full(100, 0.02)])
+    body = mean * live.mean() - 0.1 * tail * 0.02
+    other = np.concatenate([np.full(900, body / 0.9), np.full(100, tail * 0.02)])
+    assert within(Load("net", "graph", [Round(live, [other])]), 0) is near
+
+
+def test_rates_rise_from_one_to_the_other() -> None:
+    times = rising(100.0, 300.0, 10.0, Random(0))
+    assert sum(time < 5.0 for time in times) / 5.0 == pytest.approx(150.0, rel=0.1)
+    assert sum(time >= 5.0 for time in times) / 5.0 == pytest.approx(250.0, rel=0.1)
+    assert len(poisson(200.0, 10.0, Random(0))) == pytest.approx(2000, rel=0.1)
+
+
+def test_calibrations_and_blocks_take_turns_and_leave_no_gap() -> None:
+    stretches = memory.Plan(rounds=2, seconds=6.0, calibration=3.0).stretches
+    assert stretches == [(0.0, 3.0), (3.0, 9.0), (9.0, 12.0), (12.0, 18.0), (18.0, 21.0)]
+
+
+def test_a_thread_that_spins_sees_what_share_of_a_core_it_has() -> None:
+    found = pauses(0, 0.05)
+    assert 0.0 <= found.share < 1.0
+    assert found.longest < 5.0
+
+
+def test_live_and_simulated_hold_the_same_requests(models: Path) -> None:
+    path = models / "chain" / "1"
+    spec, _ = read_spec_and_costs(ModelDirectory.open(path))
+    plan = live.Plan(load=0.3, rounds=1, blocks=1, seconds=0.2, calibration=0.2, deadline=1000.0)
+    made = {spec.name: made_up(spec, Random(0))}
+    (load,) = loads.run({spec.name: path}, ["late"], made, plan, Setting(), lambda text, share: None)
+    (one,) = load.rounds
+    assert len(one.live) == len(one.simulated[0]) > 0
+    assert np.isfinite(one.live).all()
+    assert np.isfinite(one.simulated[0]).all()

@@ -1,0 +1,59 @@
+"""The application as a Serve config file names it: what is wrong in its arguments is told by name."""
+
+from pathlib import Path
+
+import pytest
+
+from latebind.domain.errors import ConfigError
+
+pytest.importorskip("ray")
+
+from latebind.cluster.declared import application
+
+
+def arguments(folder: Path, *, secret: str = "s" * 64, config: str = "") -> dict[str, object]:
+    (folder / "secret").write_text(secret)
+    (folder / "latebind.toml").write_text(config)
+    return {
+        "repository": str(folder),
+        "secret_file": str(folder / "secret"),
+        "config": str(folder / "latebind.toml"),
+    }
+
+
+def test_an_application_is_an_ingress_before_replicas_on_a_node_of_its_kind(tmp_path: Path) -> None:
+    found = application(arguments(tmp_path, config='[cluster]\nreplicas = 3\ncpus = 2.0\ningress = "door"\n'))
+    ingress = found._bound_deployment
+    (_, replicas) = ingress.init_args
+    assert ingress.ray_actor_options["resources"] == {"door": 0.001}
+    assert replicas._bound_deployment.num_replicas == 3
+    assert replicas._bound_deployment.ray_actor_options["num_cpus"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"repo": "x"}, "unknown field `repo`"),
+        ({"repository": 3}, "repository"),
+        ({"config": "/nowhere.toml"}, "/nowhere.toml cannot be read"),
+        ({"secret_file": "/nowhere"}, "/nowhere cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_told(tmp_path: Path, changes: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        application({**arguments(tmp_path), **changes})
+
+
+@pytest.mark.parametrize(
+    "secret", ["", "short", "s" * 64 + "\r\nx-header: 1", "ü" * 64], ids=["none", "short", "two lines", "not ASCII"]
+)
+def test_a_secret_that_is_none_is_refused(tmp_path: Path, secret: str) -> None:
+    with pytest.raises(ConfigError, match="has no secret"):
+        application(arguments(tmp_path, secret=secret))
+
+
+def test_settings_that_make_no_sense_on_a_cluster_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--cores does not go with --on ray"):
+        application(arguments(tmp_path, config="[engine]\ncores = [1]\n"))
+    with pytest.raises(ConfigError, match="config file, are wrong"):
+        application(arguments(tmp_path, config="[enigne]\n"))

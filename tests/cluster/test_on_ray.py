@@ -1,0 +1,181 @@
+"""The application on Ray itself: two replicas behind an ingress, as `latebind serve --on ray` starts them."""
+
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+
+from latebind.cli.serve import GRPC_READY, READY
+from latebind.sequence.build import build_sequence
+from tests.sequences import Backwards, backwards, rows_of, some_sentences
+from tests.versions import WIDTH, add_version
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+PATIENCE = 90.0
+ROWS = np.ones((1, WIDTH), np.float32)
+SENTENCES = rows_of(some_sentences(4))
+QUERY = """
+[nodes.first]
+models = ["scale"]
+[nodes.second]
+models = ["twice"]
+inputs.x = "first.output"
+[outputs]
+y = "second.output"
+"""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server on Ray: its process, and where it listens."""
+
+    process: subprocess.Popen[str]
+    http: str
+    grpc: str
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    pytest.importorskip("ray")
+    root = tmp_path_factory.mktemp("on-ray")
+    build(root)
+    words = (str(root), "--on", "ray", "--replicas", "2", "--port", "0", "--grpc-port", "0", "--no-spare")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "latebind", "serve", *words, "--deadline-ms", "30000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        grpc = told(process, GRPC_READY)  # the line before the other
+        yield Served(process, told(process, READY).removeprefix("http://"), grpc)
+    finally:
+        process.terminate()
+        assert process.wait(60.0) == 0
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def build(root: Path) -> None:
+    """Make two models, a query over them and a sequence model."""
+    add_version(root, "scale", 1, 3.0)
+    add_version(root, "twice", 1, 2.0)
+    (root / "both.query.toml").write_text(QUERY)
+    place = root / "backwards" / "1"
+    build_sequence(Backwards(), SENTENCES, directory=place, name="backwards", backends=["eager"], max_batch=2)
+
+
+def told(process: subprocess.Popen[str], word: str) -> str:
+    """Return what the server says behind this word; gRPC's place comes first."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(word):
+            return line.removeprefix(word).strip()
+    raise AssertionError("the server ended before it was ready")
+
+
+def replicas(served: Served) -> set[str]:
+    """Return the names of the replicas that the ingress has figures of."""
+    return set(re.findall(r'^latebind_stage_runs_total\{replica="([^"]+)"', metrics(served), re.MULTILINE))
+
+
+def metrics(served: Served) -> str:
+    with urllib.request.urlopen(f"http://{served.http}/metrics", timeout=10) as reply:
+        text: str = reply.read().decode()
+    return text
+
+
+def processes(served: Served) -> list[psutil.Process]:
+    """Return the processes of replicas, which Ray names after their deployment."""
+    found = psutil.Process(served.process.pid).children(recursive=True)
+    return [
+        each for each in found if each.cmdline() and each.cmdline()[0].startswith("ray::ServeReplica:latebind:replica")
+    ]
+
+
+def infer(client: Any, triton: Any, model: str, name: str, rows: Any, datatype: str = "FP32") -> Any:
+    given = triton.InferInput(name, list(rows.shape), datatype)
+    given.set_data_from_numpy(rows)
+    return client.infer(model, [given])
+
+
+def test_clients_of_http_and_grpc_are_answered_by_models_queries_and_sequence_models(served: Served) -> None:
+    for triton, place in ((triton_http, served.http), (triton_grpc, served.grpc)):
+        with triton.InferenceServerClient(place) as client:
+            scaled = infer(client, triton, "scale", "x", ROWS).as_numpy("output")
+            np.testing.assert_array_equal(scaled, 3 * ROWS)
+            np.testing.assert_array_equal(infer(client, triton, "both", "x", ROWS).as_numpy("y"), 6 * ROWS)
+            spoken = infer(client, triton, "backwards", "tokens", SENTENCES.numpy(), "INT64").as_numpy("tokens")
+            for said, heard in zip(spoken.tolist(), some_sentences(4), strict=True):
+                assert said[: len(heard) + 1] == backwards(heard)
+
+
+def test_metadata_index_and_statistics_are_those_of_a_server(served: Served) -> None:
+    with triton_http.InferenceServerClient(served.http) as client:
+        assert client.is_server_ready()
+        assert client.is_model_ready("both")
+        assert client.get_model_metadata("both")["platform"] == "ensemble"
+        assert {"name": "scale", "version": "1", "state": "READY", "reason": ""} in client.get_model_repository_index()
+        counts = [client.get_inference_statistics("scale")["model_stats"][0]["inference_count"]]
+        infer(client, triton_http, "scale", "x", ROWS)
+        counts.append(client.get_inference_statistics("scale")["model_stats"][0]["inference_count"])
+    assert counts[1] == counts[0] + 1
+
+
+def test_nobody_notices_that_a_replica_is_killed_and_another_takes_its_place(served: Served) -> None:
+    before, ended = replicas(served), threading.Event()
+    assert len(before) == 2
+
+    def call() -> int:
+        answers = 0
+        with triton_http.InferenceServerClient(served.http) as client:
+            while not ended.is_set():
+                np.testing.assert_array_equal(
+                    infer(client, triton_http, "scale", "x", ROWS).as_numpy("output"), 3 * ROWS
+                )
+                answers += 1
+        return answers
+
+    with ThreadPoolExecutor(4) as pool:
+        callers = [pool.submit(call) for _ in range(4)]
+        try:
+            processes(served)[0].kill()
+            until = time.monotonic() + PATIENCE
+            while not (len(now := replicas(served)) == 2 and now != before):
+                assert time.monotonic() < until, "no replica came in place of the one that was killed"
+                time.sleep(0.1)
+        finally:
+            ended.set()
+        assert all(caller.result() > 0 for caller in callers)
+    assert len(now & before) == 1
+
+
+def test_ray_listens_on_loopback_and_where_it_does_not_it_asks_for_its_token(served: Served) -> None:
+    server = psutil.Process(served.process.pid)
+    ports = {
+        connection.laddr.port: process.name()
+        for process in (server, *server.children(recursive=True))
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN and not ip_address(connection.laddr.ip).is_loopback
+        if connection.laddr.ip != "::ffff:127.0.0.1"
+    }
+    assert {name.startswith("ray::ServeRepl") for name in ports.values()} <= {True}
+    for port in ports:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/ray.serve.ASGIService/HandleRequest")(b"", timeout=10.0)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED

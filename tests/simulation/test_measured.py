@@ -1,0 +1,141 @@
+"""Hardware that takes what was seen: like the record, by size, each launch of a piece once, alike for a seed."""
+
+from functools import partial
+from itertools import pairwise
+from random import Random
+from statistics import mean, pstdev
+
+import pytest
+
+from latebind.domain.config import PolicyConfig, SchedulerConfig
+from latebind.simulation.agenda import Agenda
+from latebind.simulation.driver import Record, Simulator
+from latebind.simulation.hardware import Work
+from latebind.simulation.measured import Launch, Launches, Loading, Measured, Moments, Seen, at_pace, joined, typical
+from latebind.simulation.workloads import poisson
+from tests.models import served
+
+NET = served(stages=2, seconds=0.001)
+
+
+def launches(seconds: list[float], *, stage: int = 0, rows: int = 1, every: float = 0.1) -> list[tuple[float, Launch]]:
+    return [(every * number, Launch("net", stage, rows, one)) for number, one in enumerate(seconds)]
+
+
+def work(rows: int = 1, stage: int = 0) -> Work:
+    return Work(0, "net", stage, rows, 0.5)
+
+
+def drawn(seen: Seen, *, count: int, rows: int = 1, seed: int = 0, every: float = 0.1) -> list[float]:
+    moments, found = Moments(seen.length, Random(seed)), Launches(seen.launches)
+    return [found.seconds(work(rows), moments, every * number) for number in range(count)]
+
+
+def measured(seen: Seen, pace: float = 1.0) -> tuple[Agenda, Measured]:
+    agenda = Agenda()
+    return agenda, Measured(agenda, seen=seen, random=Random(0), pace=lambda now: pace)
+
+
+def test_runs_are_distributed_as_the_launches_that_were_seen() -> None:
+    random = Random(1)
+    seconds = [random.gammavariate(4.0, 0.001) for _ in range(500)]
+    found = drawn(Seen(50.0, tuple(launches(seconds))), count=20_000)
+    assert mean(found) == pytest.approx(mean(seconds), rel=0.03)
+    assert pstdev(found) == pytest.approx(pstdev(seconds), rel=0.06)
+    assert sorted(found)[19_800] == pytest.approx(sorted(seconds)[495], rel=0.1)
+
+
+def test_slow_moments_last_as_long_as_they_did() -> None:
+    seconds = ([0.001] * 100 + [0.003] * 100) * 5
+    found = drawn(Seen(10.0, tuple(launches(seconds, every=0.01))), count=5_000, every=0.01)
+    changes = sum(one != other for one, other in pairwise(found))
+    assert changes < 500  # a launch drawn by itself would differ from the one before every other time
+
+
+def test_a_pause_that_was_seen_once_does_not_come_with_every_message_beside_it() -> None:
+    idle = tuple((0.01 * number, 0.2 if number == 50 else 0.001) for number in range(100))
+    _, hardware = measured(Seen(1.0, idle=idle))
+    heard = list[float]()
+    for number in range(10_000):
+        before = hardware._heard
+        hardware.bring("net", 1, 0.001 * number, lambda now: None)
+        heard.append(hardware._heard - before)
+    assert 2 <= sum(delay > 0.1 for delay in heard) <= 30
+
+
+def test_a_run_of_rows_that_were_not_seen_takes_what_the_nearest_took_by_the_curve() -> None:
+    seen = (*launches([0.001] * 5), *launches([0.003] * 5, rows=3))
+    found = Launches(sorted(seen, key=lambda one: one[0]))
+    moments = Moments(0.5, Random(0))
+    assert found.seconds(work(2), moments, 0.0) == pytest.approx(0.002)
+    assert found.seconds(work(5), moments, 0.0) == pytest.approx(0.005)
+
+
+def test_a_stage_of_which_nothing_was_seen_takes_what_its_costs_say() -> None:
+    found = Launches(launches([0.001]))
+    assert found.seconds(work(stage=7), Moments(1.0, Random(0)), 0.0) == 0.5
+
+
+def test_what_is_typical_never_falls_with_more_rows() -> None:
+    seen = [Launch("net", 0, rows, seconds) for rows, seconds in ((1, 1.0), (2, 3.0), (2, 5.0), (4, 1.0), (8, 6.0))]
+    assert typical(seen)["net", 0].seconds == pytest.approx((1.0, 3.0, 3.0, 6.0))
+
+
+def test_a_run_takes_so_many_times_as_long_as_the_pace_says() -> None:
+    agenda, hardware = measured(Seen(1.0, tuple(launches([0.002] * 3))), pace=1.5)
+    ended = list[float]()
+    hardware.run(work(), 1.0, [(0.0, ended.append)])
+    agenda.go_on()
+    assert ended == [pytest.approx(1.003)]
+
+
+def test_a_request_takes_longer_to_be_heard_of_while_a_worker_runs() -> None:
+    seen = Seen(1.0, tuple(launches([0.5])), idle=((0.0, 0.001),), busy=((0.0, 0.004),))
+    agenda, hardware = measured(seen)
+    heard = list[float]()
+    hardware.bring("net", 1, 0.0, heard.append)
+    hardware.run(work(), 0.1, [])
+    agenda.go_on(0.2)
+    hardware.bring("net", 1, 0.2, heard.append)
+    agenda.go_on()
+    hardware.bring("net", 1, 1.0, heard.append)
+    agenda.go_on()
+    assert heard == pytest.approx([0.001, 0.204, 1.001])
+
+
+def test_the_answers_of_a_batch_come_one_after_another() -> None:
+    agenda, hardware = measured(Seen(1.0, back=((0.0, 0.002),), each=0.0001))
+    came = list[float]()
+    for at in (1.0, 1.0, 1.0, 1.5):
+        hardware.send("net", at, came.append)
+    agenda.go_on()
+    assert came == pytest.approx([1.002, 1.0021, 1.0022, 1.502])
+
+
+def test_a_load_takes_for_each_byte_what_one_of_about_that_size_took() -> None:
+    _, hardware = measured(Seen(1.0, loads=((0.0, Loading(1000, 0.01)), (0.1, Loading(64_000, 0.064)))))
+    assert hardware.load(800, 9.0, 0.0) == pytest.approx(0.008)
+    assert hardware.load(90_000, 9.0, 0.0) == pytest.approx(0.09)
+    assert measured(Seen(1.0))[1].load(800, 9.0, 0.0) == 9.0
+
+
+def test_records_are_joined_end_to_end_each_at_its_pace() -> None:
+    first, second = Seen(2.0, tuple(launches([1.0])), each=0.1), Seen(3.0, tuple(launches([4.0])), each=0.3)
+    both = joined([first, at_pace(second, 2.0)])
+    assert both.length == 5.0
+    assert [(at, one.seconds) for at, one in both.launches] == [(0.0, 1.0), (2.0, 2.0)]
+    assert both.each == pytest.approx(0.2)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    random = Random(2)
+    seconds = [[random.gammavariate(4.0, 0.001) for _ in range(200)] for _ in range(2)]
+    seen = Seen(20.0, (*launches(seconds[0]), *launches(seconds[1], stage=1)), idle=((0.0, 0.001),))
+
+    def run(seed: int) -> list[Record]:
+        hardware = partial(Measured, seen=seen, random=Random(seed))
+        simulator = Simulator(SchedulerConfig((NET,), 1, PolicyConfig("late")), hardware=hardware)
+        return simulator.run(poisson(NET, rate=100.0, requests=300, allowed=1.0, random=Random(5)))
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)

@@ -5,7 +5,6 @@ import logging
 import signal
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +13,7 @@ import typer
 import uvloop
 from msgspec.structs import replace
 
-from latebind.adaptation.following import Followed, Following
-from latebind.adaptation.messages import AdaptationOrder
+from latebind.adaptation.beside import start_beside
 from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
@@ -33,7 +31,10 @@ from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
 from latebind.residency import POLICIES as RESIDENCY_POLICIES
 from latebind.residency import make_policy as make_residency_policy
+from latebind.server.descriptors import make_room
 from latebind.server.door import Door
+from latebind.server.limits import Limits
+from latebind.server.secured import Secured
 
 if TYPE_CHECKING:
     from latebind.server.telemetry import SpanExport
@@ -283,11 +284,13 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
         residency=settings.residency,
         log_format=settings.observability.log_format,
     )
+    secured = Secured.by(settings.server)  # what is wrong there is told before an engine is started
+    make_room(Limits().connections * (1 if settings.server.grpc_port is None else 2))
     async with AsyncExitStack() as stack:
         engines = await Engines.start(order, selection.first(), settings.generations)
         stack.push_async_callback(engines.close)
         catalogue = Catalogue(engines, selection)
-        observer = await _adaptation(settings, engines)
+        observer = await start_beside(engines, settings)
         if observer is not None:
             stack.push_async_callback(observer.close)
         following = asyncio.create_task(catalogue.follow(settings.generations.watch))
@@ -303,6 +306,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
             trace_rate=settings.observability.trace_rate,
             export=export,
             catalogue=catalogue,
+            secured=secured,
         )
         async with door:
             door.close_on_signals()
@@ -341,34 +345,6 @@ def _log(models: Iterable[ModelSpec]) -> None:
             logger.info("serving query %s: %s", spec.name, in_order(spec.steps))
         else:
             logger.info("serving %s version %s", spec.name, spec.version)
-
-
-async def _adaptation(settings: ServeConfig, engines: Engines) -> Following | None:
-    """Start the service for models that have learned caches in use, if it is wanted."""
-    if not settings.adaptation.on:
-        return None
-    following = Following(partial(_followed, settings, engines), engines.adopt)
-    if _followed(settings, engines) is None:
-        logger.warning("nothing to adapt: no model that is served has learned caches in use")
-    await following.renew()
-    engines.on_change = following.look
-    return following
-
-
-def _followed(settings: ServeConfig, engines: Engines) -> Followed | None:
-    """Return what there is to adapt."""
-    adapted = tuple(spec for spec in engines.models.values() if spec.lookups)
-    if not settings.engine.exits or not adapted:
-        return None
-    order = AdaptationOrder(
-        directories=tuple(str(engines.serving.models[spec.name]) for spec in adapted),
-        config=settings.adaptation,
-        threads=settings.engine.threads,
-        backend=settings.engine.backend,
-        cores=settings.engine.cores,
-        log_format=settings.observability.log_format,
-    )
-    return Followed(order, adapted, tuple(engines.serving.print_of(spec.name) for spec in adapted))
 
 
 def _export(url: str) -> "SpanExport | None":

@@ -1,4 +1,4 @@
-"""A run: what comes from outside (deaths, returns, ticks) between stretches of compiled code, and what became of all."""
+"""A run: what comes from outside (deaths, returns, ticks), compiled code in between, and what became of all."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.simulation.cluster.compiled.advance import advance, again, empty
+from latebind.simulation.cluster.compiled.advance import advance, empty
 from latebind.simulation.cluster.compiled.compile import forget_stale
 from latebind.simulation.cluster.compiled.covered import require_covered
 from latebind.simulation.cluster.compiled.routing import start_of
@@ -18,6 +18,7 @@ from latebind.simulation.cluster.fleet import Fault, Fleet, Played, Requests
 from latebind.simulation.cluster.policies import Autoscaler, Demand, Placer
 from latebind.simulation.cluster.tables import tables_of
 
+NOBODY = -1
 UP, DRAINING, OFF, DEAD = range(4)
 DIES, RETURNS, TICKS = range(3)
 
@@ -107,7 +108,7 @@ class _Run:
         return sorted([*deaths, *returns, *(t for t in ticks if t[0] <= last)], key=lambda one: one[:2])
 
     def _advance(self, limit: float) -> None:
-        while not advance(self._at, limit, self._start):
+        while not advance(self._at, limit, self._start, NOBODY):
             self._grow()
 
     def _grow(self) -> None:
@@ -121,8 +122,9 @@ class _Run:
         for machine, life in enumerate(self._life):
             if life == DRAINING and not s["unanswered"][machine]:
                 self._life[machine] = OFF
+                self._renew(machine)
         demand = self._demand()
-        if self._plugins.autoscaler is not None:
+        if self._plugins.autoscaler is not None and self._life.count(DEAD) < len(self._life):
             self._scale(self._plugins.autoscaler.wanted(self._fleet, self._life.count(UP), demand, now))
         self._place(demand, now)
         self._mark(now)
@@ -143,8 +145,6 @@ class _Run:
         wanted, up = min(max(wanted, 1), alive), self._life.count(UP)
         for machine, life in enumerate(self._life):
             if up < wanted and life in (OFF, DRAINING):
-                if life == OFF:
-                    self._renew(machine)
                 self._life[machine] = UP
                 up += 1
         for machine in range(len(self._life) - 1, -1, -1):
@@ -166,7 +166,9 @@ class _Run:
             self._at = addresses(self._s)[0]
 
     def _mark(self, now: float) -> None:
-        self._marks.append((now, self._life.count(UP) + self._life.count(DRAINING)))
+        draining = [machine for machine, life in enumerate(self._life) if life == DRAINING]
+        still = sum([self._s["unanswered"][machine] > 0 for machine in draining])
+        self._marks.append((now, self._life.count(UP) + int(still)))
 
     # Faults ---------------------------------------------------------------------------------------------------------
 
@@ -183,7 +185,7 @@ class _Run:
         for number in lost:
             self._attempts[number] += 1
             start = start_of(self._seed, self._attempts[number])
-            while not again(self._at, number, now, start):
+            while not advance(self._at, now, start, number):
                 self._grow()
 
     def _return(self, machine: int) -> None:

@@ -29,6 +29,7 @@ from latebind.simulation.cluster.tables import Tables, largest_batch, scaled
 
 Arrays = dict[str, NDArray[Any]]
 EVICTIONS = {"late": LATE, "iam": IAM, "lru": LRU}
+FEW = 8  # places left in a pool
 ROOM = 4096  # requests and batches that a pool has places for at first
 NEARLY = 1.02  # times the least seconds a request
 MOST_CHOICES = 1 << 16
@@ -42,48 +43,48 @@ def make_state(fleet: Fleet, requests: Requests, router: str, tables: Tables) ->
     machines, models = len(fleet.machines), len(fleet.models)
     slots = 2 + max(machine.workers for machine in fleet.machines)
     stages = max(model.served.spec.stages for model in fleet.models)
-    state: Arrays = dict(
-        settings=_settings(fleet, requests, router, slots=slots, exits=bool((profiles.ends > 1).any())),
-        tally=np.zeros(1, TALLY),
-        machines=_machines(fleet, tables),
-        workers=np.zeros(machines * (slots - 2), WORKER),
-        lanes=np.zeros(machines * models, LANE),
-        queues=np.zeros(2 * machines * models, QUEUE),
-        requests=np.zeros(1, REQUEST),
-        batches=np.zeros(1, BATCH),
-        rings=np.zeros(ROOM if fleet.residency.policy == "iam" else 8, RING),
-        models=_models(fleet, served, largest, profiles, own, tables),
-        holders=np.zeros(models, np.int64),
-        seconds=profiles.seconds,
-        rest=profiles.rest,
-        soon=profiles.soon,
-        best=profiles.best,
-        answered=profiles.answered,
-        chance_seconds=profiles.chance_seconds,
-        chance_shares=profiles.chance_shares,
-        ends=profiles.ends.astype(np.int64),
-        alive=profiles.alive,
-        event_times=np.zeros(machines * slots),
-        event_orders=np.zeros(machines * slots, np.int64),
-        event_slots=np.zeros(machines * slots, np.int64),
-        event_places=np.full(machines * slots, -1, np.int64),
-        up=np.arange(machines),
-        is_up=np.ones(machines, np.uint8),
-        unanswered=np.zeros(machines, np.int64),
-        work=np.zeros(machines, np.int64),
-        home_starts=np.zeros(models + 1, np.int64),
-        homes=np.zeros(1, np.int64),
-        busy=np.zeros(machines),
-        times=np.ascontiguousarray(requests.times, np.float64),
-        wanted=np.ascontiguousarray(requests.models, np.int32),
-        leaves=np.ascontiguousarray(requests.leaves, np.int16),
-        ended=np.zeros(len(requests)),
-        outcomes=np.zeros(len(requests), np.int8),
-        taken=np.full(len(requests), -1, np.int32),
-        some=np.zeros(models, np.int64),
-        marks=np.zeros(max(models, 8), np.uint8),
-        choices=np.zeros(min(models * (stages + 1) + 1, MOST_CHOICES), CHOICE),
-    )
+    state: Arrays = {
+        "settings": _settings(fleet, requests, router, slots=slots, exits=bool((profiles.ends > 1).any())),
+        "tally": np.zeros(1, TALLY),
+        "machines": _machines(fleet, tables),
+        "workers": np.zeros(machines * (slots - 2), WORKER),
+        "lanes": np.zeros(machines * models, LANE),
+        "queues": np.zeros(2 * machines * models, QUEUE),
+        "requests": np.zeros(1, REQUEST),
+        "batches": np.zeros(1, BATCH),
+        "rings": np.zeros(ROOM if fleet.residency.policy == "iam" else FEW, RING),
+        "models": _models(fleet, served, largest, profiles, own, tables),
+        "holders": np.zeros(models, np.int64),
+        "seconds": profiles.seconds,
+        "rest": profiles.rest,
+        "soon": profiles.soon,
+        "best": profiles.best,
+        "answered": profiles.answered,
+        "chance_seconds": profiles.chance_seconds,
+        "chance_shares": profiles.chance_shares,
+        "ends": profiles.ends.astype(np.int64),
+        "alive": profiles.alive,
+        "event_times": np.zeros(machines * slots),
+        "event_orders": np.zeros(machines * slots, np.int64),
+        "event_slots": np.zeros(machines * slots, np.int64),
+        "event_places": np.full(machines * slots, -1, np.int64),
+        "up": np.arange(machines),
+        "is_up": np.ones(machines, np.uint8),
+        "unanswered": np.zeros(machines, np.int64),
+        "work": np.zeros(machines, np.int64),
+        "home_starts": np.zeros(models + 1, np.int64),
+        "homes": np.zeros(1, np.int64),
+        "busy": np.zeros(machines),
+        "times": np.ascontiguousarray(requests.times, np.float64),
+        "wanted": np.ascontiguousarray(requests.models, np.int32),
+        "leaves": np.ascontiguousarray(requests.leaves, np.int16),
+        "ended": np.zeros(len(requests)),
+        "outcomes": np.zeros(len(requests), np.int8),
+        "taken": np.full(len(requests), -1, np.int32),
+        "some": np.zeros(models, np.int64),
+        "marks": np.zeros(max(models, 8), np.uint8),
+        "choices": np.zeros(min(models * (stages + 1) + 1, MOST_CHOICES), CHOICE),
+    }
     state["tally"]["last"] = -1
     state["tally"]["up"] = machines
     grow(state)
@@ -91,23 +92,24 @@ def make_state(fleet: Fleet, requests: Requests, router: str, tables: Tables) ->
 
 
 def grow(state: Arrays) -> None:
-    """Make pools twice as large, or `ROOM`."""
+    """Make pools that are nearly full twice as large; new ones have `ROOM`."""
     tally, rings = state["tally"], state["rings"]
-    state["requests"] = _pool(state["requests"], "next", tally, "request")
-    state["batches"] = _pool(state["batches"], "above", tally, "batche")
-    if tally["rings"][0] + 8 > len(rings) > 8:
+    if tally["spare_requests"][0] < FEW:  # there is never a batch without requests, but for a moment
+        state["requests"] = _pool(state["requests"], "next", tally, ("free_request", "spare_requests"))
+        state["batches"] = _pool(state["batches"], "above", tally, ("free_batch", "spare_batches"))
+    if tally["rings"][0] + FEW > len(rings) > FEW:
         state["rings"] = np.concatenate([rings, np.zeros(len(rings), RING)])
 
 
-def _pool(old: NDArray[Any], link: str, tally: NDArray[Any], name: str) -> NDArray[Any]:
+def _pool(old: NDArray[Any], link: str, tally: NDArray[Any], counts: tuple[str, str]) -> NDArray[Any]:
     """Return a pool with twice as many places, the new ones in the list of free ones."""
+    free, spare = counts
     more = max(ROOM, len(old))
     new = np.concatenate([old, np.zeros(more, old.dtype)])
-    free = "free_" + name.removesuffix("e")
     new[link][len(old) :] = np.arange(len(old) + 1, len(new) + 1)
     new[link][-1] = tally[free][0]
     tally[free] = len(old)
-    tally["spare_" + name + "s"] += more
+    tally[spare] += more
     return new
 
 

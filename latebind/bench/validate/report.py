@@ -55,8 +55,8 @@ class Load:
 
     def ratio(self, name: str, seed: int) -> Interval:
         """Return the median over rounds of a figure simulated over the same live; where nobody is answered, inf."""
-        ratios = [one.ratio(FIGURES[name]) for one in self.rounds]
-        return median_interval([ratio for ratio in ratios if isfinite(ratio)] or [inf], seed=seed)
+        ratios = [ratio for one in self.rounds if isfinite(ratio := one.ratio(FIGURES[name]))]
+        return median_interval(ratios, seed=seed) if ratios else Interval(inf, inf, inf)
 
     def lost(self) -> tuple[float, float]:
         """Return the shares of requests that were refused or dropped, live and simulated."""

@@ -5,7 +5,6 @@ import logging
 import signal
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +13,7 @@ import typer
 import uvloop
 from msgspec.structs import replace
 
-from latebind.adaptation.following import Followed, Following
-from latebind.adaptation.messages import AdaptationOrder
+from latebind.adaptation.beside import start_beside
 from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
@@ -292,7 +290,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
         engines = await Engines.start(order, selection.first(), settings.generations)
         stack.push_async_callback(engines.close)
         catalogue = Catalogue(engines, selection)
-        observer = await _adaptation(settings, engines)
+        observer = await start_beside(engines, settings)
         if observer is not None:
             stack.push_async_callback(observer.close)
         following = asyncio.create_task(catalogue.follow(settings.generations.watch))
@@ -347,34 +345,6 @@ def _log(models: Iterable[ModelSpec]) -> None:
             logger.info("serving query %s: %s", spec.name, in_order(spec.steps))
         else:
             logger.info("serving %s version %s", spec.name, spec.version)
-
-
-async def _adaptation(settings: ServeConfig, engines: Engines) -> Following | None:
-    """Start the service for models that have learned caches in use, if it is wanted."""
-    if not settings.adaptation.on:
-        return None
-    following = Following(partial(_followed, settings, engines), engines.adopt)
-    if _followed(settings, engines) is None:
-        logger.warning("nothing to adapt: no model that is served has learned caches in use")
-    await following.renew()
-    engines.on_change = following.look
-    return following
-
-
-def _followed(settings: ServeConfig, engines: Engines) -> Followed | None:
-    """Return what there is to adapt."""
-    adapted = tuple(spec for spec in engines.models.values() if spec.lookups)
-    if not settings.engine.exits or not adapted:
-        return None
-    order = AdaptationOrder(
-        directories=tuple(str(engines.serving.models[spec.name]) for spec in adapted),
-        config=settings.adaptation,
-        threads=settings.engine.threads,
-        backend=settings.engine.backend,
-        cores=settings.engine.cores,
-        log_format=settings.observability.log_format,
-    )
-    return Followed(order, adapted, tuple(engines.serving.print_of(spec.name) for spec in adapted))
 
 
 def _export(url: str) -> "SpanExport | None":

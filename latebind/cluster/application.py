@@ -16,9 +16,11 @@ from latebind.repository.selection import Selection
 
 NAME = "latebind"
 SAFE = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # what Ray knows loopback by; else it finds a public address
 DRAIN = 45.0  # seconds in which a replica answers what it has
 HEALTH_PERIOD, HEALTH_TIMEOUT = 1.0, 10.0  # seconds
 METRICS_PERIOD, LOOK_BACK = 1.0, 5.0  # seconds between figures for autoscaling, and over which they are averaged
+STARTS = 3  # attempts
 OBJECT_STORE = 80 << 20  # bytes; nothing of ours lies there
 CALLS = 10_000  # at once, of Ray's own calls: those of clients go past Ray
 
@@ -31,7 +33,7 @@ def serving(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, 
 
     Where no cluster is named, one is started on this machine, which others do not reach, and ended with the block.
     """
-    for name, value in SAFE.items():
+    for name, value in {**SAFE, **({} if settings.cluster.address else LOOPBACK)}.items():
         os.environ.setdefault(name, value)
     serve = _ray_serve()
     import ray  # noqa: PLC0415  (optional, and slow to import)
@@ -121,13 +123,20 @@ def _connect(ray: Any, config: ClusterConfig) -> None:
     if config.address:
         ray.init(address=config.address, namespace=NAME)
         return
-    ray.init(
-        namespace=NAME,
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE,
-        _node_ip_address="127.0.0.1",
-        configure_logging=False,
-    )
+    for attempt in range(STARTS):  # on a machine that is busy it may not be up in the 30 s that Ray gives itself
+        try:
+            ray.init(
+                namespace=NAME,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE,
+                configure_logging=False,
+            )
+        except Exception as error:  # Ray raises no other kind
+            ray.shutdown()
+            if attempt + 1 == STARTS:
+                raise ConfigError(f"Ray does not start: {error}") from error
+        else:
+            return
 
 
 def _ray_serve() -> Any:

@@ -47,20 +47,25 @@ class Peer:
         """Return its reply to a request. Raises `Lost`."""
         self.under_way += 1
         try:
-            upstream = self._take() or await Upstream.open(self.seen.host, self.seen.port)
+            upstream = self.take() or await Upstream.open(self.seen.host, self.seen.port)
             reply = await upstream.ask(parts)
         finally:
             self.under_way -= 1
+        self.give_back(upstream)
+        return reply
+
+    def give_back(self, upstream: Upstream) -> None:
+        """Keep a connection for the next call."""
         if upstream.usable:
             self._idle.append(upstream)
-        return reply
 
     def close(self) -> None:
         """Close the connections that nobody uses."""
         while self._idle:
             self._idle.pop().abort()
 
-    def _take(self) -> Upstream | None:
+    def take(self) -> Upstream | None:
+        """Return a connection that nobody uses, if there is one, to be given back."""
         while self._idle:
             upstream = self._idle.pop()
             if upstream.usable:

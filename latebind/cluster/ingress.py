@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from latebind.cluster.calls import relayed as relayed_methods
 from latebind.cluster.fleet import Fleet, Seen
+from latebind.cluster.passing import Passing
 from latebind.cluster.relay import Relay
 from latebind.cluster.replica import Application
 from latebind.cluster.routes import relayed as relayed_routes
@@ -32,16 +33,18 @@ class Ingress:
         self._following = asyncio.create_task(self._follow())
 
     @classmethod
-    async def start(cls, application: Application, look: Look) -> Self:
+    async def start(cls, application: Application, look: Look, *, limits: Limits | None = None) -> Self:
         """Open the door once there is a replica. Raises what `Door.open` raises."""
-        server, fleet, limits = application.settings.server, Fleet(), Limits()
+        server, fleet, limits = application.settings.server, Fleet(), limits or Limits()
         await look(fleet.see)
         relay = Relay(fleet, limits, application.secret)
+        passing = Passing(relay)
         door = Door(
             fleet,
             replace(server, dashboard=False),
             limits=limits,
-            routes=relayed_routes(relay),
+            routes=relayed_routes(relay, passing),
+            short=passing,
             methods=None if server.grpc_port is None else relayed_methods(relay),
         )
         await door.open()

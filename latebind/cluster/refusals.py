@@ -16,10 +16,6 @@ def check(on: str, settings: ServeConfig, *, event_log: bool = False) -> None:
         "--event-log": (event_log, "each engine would write over it: serve on one machine to record one"),
         "--cores": (bool(settings.engine.cores), "all replicas would share them: give --replica-cpus instead"),
         "--dashboard": (settings.server.dashboard is True, "a page shows one engine: /metrics tells of all replicas"),
-        "--adapt": (
-            settings.adaptation.on,
-            "each replica would retrain by itself: adapt on one machine, into --adapted",
-        ),
     }
     for option, (given, why) in refused.items():
         if given:

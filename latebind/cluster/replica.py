@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
+from latebind.adaptation.beside import start_beside
 from latebind.cluster.calls import replica_route
 from latebind.cluster.homes import figures_of
 from latebind.cluster.scaling import Load, load_between
@@ -23,7 +24,9 @@ from latebind.server.gateway import Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
 from latebind.server.secured import Secured
-from latebind.server.tracing import Explained
+
+if TYPE_CHECKING:
+    from latebind.server.telemetry import SpanExport
 
 PATIENCE = 30.0  # seconds without an engine until Ray is told that this replica is of no use
 IDLE = 3600.0  # seconds for which the ingress may keep a connection that it does not use
@@ -41,13 +44,11 @@ class Application:
 class Replica:
     """One engine and its door, open at `host` and `port`. Make one with `start`, end it with `close`."""
 
-    def __init__(
-        self, engines: Engines, door: Door, host: str, following: asyncio.Task[None], settings: ServeConfig
-    ) -> None:
+    def __init__(self, engines: Engines, door: Door, host: str, settings: ServeConfig, ends: AsyncExitStack) -> None:
         self.host = host
         self._engines = engines
         self._door = door
-        self._following = following
+        self._ends = ends
         self._workers = settings.engine.crew
         self._limited = bool(settings.residency.budget)
         self._before: Snapshot = {"models": {}}
@@ -57,34 +58,32 @@ class Replica:
     async def start(cls, application: Application, host: str) -> Self:
         """Start the engine and open the door; raises what could not be loaded."""
         settings = application.settings
-        order = EngineOrder(
-            directories=(),
-            engine=settings.engine,
-            policy=settings.policy,
-            adapted=settings.adaptation.folder,
-            residency=settings.residency,
-            log_format=settings.observability.log_format,
-        )
-        engines = await Engines.start(order, application.selection.first(), settings.generations)
-        catalogue = Catalogue(engines, application.selection)
-        door = Door(
-            engines,
-            _inside(settings.server, host),
-            limits=Limits(idle_seconds=IDLE),
-            deadlines=engines.deadlines,
-            trace_rate=settings.observability.trace_rate,
-            catalogue=catalogue,
-            export=_export(settings.observability.otlp),
-            routes=(*ROUTES, replica_route()),
-            secured=Secured(Guard(token=application.secret), tls=None),
-        )
-        try:
-            await door.open()
-        except BaseException:
-            await engines.close(0.0)
-            raise
-        following = asyncio.create_task(catalogue.follow(settings.generations.watch))
-        return cls(engines, door, host, following, settings)
+        async with AsyncExitStack() as stack:
+            engines = await Engines.start(_order(settings), application.selection.first(), settings.generations)
+            stack.push_async_callback(engines.close)
+            catalogue = Catalogue(engines, application.selection)
+            following = asyncio.create_task(catalogue.follow(settings.generations.watch))
+            stack.callback(following.cancel)
+            observer = await start_beside(engines, settings)
+            if observer is not None:
+                stack.push_async_callback(observer.close)
+            export = _export(settings.observability.otlp)
+            if export is not None:
+                stack.push_async_callback(asyncio.to_thread, export.close)
+            door = Door(
+                engines,
+                _inside(settings.server, host),
+                limits=Limits(idle_seconds=IDLE),
+                deadlines=engines.deadlines,
+                observer=observer,
+                trace_rate=settings.observability.trace_rate,
+                export=export,
+                catalogue=catalogue,
+                routes=(*ROUTES, replica_route()),
+                secured=Secured(Guard(token=application.secret), tls=None),
+            )
+            await stack.enter_async_context(door)
+            return cls(engines, door, host, settings, stack.pop_all())
 
     @property
     def port(self) -> int:
@@ -110,13 +109,21 @@ class Replica:
 
     async def close(self) -> None:
         """Answer what is under way, then end the engine."""
-        self._door.close()
-        await self._door.closed()
-        self._following.cancel()
-        await self._engines.close()
+        await self._ends.aclose()
 
 
-def _export(url: str) -> Callable[[Explained], None] | None:
+def _order(settings: ServeConfig) -> EngineOrder:
+    return EngineOrder(
+        directories=(),
+        engine=settings.engine,
+        policy=settings.policy,
+        adapted=settings.adaptation.folder,
+        residency=settings.residency,
+        log_format=settings.observability.log_format,
+    )
+
+
+def _export(url: str) -> "SpanExport | None":
     """Return what sends traces to a collector, where there is one."""
     if not url:
         return None

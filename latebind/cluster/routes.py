@@ -6,11 +6,12 @@ from typing import Any
 import orjson
 
 from latebind.cluster.merging import labelled, merged_statistics, own_figures
+from latebind.cluster.passing import Passing
 from latebind.cluster.relay import Relay
 from latebind.server.rest import about, regions, repository, settings
 from latebind.server.rest.about import TEXT
 from latebind.server.rest.desk import Desk
-from latebind.server.rest.infer import while_connected
+from latebind.server.rest.infer import infer, while_connected
 from latebind.server.rest.request import Reply, Request, health_reply, json_reply
 from latebind.server.rest.routes import ROUTES, Route, Verb
 
@@ -22,20 +23,21 @@ EVERYBODY: frozenset[Any] = frozenset(
 )
 
 
-def relayed(relay: Relay) -> tuple[Route, ...]:
-    """Return the routes of a door, with verbs that ask replicas."""
-    ways = _ways(relay)
+def relayed(relay: Relay, passing: Passing) -> tuple[Route, ...]:
+    """Return the routes of a door, with verbs that ask replicas. Heads of infer calls are told to `passing`."""
+    ways = _ways(relay, passing)
     return tuple((path, method, access, ways.get(verb) or _one(relay)) for path, method, access, verb in ROUTES)
 
 
-def _ways(relay: Relay) -> Mapping[Any, Verb]:
+def _ways(relay: Relay, passing: Passing) -> Mapping[Any, Verb]:
     """Return how those verbs are answered that not any one replica can answer."""
     return {
+        infer: _infer(relay, passing),
         about.live: about.live,
         about.ready: _ready(relay),
         about.statistics: _statistics(relay),
         about.traces: _traces(relay),
-        about.metrics: _metrics(relay),
+        about.metrics: _metrics(relay, passing),
         **dict.fromkeys(EVERYBODY, _all(relay)),
     }
 
@@ -48,6 +50,18 @@ def _one(relay: Relay) -> Verb:
         parts = await relay.read(request.exchange)
         work = relay.one(request.names.get("model") or "", parts, again=True)
         return await while_connected(work, request.exchange)
+
+    return verb
+
+
+def _infer(relay: Relay, passing: Passing) -> Verb:
+    async def verb(desk: Desk, request: Request) -> Reply:
+        del desk
+        parts = await relay.read(request.exchange)
+        reply = await while_connected(relay.one(request.model, parts, again=True), request.exchange)
+        if reply.status == 200:
+            passing.learn_passed(request, parts)
+        return reply
 
     return verb
 
@@ -97,11 +111,16 @@ def _traces(relay: Relay) -> Verb:
     return verb
 
 
-def _metrics(relay: Relay) -> Verb:
+def _metrics(relay: Relay, passing: Passing) -> Verb:
     async def verb(desk: Desk, request: Request) -> Reply:
         replies = await relay.each(await relay.read(request.exchange))
         texts = {name: reply.body.decode() for name, reply in replies.items() if reply.status == 200}
-        own = own_figures(replies=desk.replies, replicas=len(relay.fleet.peers), moved=relay.moved)
+        own = own_figures(
+            replies=desk.replies + passing.replies,
+            replicas=len(relay.fleet.peers),
+            moved=relay.moved,
+            short=passing.taken,
+        )
         return Reply((labelled(texts) + own).encode(), TEXT)
 
     return verb

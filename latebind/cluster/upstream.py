@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import httptools
@@ -20,6 +21,9 @@ class Lost(Exception):
     """The connection went before the reply was whole, or could not be had."""
 
 
+Hear = Callable[[Reply | Lost], None]
+
+
 class Upstream(asyncio.Protocol):
     """One connection; `usable` until it is lost. Whoever asks waits for the reply before the next one asks."""
 
@@ -29,7 +33,7 @@ class Upstream(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
-        self._reply: asyncio.Future[Reply] | None = None
+        self._hear: Hear | None = None
 
     @classmethod
     async def open(cls, host: str, port: int) -> "Upstream":
@@ -48,22 +52,26 @@ class Upstream(asyncio.Protocol):
         """Send a request and return its reply. Raises `Lost`; where the call is cancelled, the connection goes too."""
         if not self.usable:
             raise Lost("the connection is closed")
-        self._reply = self._loop.create_future()
+        answered: asyncio.Future[Reply] = self._loop.create_future()
+        self.send(parts, partial(_settle, answered))
+        try:
+            return await answered
+        except BaseException:
+            self.abort()
+            raise
+
+    def send(self, parts: Parts, hear: Hear) -> None:
+        """Send a request; `hear` is called with the reply, or with `Lost`."""
+        self._hear = hear
         if sum(map(len, parts)) <= TOGETHER:
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
-        try:
-            return await self._reply
-        except BaseException:
-            self.abort()
-            raise
-        finally:
-            self._reply = None
 
     def abort(self) -> None:
-        """End the connection; who works for it at the other end is told so by this."""
+        """End the connection; who works for it at the other end is told so by this, and nobody here hears any more."""
         self.usable = False
+        self._hear = None
         self._transport.abort()
 
     # The transport's calls
@@ -75,14 +83,14 @@ class Upstream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever waits."""
         self.usable = False
-        self._fail(Lost(f"the connection was closed: {exc or 'by the replica'}"))
+        self._tell(Lost(f"the connection was closed: {exc or 'by the replica'}"))
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(Lost(f"the reply is no HTTP: {error}"))
+            self._tell(Lost(f"the reply is no HTTP: {error}"))
             self.abort()
 
     # The parser's calls
@@ -103,10 +111,19 @@ class Upstream(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Hand the reply over."""
         self.usable = self.usable and self._parser.should_keep_alive()
-        if self._reply is not None and not self._reply.done():
-            headers: Headers = tuple(self._headers)
-            self._reply.set_result(Reply(b"".join(self._body), headers, self._parser.get_status_code()))
+        headers: Headers = tuple(self._headers)
+        self._tell(Reply(b"".join(self._body), headers, self._parser.get_status_code()))
 
-    def _fail(self, error: Lost) -> None:
-        if self._reply is not None and not self._reply.done():
-            self._reply.set_exception(error)
+    def _tell(self, what: Reply | Lost) -> None:
+        hear, self._hear = self._hear, None
+        if hear is not None:
+            hear(what)
+
+
+def _settle(answered: asyncio.Future[Reply], what: Reply | Lost) -> None:
+    if answered.done():
+        return
+    if isinstance(what, Lost):
+        answered.set_exception(what)
+    else:
+        answered.set_result(what)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from latebind.bench.cluster.placement import BASELINES, OURS, Contest
+from latebind.bench.cluster.placement import SIDES, Contest
 from latebind.bench.cluster.scenes import Shape, Traced, lasting, spread_out
 from latebind.planning.figures import Figures
 from latebind.simulation.traces import Service
@@ -60,10 +60,12 @@ def some(*shares: float) -> tuple[Figures, ...]:
     return tuple(Figures(1, share, 1.0, share, 0.0, 0.0, 0.0, 0.0, 0.0) for share in shares)
 
 
-def test_the_gain_is_over_the_best_baseline_and_not_over_the_first() -> None:
-    sides = {way: some(0.1, 0.1) for way in BASELINES} | {OURS: some(0.9, 0.7), BASELINES[2]: some(0.6, 0.4)}
+def test_the_gain_is_over_the_best_of_a_side_and_not_over_the_first() -> None:
+    sides = {way: some(0.1, 0.1) for ways in SIDES.values() for way in ways}
+    sides |= {SIDES["ours"][1]: some(0.9, 0.7), SIDES["usual"][3]: some(0.6, 0.4)}
     found = Contest(20, {1.0: sides}, {1.0: (10, 15)})
-    assert found.best_baseline(1.0) == BASELINES[2]
+    assert found.best(1.0, "usual") == SIDES["usual"][3]
     assert found.gain(1.0).value == pytest.approx(1.6)
+    assert found.gain(1.0, "ours in part").value == pytest.approx(8.0)
     saved = found.machines_saved(1.0)
     assert (saved.low, saved.value, saved.high) == (0.25, 0.375, 0.5)

@@ -20,6 +20,7 @@ from latebind.domain.config import DoorConfig, ServeConfig
 from latebind.repository.selection import Selection
 from latebind.server.access import Guard
 from latebind.server.door import Door
+from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
 from latebind.server.secured import Secured
 from tests.server.arithmetic import Arithmetic
@@ -45,6 +46,25 @@ class Dead:
     async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.called += bool(await reader.read(1))
         writer.transport.abort()
+
+
+class Once(Dead):
+    """A replica that answers one call and dies at the next, or says nothing more where it `lingers`."""
+
+    def __init__(self, *, lingers: bool = False) -> None:
+        super().__init__()
+        self.left = threading.Event()
+        self._lingers = lingers
+
+    async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 16):
+            self.called += 1
+            if self.called == 1:
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nonce")
+            elif not self._lingers:
+                break
+        writer.transport.abort()
+        self.left.set()
 
 
 @dataclass(frozen=True)
@@ -83,10 +103,12 @@ class Small:
 
 
 @contextmanager
-def small(replicas: int = 2, *, server: DoorConfig = SERVER, dead: Dead | None = None) -> Iterator[Small]:
+def small(
+    replicas: int = 2, *, server: DoorConfig = SERVER, dead: Dead | None = None, limits: Limits | None = None
+) -> Iterator[Small]:
     """Open such a cluster for as long as the block lasts."""
     started: Future[tuple[Small, asyncio.Event]] = Future()
-    thread = threading.Thread(target=lambda: uvloop.run(_serve(replicas, server, dead, started)), daemon=True)
+    thread = threading.Thread(target=lambda: uvloop.run(_serve(replicas, server, dead, limits, started)), daemon=True)
     thread.start()
     found, ended = started.result(PATIENCE)
     try:
@@ -97,7 +119,9 @@ def small(replicas: int = 2, *, server: DoorConfig = SERVER, dead: Dead | None =
     assert not thread.is_alive(), "the cluster did not end"
 
 
-async def _serve(replicas: int, server: DoorConfig, dead: Dead | None, started: Future[Any]) -> None:
+async def _serve(
+    replicas: int, server: DoorConfig, dead: Dead | None, limits: Limits | None, started: Future[Any]
+) -> None:
     ended = asyncio.Event()
     async with AsyncExitStack() as stack:
         gateways = [Arithmetic() for _ in range(replicas)]
@@ -119,7 +143,7 @@ async def _serve(replicas: int, server: DoorConfig, dead: Dead | None, started: 
             hear(seen)
 
         application = Application(Selection(Path()), ServeConfig(server=server), SECRET)
-        ingress = await Ingress.start(application, look)
+        ingress = await Ingress.start(application, look, limits=limits)
         stack.push_async_callback(ingress.close)
         loop = asyncio.get_running_loop()
         port, grpc_port = ingress.ports

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,10 @@ import tritonclient.http as triton_http
 from msgspec.structs import replace
 from tritonclient.utils import InferenceServerException
 
-from tests.cluster.small import SECRET, SERVER, Dead, Small, small
+from latebind.server.limits import Limits
+from tests.cluster.small import SECRET, SERVER, Dead, Once, Small, small
 from tests.server.bodies import DOUBLE, SCALAR, request
-from tests.server.conftest import scalar
+from tests.server.conftest import read_response, scalar
 from tests.server.rpc.conftest import X, tensor
 
 STUCK = "/v2/models/stuck/infer"
@@ -182,6 +184,62 @@ def test_a_client_that_hangs_up_ends_the_call_at_the_replica() -> None:
             until(cluster.gateways[0].stuck.is_set)
         until(cluster.gateways[0].cancelled.is_set)
         until(lambda: cluster.gateways[0].taken == 0)
+
+
+def twice(connection: socket.socket) -> tuple[bytes, bytes]:
+    """Send one call, word for word, two times, so that the second takes the short way; return the replies' bodies."""
+    text = body(scalar(21.0))
+    bodies = []
+    for _ in range(2):
+        connection.sendall(f"POST {SCALAR} HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+        reply = read_response(connection)
+        assert reply.status == 200
+        bodies.append(reply.body)
+    return bodies[0], bodies[1]
+
+
+def test_calls_of_one_head_are_answered_alike(cluster: Small) -> None:
+    with cluster.ingress.connect() as connection:
+        first, second = map(json.loads, twice(connection))
+    assert first["outputs"] == second["outputs"]
+
+
+def test_a_call_on_the_short_way_whose_replica_is_lost_is_answered_by_another() -> None:
+    dying = Once()
+    with small(1, dead=dying) as cluster, cluster.ingress.connect() as connection:
+        cluster.home("scalar", "dead")
+        first, second = twice(connection)
+        assert first == b"once"
+        assert json.loads(second)["outputs"][0]["data"] == [42.0]
+        assert (dying.called, answered(cluster, "scalar")) == (2, [1])
+        text = cluster.call("GET", "/metrics").body.decode()
+        assert "latebind_ingress_moved_total 1\n" in text
+        assert "latebind_ingress_short_total 1\n" in text
+
+
+def test_a_client_on_the_short_way_that_hangs_up_ends_the_call_at_the_replica() -> None:
+    slow = Once(lingers=True)
+    with small(0, dead=slow) as cluster:
+        connection = cluster.ingress.connect()
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            twice(connection)
+        assert not slow.left.is_set()
+        connection.close()
+        assert slow.left.wait(10.0)
+        assert cluster.do(lambda: [peer.under_way for peer in cluster.fleet.peers]) == [0]
+
+
+def test_who_is_on_the_short_way_when_the_ingress_closes_is_told_so() -> None:
+    with small(0, dead=Once(lingers=True), limits=Limits(drain_seconds=1)) as cluster:
+        connection = cluster.ingress.connect()
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            twice(connection)
+    connection.settimeout(10.0)
+    reply = read_response(connection)
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+    connection.close()
 
 
 def test_a_grpc_call_that_is_cancelled_ends_at_the_replica() -> None:

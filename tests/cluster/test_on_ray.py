@@ -9,9 +9,11 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import psutil
 import pytest
@@ -163,13 +165,17 @@ def test_nobody_notices_that_a_replica_is_killed_and_another_takes_its_place(ser
     assert len(now & before) == 1
 
 
-def test_ray_listens_on_loopback_alone_and_asks_for_its_token(served: Served) -> None:
-    family = [psutil.Process(served.process.pid), *psutil.Process(served.process.pid).children(recursive=True)]
-    listening = {
-        connection.laddr.ip
-        for process in family
+def test_ray_listens_on_loopback_and_where_it_does_not_it_asks_for_its_token(served: Served) -> None:
+    server = psutil.Process(served.process.pid)
+    ports = {
+        connection.laddr.port: process.name()
+        for process in (server, *server.children(recursive=True))
         for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
+        if connection.status == psutil.CONN_LISTEN and not ip_address(connection.laddr.ip).is_loopback
+        if connection.laddr.ip != "::ffff:127.0.0.1"
     }
-    assert listening <= {"127.0.0.1", "::1"}
-    assert all(process.environ().get("RAY_AUTH_MODE") == "token" for process in processes(served))
+    assert {name.startswith("ray::ServeRepl") for name in ports.values()} <= {True}
+    for port in ports:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/ray.serve.ASGIService/HandleRequest")(b"", timeout=10.0)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED

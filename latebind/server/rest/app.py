@@ -14,7 +14,7 @@ from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request, error_reply, reply_to
 from latebind.server.rest.routes import PAGE, ROUTES, Route
-from latebind.server.rest.shortcut import Shortcut
+from latebind.server.rest.shortcut import Shortcut, ShortWay
 from latebind.server.service import Service
 
 KNOWN = (*ROUTES, *PAGE)
@@ -31,9 +31,10 @@ class RestApp:
         dashboard: Dashboard | None = None,
         *,
         routes: Sequence[Route] = KNOWN,
+        short: ShortWay | None = None,
     ) -> None:
         self._desk = Desk(service, limits, dashboard)
-        self.shortcut = Shortcut(self._desk)
+        self.shortcut: ShortWay = short or Shortcut(self._desk)
         self._doorkeeper = doorkeeper
         self._routes = routes
 

@@ -5,13 +5,15 @@ that finds places at once. All others go the long way, which also tells what is 
 """
 
 import asyncio
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from latebind.domain.errors import Unavailable, UserError
+from latebind.domain.errors import UserError
 from latebind.server.calls import Call
-from latebind.server.gateway import Answer, Claim
+from latebind.server.gateway import Answer
+from latebind.server.quick import Outcome, Quick, Quicks
 from latebind.server.rest.codec import Codec
 from latebind.server.rest.compression import SMALL, accepted
 from latebind.server.rest.desk import Desk
@@ -32,6 +34,31 @@ class Line(Protocol):
         """Send the reply to a call, if the client is still there."""
 
 
+class Taken(Protocol):
+    """A call on the short way."""
+
+    expects: bool
+
+    def begin(self) -> None:
+        """Have it answered."""
+
+    def lose(self) -> None:
+        """Note that the client has hung up."""
+
+
+class ShortWay(Protocol):
+    """What may answer calls without parser and task."""
+
+    def learn(self, request: Request) -> None:
+        """Note the head of a call that was answered."""
+
+    def take(self, line: Line, data: bytes, client: str) -> Taken | None:
+        """Begin to answer what has come on an idle connection; None where that goes the long way, untouched."""
+
+    def give_up(self) -> None:
+        """Tell all who are on the way that there is no time left."""
+
+
 class Known(msgspec.Struct, frozen=True, gc=False):
     """What the head of a call says; its body has `size` bytes, the first `json_bytes` of which are JSON (None: all)."""
 
@@ -48,28 +75,21 @@ class Shortcut:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._heads: dict[bytes, Known] = {}
-        self._under_way: set[Quick] = set()
+        self._quicks = Quicks(desk.service)
+        self._packing: set[asyncio.Task[None]] = set()
 
     def learn(self, request: Request) -> None:
         """Note the head of a call that was answered; calls with the same one need not be looked at again."""
-        exchange = request.exchange
-        head, names = exchange.head, [name for name, _ in exchange.headers]
-        if not 0 < len(head) <= LONGEST_HEAD or head in self._heads or not exchange.keep_alive:
-            return
-        size = request.header(b"content-length")
-        if exchange.expects or size is None or not OTHERWISE.isdisjoint(names):
-            return
-        if head.count(b"\n") != len(names) + 2:  # lines that end otherwise: it is not sure where the head does
+        head, size = request.exchange.head, size_beside(request)
+        if size is None or head in self._heads:
             return
         if len(self._heads) == MOST_HEADS:
             self._heads.clear()
         accepts = request.header(b"accept-encoding")
-        known = Known(
-            request.model, request.version, int(size), json_bytes(request), accepts if accepted(accepts) else None
-        )
+        known = Known(request.model, request.version, size, json_bytes(request), accepts if accepted(accepts) else None)
         self._heads[head] = known
 
-    def take(self, line: Line, data: bytes, client: str) -> "Quick | None":
+    def take(self, line: Line, data: bytes, client: str) -> Quick | None:
         """Begin to answer what has come on an idle connection; None where that goes the long way, untouched."""
         body = data.find(END) + len(END)
         known = self._heads.get(data[:body])
@@ -92,77 +112,41 @@ class Shortcut:
         except UserError:
             claim.release()
             return None
-        return Quick(self._desk, self._under_way, line, known, codec, call, claim, client)
+        encode, send = partial(self._encode, codec, call), partial(self._send, line, known)
+        return Quick(self._quicks, claim, call, client, encode=encode, send=send)
 
     def give_up(self) -> None:
         """Tell all who are on the way that there is no time left."""
-        for quick in tuple(self._under_way):
-            quick.give_up()
+        self._quicks.give_up()
 
-
-class Quick:
-    """A call that the engine has. Its connection begins no other one meanwhile."""
-
-    __slots__ = ("_all", "_call", "_claim", "_client", "_codec", "_desk", "_known", "_line", "_packing")
-
-    expects = False
-
-    def __init__(
-        self,
-        desk: Desk,
-        every: "set[Quick]",
-        line: Line,
-        known: Known,
-        codec: Codec,
-        call: Call,
-        claim: Claim,
-        client: str,
-    ) -> None:
-        self._desk = desk
-        self._all = every
-        self._line = line
-        self._known = known
-        self._codec = codec
-        self._call = call
-        self._claim = claim
-        self._client = client
-        every.add(self)
-
-    def begin(self) -> None:
-        """Send the call; nothing is raised, for there is the reply to tell of it."""
+    def _encode(self, codec: Codec, call: Call, what: Outcome) -> Reply:
         try:
-            self._desk.service.dispatch(self._claim, self._call, self._end)
+            return infer_reply(self._desk, codec, call, what) if isinstance(what, Answer) else reply_to(what)
         except Exception as error:  # the root of the call: report, answer, go on serving
-            self._end(error)
+            return reply_to(error)
 
-    def lose(self) -> None:
-        """The client has hung up: nobody wants the answer, if there is none yet."""
-        if self in self._all:
-            self._all.discard(self)
-            self._claim.cancel()
-            self._claim.release()
-
-    def give_up(self) -> None:
-        """Answer that there is no time left."""
-        self._claim.cancel()
-        self._end(Unavailable("the server shut down before it had the answer"))
-
-    def _end(self, what: Answer | Exception) -> None:
-        """Reply. Nothing is raised: whoever calls has other calls to look after."""
-        self._all.discard(self)
-        answer = what if isinstance(what, Answer) else None
-        try:
-            reply = (
-                infer_reply(self._desk, self._codec, self._call, what) if isinstance(what, Answer) else reply_to(what)
-            )
-        except Exception as error:  # the root of the call, too
-            reply = reply_to(error)
-        self._desk.service.let_go(self._claim, answer, self._client)
+    def _send(self, line: Line, known: Known, to: Quick, reply: Reply) -> None:
         self._desk.replies[reply.status] += 1
-        if self._known.accepts is None or len(reply.body) < SMALL:
-            self._line.reply(self, reply)
-        else:
-            self._packing = asyncio.get_running_loop().create_task(self._pack(reply, self._known.accepts))
+        if known.accepts is None or len(reply.body) < SMALL:
+            line.reply(to, reply)
+            return
+        packing = asyncio.get_running_loop().create_task(_packed(line, to, reply, known.accepts))
+        self._packing.add(packing)
+        packing.add_done_callback(self._packing.discard)
 
-    async def _pack(self, reply: Reply, accepts: bytes) -> None:
-        self._line.reply(self, await as_accepted(accepts, reply))
+
+async def _packed(line: Line, to: Quick, reply: Reply, accepts: bytes) -> None:
+    line.reply(to, await as_accepted(accepts, reply))
+
+
+def size_beside(request: Request) -> int | None:
+    """Return how many bytes come behind a call's head, where the same head will always mean the same; else None."""
+    exchange = request.exchange
+    head, names = exchange.head, [name for name, _ in exchange.headers]
+    size = request.header(b"content-length")
+    if not 0 < len(head) <= LONGEST_HEAD or not exchange.keep_alive or exchange.expects or size is None:
+        return None
+    if not OTHERWISE.isdisjoint(names):
+        return None
+    lines_end_alike = head.count(b"\n") == len(names) + 2  # else it is not sure where the head does
+    return int(size) if lines_end_alike else None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from latebind.domain.errors import Expired, InvalidRequest, Refused, Unsupported, UserError
+from latebind.server.quick import Quick
 from latebind.server.rpc.framing import HEAD, STATUSES, Messages, framed, percent_encoded, seconds
 from latebind.server.rpc.nghttp2 import Block, Header
 from latebind.server.rpc.reception import CallFailed, Reception
@@ -63,6 +64,7 @@ class Exchange:
         self._responded = False
         self._trailers: Block | None = None
         self._task: asyncio.Task[None] | None = None
+        self._quick: Quick | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline: float | None = None
         self._loop = asyncio.get_running_loop()
@@ -112,15 +114,18 @@ class Exchange:
         if len(self._come) != 1 or (self._messages is not None and self._messages.within):
             self.fail(InvalidRequest("the request is not one message"))
             return
-        self._task = self._loop.create_task(self._answer(method, method.answer))
+        self._quick = self._reception.take(method, self._come[0], self, self._tell)
+        if self._quick is not None:
+            self._quick.begin()
+        else:
+            self._task = self._loop.create_task(self._answer(method, method.answer))
 
     def close(self) -> None:
         """The stream is no more; who still works for it may stop."""
         self._release(self._held)
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
+        self._drop()
         self._wake_writer()
 
     def is_late(self, now: float, patience: float) -> bool:
@@ -189,8 +194,24 @@ class Exchange:
         if self._trailers is None:
             self._out.clear()
             self.fail(Expired("the deadline of the call passed before its answer: allow more time"))
-            if self._task is not None:
-                self._task.cancel()
+            self._drop()
+
+    def _drop(self) -> None:
+        """Let whoever works for this call stop."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._quick is not None:
+            self._quick.lose()
+
+    def _tell(self, what: bytes | Exception) -> None:
+        """End with a response, or with the status of an error."""
+        if self._trailers is not None:
+            return
+        if isinstance(what, Exception):
+            self.fail(what)
+        else:
+            self._trailers = WELL
+            self._send(framed(what))
 
     async def _answer(self, method: Method, answer: Answer) -> None:
         try:

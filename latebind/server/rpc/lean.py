@@ -182,7 +182,8 @@ class Connection(asyncio.Protocol):
         self._flush_soon()
 
     def terminate(self) -> None:
-        """Say goodbye and end."""
+        """Send what there is, say goodbye and end."""
+        self._flush()
         self._session.terminate()
         self._flush_soon()
 

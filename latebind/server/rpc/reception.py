@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from latebind.domain.errors import Refused, Unavailable
+from latebind.domain.errors import LatebindError, Refused, Unavailable
 from latebind.server.access import Guard
+from latebind.server.quick import Quick
 from latebind.server.rpc.desk import Caller, Desk
 from latebind.server.rpc.faults import told
 from latebind.server.rpc.routes import Answer, Method, Stream
+from latebind.server.rpc.shortcut import Shortcut, Then
+
+LOOK = 0.01  # seconds between two looks whether the last are answered
 
 
 class CallFailed(Exception):
@@ -28,6 +32,7 @@ class Reception:
         self._desk = desk
         self._guard = guard
         self._most_bytes = desk.limits.held_bytes
+        self._shortcut = Shortcut(desk)
         self._under_way: set[asyncio.Task[Any]] = set()
         self._streams: set[Stream] = set()
         self._bytes = 0
@@ -43,12 +48,13 @@ class Reception:
     async def emptied(self, seconds: float) -> None:
         """Return when nobody is under way, or after so many seconds."""
         end = time.monotonic() + seconds
-        while self._under_way and (left := end - time.monotonic()) > 0:
-            await asyncio.wait(self._under_way, timeout=left)
+        while (self._under_way or self._shortcut.busy) and (left := end - time.monotonic()) > 0:
+            await asyncio.wait(self._under_way or {asyncio.create_task(asyncio.sleep(LOOK))}, timeout=left)
 
     def give_up(self) -> None:
         """Tell all that are still under way that there is no time left."""
         self._over = True
+        self._shortcut.give_up()
         for task in self._under_way:
             task.cancel()
 
@@ -60,6 +66,19 @@ class Reception:
         """Raise `Refused` where the requests that are here have too many bytes together."""
         if self._bytes > self._most_bytes:
             raise Refused(f"the requests that are under way have more than {self._most_bytes} bytes: try again later")
+
+    def take(self, method: Method, data: bytes, caller: Caller, then: Then) -> Quick | None:
+        """Begin a single call that waits for nothing but the engine, `then` being told what came of it.
+
+        None for any other: `answer` has its response. Whoever read the bytes holds them.
+        """
+        if not method.infers or self._draining:
+            return None
+        try:
+            self._admit(method, caller)
+        except LatebindError:  # which `answer` tells
+            return None
+        return self._shortcut.take(data, caller, then)
 
     async def answer(self, method: Method, answer: Answer, data: bytes, caller: Caller) -> bytes:
         """Return the response to a single call, whose bytes whoever read them holds. Raises `CallFailed`."""

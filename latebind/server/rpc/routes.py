@@ -84,6 +84,11 @@ class Method:
     answer: Answer | None = None
     stream: Callable[[Desk, Caller], Stream] | None = None
 
+    @property
+    def infers(self) -> bool:
+        """Whether it is `infer` that answers."""
+        return self.answer is infer
+
 
 def methods() -> dict[str, Method]:
     """Return all methods of all services, by path."""

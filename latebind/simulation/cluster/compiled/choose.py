@@ -4,6 +4,7 @@ from math import inf
 
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
+from latebind.simulation.cluster.compiled.layout import NOTHING
 from latebind.simulation.cluster.compiled.lazy import next_size, share
 from latebind.simulation.cluster.compiled.queues import rate
 from latebind.simulation.cluster.compiled.views import State
@@ -45,9 +46,9 @@ def weigh(s: State, machine: int, worker: int, now: float) -> tuple[int, int, fl
         if a.open:
             profile = of.models(s)[m.kind * config.models + lane % config.models].profile
             most = share(s, machine, worker, lane)
-            n = together(s, lane, profile, 0, a.count, waiting, most, now)
+            n = together(s, lane, profile, NOTHING, a.count, waiting, most, now)
             first, n = in_time(s, lane, profile, n, now)
-            write(s, count, profile, 0, n, lane, first, 0)
+            write(s, count, profile, NOTHING, n, lane, first, NOTHING)
             count += 1
         lane = a.next_waiting - 1
     return count, 0, inf

@@ -30,7 +30,7 @@ def require_covered(fleet: Fleet, router: str) -> None:
         ),
     ):
         if refused:
-            raise ConfigError(f"the compiled simulation does not play {what}, or use the exact one")
+            raise ConfigError(f"the compiled simulation does not play {what}; the exact one does")
     for model in fleet.models:
         _require_model(model.served, min(machine.memory for machine in fleet.machines))
 
@@ -47,5 +47,5 @@ def _require_model(model: ServedModel, memory: int) -> None:
     ):
         if refused:
             raise ConfigError(
-                f"model {spec.name!r} {what}: the compiled simulation does not play that, use the exact one"
+                f"model {spec.name!r} {what}: the compiled simulation does not play that; the exact one does"
             )

@@ -4,6 +4,8 @@ A record of zeros is a new one, so memory of machines and models that nobody ask
 requests and batches are their places in the pools; of lanes, models, and machines in fields named so, one more.
 """
 
+from typing import Any
+
 import numpy as np
 
 REQUEST = np.dtype(
@@ -146,8 +148,16 @@ SETTINGS = np.dtype(
 )
 RING = np.dtype([("times", "f8", (64,)), ("first", "i8"), ("count", "i8")], align=True)
 CHOICE = np.dtype(
-    [("rate", "f8"), ("seconds", "f8"), ("alone", "f8"), ("due", "f8"), ("first", "i8"), ("count", "i8")]
-    + [("lane", "i8"), ("batch", "i8")],
+    [
+        ("rate", "f8"),
+        ("seconds", "f8"),
+        ("alone", "f8"),
+        ("due", "f8"),
+        ("first", "i8"),
+        ("count", "i8"),
+        ("lane", "i8"),
+        ("batch", "i8"),
+    ],
     align=True,
 )
 TALLY = np.dtype(
@@ -170,5 +180,14 @@ TALLY = np.dtype(
     ],
     align=True,
 )
+
+
+def whole(value: int) -> Any:
+    """Return a number of the type that fields have: functions are compiled once more for each literal."""
+    return np.int64(value)
+
+
 LATE, IAM, LRU = range(3)
+ANSWERED, REFUSED_FULL, REFUSED_LATE, EXPIRED = map(whole, range(4))
+NOTHING = whole(0)
 KEPT = 64  # requests of one model that a window remembers

@@ -9,11 +9,11 @@ from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.choose import best_choice, weigh
 from latebind.simulation.cluster.compiled.compile import compiled
 from latebind.simulation.cluster.compiled.heap import schedule
+from latebind.simulation.cluster.compiled.layout import ANSWERED, EXPIRED, NOTHING, REFUSED_FULL, REFUSED_LATE
 from latebind.simulation.cluster.compiled.lazy import most_urgent, newcomers_at_a_boundary, oldest, quickest, share
 from latebind.simulation.cluster.compiled.replies import end, reply
 from latebind.simulation.cluster.compiled.views import State
 
-ANSWERED, REFUSED_FULL, REFUSED_LATE, EXPIRED = 0, 1, 2, 3
 HELD_ONCE = 0.25
 
 
@@ -173,7 +173,7 @@ def run(s: State, machine: int, worker: int, batch: int, now: float) -> None:
 def start(s: State, machine: int, worker: int, lane: int, first: int, count: int, now: float) -> None:
     """Begin `count` of those who wait, from `first` on in the order of deadlines, and run them."""
     batches.rest(s, of.workers(s)[worker].top, now)
-    batch = batches.begin(s, machine, worker, lane % of.settings(s)[0].models, 0)
+    batch = batches.begin(s, machine, worker, lane % of.settings(s)[0].models, NOTHING)
     request = first
     for _ in range(count):
         later = of.requests(s)[request].later
@@ -210,7 +210,7 @@ def whole_batch(s: State, machine: int, worker: int, now: float) -> None:
     a, config = of.lanes(s)[lane], of.settings(s)[0]
     model = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models]
     count = min(a.count, model.most)
-    batch = batches.begin(s, machine, worker, lane % config.models, 0)
+    batch = batches.begin(s, machine, worker, lane % config.models, NOTHING)
     for _ in range(count):
         request = a.first
         dequeue(s, machine, lane, request)

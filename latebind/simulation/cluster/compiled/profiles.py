@@ -55,7 +55,7 @@ def profiles_of(models: list[ServedModel], largest: list[int]) -> tuple[Profiles
         for stage in range(n):
             seconds[place, stage, 1:] = _of_a_stage(costs, stage, most, curves)
             leaves[place, stage] = costs.hit_rates.get(stage, 0.0) > 0.0 or stage + 1 == n
-    return Profiles(seconds, *_worked_out(seconds, shares, leaves, counts), shares), own
+    return Profiles(seconds, *_worked_out(seconds, shares, leaves, counts)), own
 
 
 def _of_a_stage(costs: ModelCosts, stage: int, most: int, curves: dict[Curve, Floats]) -> Floats:
@@ -77,7 +77,7 @@ def _worked_out(seconds: Floats, shares: Floats, leaves: Any, counts: Any) -> tu
     answered, through = (np.zeros((profiles, sizes)) for _ in range(2))
     chances = [np.zeros((profiles, sizes, stages - 1)) for _ in range(2)]
     work_out(seconds, shares, leaves, counts, rest, soon, best, answered, through, *chances)
-    return rest, soon, best, answered, through, *chances, leaves.sum(axis=1, dtype=np.int32)
+    return rest, soon, best, answered, through, *chances, leaves.sum(axis=1, dtype=np.int32), shares
 
 
 @entry

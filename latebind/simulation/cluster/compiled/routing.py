@@ -5,6 +5,7 @@ import numpy as np
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
 from latebind.simulation.cluster.compiled.machine import arrived
+from latebind.simulation.cluster.compiled.memory import is_complete
 from latebind.simulation.cluster.compiled.views import State
 from latebind.simulation.cluster.draws import mixed
 
@@ -70,9 +71,10 @@ def receive(s: State, machine: int, number: int, model: int, leaves: int, now: f
 def needs_trial(s: State, machine: int, model: int) -> bool:
     """Tell whether a model would not come to a machine by its requests alone, and no trial is under way."""
     config = of.settings(s)[0]
-    lane = of.lanes(s)[machine * config.models + model]
+    lane = machine * config.models + model
     costs = of.models(s)[of.machines(s)[machine].kind * config.models + model]
-    return bool(not lane.here and not lane.tried and costs.router_load + costs.router_alone > costs.room)
+    comes = costs.router_load + costs.router_alone <= costs.room
+    return not (comes or of.lanes(s)[lane].tried or is_complete(s, machine, lane))
 
 
 @compiled
@@ -127,7 +129,7 @@ def expected(s: State, machine: int, model: int) -> int:
     m = of.machines(s)[machine]
     costs = of.models(s)[m.kind * of.settings(s)[0].models + model]
     ahead = of.work(s)[machine] // m.workers
-    if not of.lanes(s)[machine * of.settings(s)[0].models + model].here:
+    if not is_complete(s, machine, machine * of.settings(s)[0].models + model):
         ahead = max(ahead, costs.router_load)
     return int(ahead + costs.router_alone)
 
@@ -144,13 +146,8 @@ def home(s: State, model: int) -> int:
                 if best < 0 or seconds < least:
                     best, least = machine, seconds
     if best < 0:
-        for place in range(tally.up):
-            machine = of.up(s)[place]
-            if best >= 0 and of.work(s)[machine] // of.machines(s)[machine].workers >= least:
-                continue
-            seconds = expected(s, machine, model)
-            if best < 0 or seconds < least:
-                best, least = machine, seconds
+        best = least_expected(s, model)
+        least = expected(s, best, model)
     tally.last = best
     if least > of.models(s)[model].room:
         other = holder(s, model)
@@ -160,8 +157,23 @@ def home(s: State, model: int) -> int:
 
 
 @compiled
+def least_expected(s: State, model: int) -> int:
+    """Return the machine, of all that are up, with the least to expect, the first of equal ones."""
+    best, least = -1, 0
+    for place in range(of.tally(s)[0].up):
+        machine = of.up(s)[place]
+        if best < 0 or of.work(s)[machine] // of.machines(s)[machine].workers < least:
+            seconds = expected(s, machine, model)
+            if best < 0 or seconds < least:
+                best, least = machine, seconds
+    return int(best)
+
+
+@compiled
 def holder(s: State, model: int) -> int:
     """Return the machine that is up and has the model, with the least to expect; -1 where there is none."""
+    if not of.models(s)[model].pieces:
+        return least_expected(s, model)
     best, least = -1, 0
     lane = of.holders(s)[model] - 1
     while lane >= 0:

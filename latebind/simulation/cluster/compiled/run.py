@@ -1,4 +1,4 @@
-"""A run: what comes from outside (deaths, returns, ticks) between stretches of compiled code, and what became of all."""
+"""A run: what comes from outside (deaths, returns, ticks), compiled code in between, and what became of all."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -121,8 +121,9 @@ class _Run:
         for machine, life in enumerate(self._life):
             if life == DRAINING and not s["unanswered"][machine]:
                 self._life[machine] = OFF
+                self._renew(machine)
         demand = self._demand()
-        if self._plugins.autoscaler is not None:
+        if self._plugins.autoscaler is not None and self._life.count(DEAD) < len(self._life):
             self._scale(self._plugins.autoscaler.wanted(self._fleet, self._life.count(UP), demand, now))
         self._place(demand, now)
         self._mark(now)
@@ -143,8 +144,6 @@ class _Run:
         wanted, up = min(max(wanted, 1), alive), self._life.count(UP)
         for machine, life in enumerate(self._life):
             if up < wanted and life in (OFF, DRAINING):
-                if life == OFF:
-                    self._renew(machine)
                 self._life[machine] = UP
                 up += 1
         for machine in range(len(self._life) - 1, -1, -1):
@@ -166,7 +165,9 @@ class _Run:
             self._at = addresses(self._s)[0]
 
     def _mark(self, now: float) -> None:
-        self._marks.append((now, self._life.count(UP) + self._life.count(DRAINING)))
+        draining = [machine for machine, life in enumerate(self._life) if life == DRAINING]
+        still = sum([self._s["unanswered"][machine] > 0 for machine in draining])
+        self._marks.append((now, self._life.count(UP) + int(still)))
 
     # Faults ---------------------------------------------------------------------------------------------------------
 

@@ -80,14 +80,15 @@ def addresses(arrays: dict[str, NDArray[Any]]) -> NDArray[np.void]:
     pointers = np.zeros(1, POINTERS)
     for name, (dtype, dims) in ARRAYS.items():
         array = arrays[name]
-        assert array.dtype == dtype and array.ndim == dims and array.flags.c_contiguous, f"{name} is laid out otherwise"
+        assert (array.dtype, array.ndim) == (dtype, dims), f"{name} is laid out otherwise"
+        assert array.flags.c_contiguous, f"{name} has gaps"
         pointers[name] = array.ctypes.data
         for part, length in enumerate(array.shape):
             pointers[f"{name}_{part}"] = length
     return pointers
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _pointer(_context: Any, address: Any) -> Any:
     """Make a pointer of an address."""
 

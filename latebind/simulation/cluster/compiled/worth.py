@@ -103,9 +103,8 @@ def piece_seconds(s: State, machine: int, lane: int) -> float:
     """Return the seconds that a model's pieces are taken to need."""
     a = of.lanes(s)[lane]
     models = of.settings(s)[0].models
-    return float(
-        a.learned if a.learned > 0.0 else of.models(s)[of.machines(s)[machine].kind * models + lane % models].seconds
-    )
+    model = of.models(s)[of.machines(s)[machine].kind * models + lane % models]
+    return float(a.learned if a.learned > 0.0 else model.seconds)
 
 
 @compiled

@@ -1,0 +1,143 @@
+"""The short way of an infer call through the ingress, with no parser and no task; `rest/shortcut.py` says who may.
+
+A call whose head came before goes to a replica by a connection that is idle; the reply goes back as it comes. Where the
+replica is lost meanwhile, another one is asked the long way.
+"""
+
+import asyncio
+from collections import Counter
+from functools import partial
+
+import msgspec
+
+from latebind.cluster.fleet import Peer
+from latebind.cluster.relay import Relay
+from latebind.cluster.upstream import Lost, Parts, Upstream
+from latebind.domain.errors import Unavailable
+from latebind.server.rest.request import Reply, Request, error_reply, reply_to
+from latebind.server.rest.shortcut import END, MOST_HEADS, Line, size_beside
+
+
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """What a head says: the model, the bytes behind it, and the head as replicas take it."""
+
+    model: str
+    size: int
+    head: bytes
+
+
+class Passing:
+    """Knows heads, and which calls are on the way. One for an ingress.
+
+    `taken` counts them, and `replies` the replies by status.
+    """
+
+    def __init__(self, relay: Relay) -> None:
+        self.replies: Counter[int] = Counter()
+        self.taken = 0
+        self._relay = relay
+        self._heads: dict[bytes, Known] = {}
+        self._under_way: set[Passed] = set()
+
+    def learn(self, request: Request) -> None:
+        """Learn nothing of calls that this process answers by itself."""
+
+    def learn_passed(self, request: Request, parts: Parts) -> None:
+        """Note the head of a call that a replica answered, and how that was asked."""
+        head, size = request.exchange.head, size_beside(request)
+        if size is None or head in self._heads or size != len(parts[1]):
+            return
+        if len(self._heads) == MOST_HEADS:
+            self._heads.clear()
+        self._heads[head] = Known(request.model, size, parts[0])
+
+    def take(self, line: Line, data: bytes, client: str) -> "Passed | None":
+        """Begin to pass on what has come on an idle connection; None where that goes the long way, untouched."""
+        del client
+        body = data.find(END) + len(END)
+        known = self._heads.get(data[:body])
+        if known is None or len(data) - body != known.size or not self._relay.fleet.ready():
+            return None
+        peer = self._relay.fleet.choose(known.model)
+        upstream = peer.take()
+        if upstream is None:
+            return None
+        return Passed(self, line, known.model, (known.head, data[body:]), peer, upstream)
+
+    def give_up(self) -> None:
+        """Tell all who are on the way that there is no time left."""
+        for passed in tuple(self._under_way):
+            passed.give_up()
+
+    def begin(self, passed: "Passed", peer: Peer, upstream: Upstream, parts: Parts) -> None:
+        """Send a call to a replica."""
+        self.taken += 1
+        peer.under_way += 1
+        self._under_way.add(passed)
+        upstream.send(parts, partial(self._heard, passed, peer, upstream))
+
+    def end(self, passed: "Passed", reply: Reply) -> None:
+        """Reply to a call."""
+        self._under_way.discard(passed)
+        self.replies[reply.status] += 1
+        passed.line.reply(passed, reply)
+
+    def forget(self, passed: "Passed") -> None:
+        """Nobody waits for a call any more."""
+        self._under_way.discard(passed)
+
+    def _heard(self, passed: "Passed", peer: Peer, upstream: Upstream, what: Reply | Lost) -> None:
+        peer.under_way -= 1
+        passed.upstream = None
+        if isinstance(what, Reply):
+            peer.give_back(upstream)
+            self.end(passed, what)
+        else:
+            self._relay.fleet.doubt(peer)
+            self._relay.moved += 1
+            passed.task = asyncio.get_running_loop().create_task(self._again(passed))
+
+    async def _again(self, passed: "Passed") -> None:
+        """Root of a task: ask the long way, and answer whatever comes of it."""
+        try:
+            reply = await self._relay.one(passed.model, passed.parts, again=True)
+        except Exception as error:  # the client is told, as any other
+            reply = reply_to(error)
+        self.end(passed, reply)
+
+
+class Passed:
+    """A call on its way. Its connection begins no other one meanwhile."""
+
+    __slots__ = ("_passing", "_peer", "line", "model", "parts", "task", "upstream")
+
+    expects = False
+
+    def __init__(self, passing: Passing, line: Line, model: str, parts: Parts, peer: Peer, upstream: Upstream) -> None:
+        self.line = line
+        self.model = model
+        self.parts = parts
+        self.upstream: Upstream | None = upstream
+        self.task: asyncio.Task[None] | None = None
+        self._passing = passing
+        self._peer = peer
+
+    def begin(self) -> None:
+        """Send it."""
+        assert self.upstream is not None, "the call was sent already"
+        self._passing.begin(self, self._peer, self.upstream, self.parts)
+
+    def lose(self) -> None:
+        """The client has hung up: the replica learns of it as its connection ends."""
+        self._passing.forget(self)
+        if self.upstream is not None:
+            self.upstream.abort()
+            self._peer.under_way -= 1
+            self.upstream = None
+        if self.task is not None:
+            self.task.cancel()
+
+    def give_up(self) -> None:
+        """Answer that there is no time left."""
+        self.lose()
+        self.line.reply(self, error_reply(Unavailable("the server shut down before it had the answer")))

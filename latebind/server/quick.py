@@ -1,0 +1,79 @@
+"""A call that the engine has and no task waits for: what comes of it is told by a call."""
+
+from collections.abc import Callable
+from typing import Any
+
+from latebind.domain.errors import Unavailable
+from latebind.server.calls import Call
+from latebind.server.gateway import Answer, Claim
+from latebind.server.service import Service
+
+Outcome = Answer | Exception
+
+
+class Quicks:
+    """Those of a transport that are under way."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.under_way: set[Quick] = set()
+
+    def give_up(self) -> None:
+        """Tell all that there is no time left."""
+        for quick in tuple(self.under_way):
+            quick.give_up()
+
+
+class Quick:
+    """One call, with its places filled.
+
+    `encode` makes a reply of what came of it, while the places are still its own, and `send` sends that. Neither
+    raises.
+    """
+
+    __slots__ = ("_all", "_call", "_claim", "_client", "_encode", "_send")
+
+    expects = False  # to be told to go on before it sends its body
+
+    def __init__(
+        self,
+        every: Quicks,
+        claim: Claim,
+        call: Call,
+        client: str,
+        *,
+        encode: Callable[[Outcome], Any],
+        send: Callable[["Quick", Any], None],
+    ) -> None:
+        self._all = every
+        self._claim = claim
+        self._call = call
+        self._client = client
+        self._encode = encode
+        self._send = send
+        every.under_way.add(self)
+
+    def begin(self) -> None:
+        """Send it; nothing is raised, for there is the reply to tell."""
+        try:
+            self._all.service.dispatch(self._claim, self._call, self._end)
+        except Exception as error:  # the root of the call: its client is told, others go on
+            self._end(error)
+
+    def lose(self) -> None:
+        """Nobody wants the answer, if there is none yet."""
+        if self in self._all.under_way:
+            self._all.under_way.discard(self)
+            self._claim.cancel()
+            self._claim.release()
+
+    def give_up(self) -> None:
+        """Tell that there is no time left."""
+        self._claim.cancel()
+        self._end(Unavailable("the server shut down before it had the answer"))
+
+    def _end(self, what: Outcome) -> None:
+        self._all.under_way.discard(self)
+        reply = self._encode(what)
+        self._all.service.let_go(self._claim, what if isinstance(what, Answer) else None, self._client)
+        self._send(self, reply)

@@ -1,0 +1,101 @@
+"""Compiled or not, each request ends alike: the same outcome, on the same machine, at the same time to 1e-9 s."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from latebind.simulation.cluster import exact
+from latebind.simulation.cluster.compiled.run import play
+from latebind.simulation.cluster.fleet import Fleet, Played
+from latebind.simulation.cluster.policies import ROUTERS, Demand, Placement
+from tests.simulation.cluster.compiled.worlds import random_faults, random_fleet, random_requests
+
+SEEDS = st.integers(0, 1 << 32)
+
+
+class Shuffled:
+    """A placer that gives each model one to three machines, others each time, and keeps what it was told."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self.told: list[Demand] = []
+
+    def place(self, fleet: Fleet, up: Sequence[int], demand: Demand, now: float) -> Placement | None:
+        self.told.append(demand)
+        if self._random.random() < 0.3 or not up:
+            return None
+        homes = [self._random.sample(up, min(len(up), self._random.randint(1, 3))) for _ in fleet.models]
+        return Placement(tuple(map(tuple, homes)))
+
+
+class Restless:
+    """An autoscaler that wants another number of machines each time."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def wanted(self, fleet: Fleet, up: int, demand: Demand, now: float) -> int:
+        return self._random.randint(0, len(fleet.machines) + 1)
+
+
+def require_equal(one: Played, other: Played) -> None:
+    assert one.outcome.tolist() == other.outcome.tolist()
+    assert one.machine.tolist() == other.machine.tolist()
+    assert np.abs(one.ended - other.ended).max() <= 1e-9
+    assert one.marks.tolist() == other.marks.tolist()
+    assert one.started.tolist() == other.started.tolist()
+    assert one.loads == other.loads
+    assert np.allclose([one.loaded, *one.busy], [other.loaded, *other.busy])
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS)
+def test_one_machine_answers_as_its_scheduler_does(seed: int) -> None:
+    random = Random(seed)
+    fleet = random_fleet(random, machines=1)
+    requests = random_requests(random, fleet, 200)
+    require_equal(play(fleet, requests, seed=seed), exact.play(fleet, requests, seed=seed))
+
+
+@settings(max_examples=30, deadline=None)
+@given(SEEDS, st.booleans())
+def test_stages_with_and_without_learned_caches_run_as_they_do_there(seed: int, exits: bool) -> None:
+    random = Random(seed)
+    fleet = random_fleet(random, machines=1, stages=6, exits=exits)
+    requests = random_requests(random, fleet, 150)
+    require_equal(play(fleet, requests, seed=seed), exact.play(fleet, requests, seed=seed))
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS, st.sampled_from(ROUTERS))
+def test_several_machines_get_the_same_requests(seed: int, router: str) -> None:
+    random = Random(seed)
+    fleet = random_fleet(random, machines=random.randint(2, 6))
+    requests = random_requests(random, fleet, 250)
+    require_equal(
+        play(fleet, requests, router=router, seed=seed), exact.play(fleet, requests, router=router, seed=seed)
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS, st.sampled_from(ROUTERS))
+def test_deaths_scaling_and_placement_make_no_difference(seed: int, router: str) -> None:
+    random = Random(seed)
+    fleet = random_fleet(random, machines=random.randint(2, 6), stages=2, exits=True)
+    requests = random_requests(random, fleet, 250)
+    fleet = replace(fleet, faults=random_faults(random, fleet, requests))
+    period = float(requests.times[-1]) / random.randint(2, 8)
+    found = []
+    for one in (play, exact.play):
+        placer = Shuffled(seed)
+        played = one(fleet, requests, router=router, placer=placer, autoscaler=Restless(seed), period=period, seed=seed)
+        found.append((played, placer.told))
+    (fast, told), (slow, told_there) = found
+    require_equal(fast, slow)
+    for here, there in zip(told, told_there, strict=True):
+        assert here.rates.tolist() == there.rates.tolist()
+        assert np.allclose([here.late, here.slack], [there.late, there.slack])

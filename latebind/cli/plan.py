@@ -35,8 +35,9 @@ def plan(
         list[str] | None,
         typer.Option(
             "--way",
-            metavar="ROUTER/PLACEMENT/RESIDENCY",
-            help=f"A way to run the machines; may be repeated. Default: {', '.join(one.label for one in WAYS)}.",
+            metavar="ROUTER/PLACEMENT/RESIDENCY[/wait]",
+            help="A way to run the machines; with /wait nobody is refused for being late; may be repeated. "
+            f"Default: {', '.join(one.label for one in WAYS)}.",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs with so many draws of the traffic; all must be enough.")] = 3,

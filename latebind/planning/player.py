@@ -1,6 +1,9 @@
 """Plays requests to a fleet in one of the ways: compiled where that covers it, else by the scheduler itself."""
 
+from dataclasses import replace
 from enum import StrEnum
+
+import numpy as np
 
 from latebind.domain.errors import ConfigError
 from latebind.planning.ways import Way, placer
@@ -25,6 +28,12 @@ def play(fleet: Fleet, requests: Requests, way: Way, period: float, seed: int, p
     from latebind.simulation.cluster.compiled.run import play as compiled  # numba takes its time to be imported
 
     return compiled(fleet, requests, router=way.router, placer=placer(way), period=period, seed=seed)
+
+
+def get_ready(fleet: Fleet, way: Way) -> None:
+    """Have everything compiled, or read where it was compiled before: for processes that are forked from this one."""
+    one = replace(fleet, machines=fleet.machines[:1], faults=())
+    play(one, Requests(np.array([0.0]), np.zeros(1, np.int32), np.zeros(1, np.int16)), way, 60.0, 0)
 
 
 def not_covered(fleet: Fleet, way: Way) -> str:

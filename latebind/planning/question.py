@@ -122,7 +122,7 @@ def fleet_of(question: Question, run: Run) -> Fleet:
     return Fleet(
         (kind,) * run.machines,
         tuple([replace(model, allowed=model.allowed * change.allowed) for model in question.models]),
-        question.policy,
+        msgspec.structs.replace(question.policy, shed=question.policy.shed and run.offer.way.sheds),
         msgspec.structs.replace(question.residency, policy=run.offer.way.residency, stages=run.offer.way.stages),
         question.hop,
         (Fault(question.warm, 0, GONE),) if change.lost else (),

@@ -46,9 +46,11 @@ def answer(question: Question, plan: Plan) -> str:
         )
     row, kind, way = plan.best, plan.best.offer.kind, plan.best.offer.way
     machines, price = whole(question, plan.best.machines), _price(question, row)
+    shedding = "" if way.sheds else ", without shedding"
     return (
         f"{machines} of {kind.name} with {size(kind.memory)} for models each ({price:.4g} an hour): router "
-        f"{way.router}, placement {way.placer}, residency {way.residency}. What binds is {row.binds}."
+        f"{way.router}, placement {way.placer}, residency {way.residency}{shedding}. "
+        f"What binds is {row.binds}."
     )
 
 
@@ -92,6 +94,7 @@ def _plan_row(question: Question, row: Row, *, chosen: bool) -> dict[str, object
         "router": way.router,
         "placement": way.placer,
         "residency": way.residency,
+        "late ones": "refused" if way.sheds else "wait",
         "machines": machines,
         "price/h": "" if row.machines is None else f"{_price(question, row):.4g}",
         **_figures(row.figures),

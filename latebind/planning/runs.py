@@ -7,8 +7,8 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from latebind.planning.figures import Figures, figures_of
-from latebind.planning.player import play
-from latebind.planning.question import Question, Run, fleet_of
+from latebind.planning.player import get_ready, play
+from latebind.planning.question import Question, Run, fleet_of, offers
 from latebind.simulation.cluster.fleet import Requests
 
 Progress = Callable[[str, float], None]
@@ -60,6 +60,9 @@ class Runs:
 def playing(question: Question, tell: Progress, processes: int = 0) -> Iterator[Runs]:
     """Have processes ready for runs of a question: one for each core, or so many."""
     most = processes or len(os.sched_getaffinity(0))
+    tell("compiling, the first time", 0.0)
+    first = offers(question)[0]
+    get_ready(fleet_of(question, Run(first, 1, 0)), first.way)
     with ProcessPoolExecutor(most, initializer=_ready, initargs=(question,)) as pool:
         yield Runs(pool, tell)
 

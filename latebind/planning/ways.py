@@ -9,6 +9,7 @@ from latebind.residency import POLICIES
 from latebind.simulation.cluster.placement import ByImportance, RandomHomes
 from latebind.simulation.cluster.policies import ROUTERS, Placer
 
+WAITS = "wait"  # how labels end where nobody is refused for being late
 PLACERS: dict[str, Callable[[], Placer | None]] = {
     "none": lambda: None,
     "importance": ByImportance,
@@ -18,30 +19,34 @@ PLACERS: dict[str, Callable[[], Placer | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A router, a placer (none: no model belongs anywhere) and a policy of residency, of whole models or of stages."""
+    """A router, a placer (none: no model belongs anywhere) and a policy of residency, of whole models or of stages.
+
+    Where it `sheds`, machines refuse who would be late; else all wait, for their models too.
+    """
 
     router: str
     placer: str
     residency: str
     stages: bool = False
+    sheds: bool = True
 
     @property
     def label(self) -> str:
         """How tables and options call it."""
-        return f"{self.router}/{self.placer}/{self.residency}"
+        return f"{self.router}/{self.placer}/{self.residency}" + ("" if self.sheds else f"/{WAITS}")
 
 
 WAYS = (
     Way("home", "importance", "late"),
-    Way("two-choices", "none", "late"),
+    Way("home", "random-2", "lru"),
     Way("two-choices", "none", "lru"),
-    Way("least-loaded", "none", "lru"),
+    Way("two-choices", "none", "lru", sheds=False),
 )
 
 
 def way(text: str) -> Way:
-    """Return the way that an option spells as router/placer/residency; raises `ConfigError` where there is none."""
-    parts = text.split("/")
+    """Return the way that an option spells as its label; raises `ConfigError` where there is none."""
+    parts = text.removesuffix(f"/{WAITS}").split("/")
     known = (ROUTERS, tuple(PLACERS), tuple(POLICIES))
     if len(parts) != len(known):
         raise ConfigError(
@@ -51,7 +56,7 @@ def way(text: str) -> Way:
         if part not in names:
             raise ConfigError(f"--way {text!r} has {part!r}: take one of {', '.join(names)}")
     router, placer, residency = parts
-    return Way(router, placer, residency)
+    return Way(router, placer, residency, sheds=not text.endswith(f"/{WAITS}"))
 
 
 def placer(one: Way) -> Placer | None:

@@ -1,12 +1,15 @@
 """Scenes of large clusters: traffic after a trace, scaled; models by size; what the contest makes of its runs."""
 
+from random import Random
+
 import numpy as np
 import pytest
 
-from latebind.bench.cluster.placement import BASELINES, OURS, Contest
+from latebind.bench.cluster.placement import SIDES, Contest
+from latebind.bench.cluster.scale import Day, day_text, play_day, took_text
 from latebind.bench.cluster.scenes import Shape, Traced, lasting, spread_out
 from latebind.planning.figures import Figures
-from latebind.simulation.traces import Service
+from latebind.simulation.traces import Service, drawn
 
 SERVICES = (Service((6, 0, 0, 2)), Service((0, 0, 0, 0)), Service((1, 1, 1, 1)))
 
@@ -60,10 +63,22 @@ def some(*shares: float) -> tuple[Figures, ...]:
     return tuple(Figures(1, share, 1.0, share, 0.0, 0.0, 0.0, 0.0, 0.0) for share in shares)
 
 
-def test_the_gain_is_over_the_best_baseline_and_not_over_the_first() -> None:
-    sides = {way: some(0.1, 0.1) for way in BASELINES} | {OURS: some(0.9, 0.7), BASELINES[2]: some(0.6, 0.4)}
+def test_the_gain_is_over_the_best_of_a_side_and_not_over_the_first() -> None:
+    sides = {way: some(0.1, 0.1) for ways in SIDES.values() for way in ways}
+    sides |= {SIDES["ours"][1]: some(0.9, 0.7), SIDES["usual"][3]: some(0.6, 0.4)}
     found = Contest(20, {1.0: sides}, {1.0: (10, 15)})
-    assert found.best_baseline(1.0) == BASELINES[2]
+    assert found.best(1.0, "usual") == SIDES["usual"][3]
     assert found.gain(1.0).value == pytest.approx(1.6)
+    assert found.gain(1.0, "ours in part").value == pytest.approx(8.0)
     saved = found.machines_saved(1.0)
     assert (saved.low, saved.value, saved.high) == (0.25, 0.375, 0.5)
+
+
+def test_a_short_day_on_few_machines_is_played_and_told() -> None:
+    day = Day(tuple(drawn(Random(0), services=20, minutes=60)), machines=3, models=10, rate=60.0, hours=2, window=2.0)
+    seen = play_day(day, lambda doing, share: None, processes=1)
+    assert [one.hour for one in seen] == [0, 1]
+    assert all(one.figures.requests < one.requests for one in seen)
+    assert sum(one.requests for one in seen) == pytest.approx(60.0 * 2 * 4, rel=0.9)
+    assert "one of 900" in " ".join(day_text(day))
+    assert "hours of one core" in took_text(day, seen, 1.0)

@@ -20,19 +20,29 @@ from latebind.planning.ways import Way
 from latebind.simulation.cluster.fleet import MachineKind
 from latebind.simulation.traces import Service
 
-OURS = Way("home", "importance", "late")
-BASELINES = (
-    Way("random", "none", "lru"),
-    Way("least-loaded", "none", "lru"),
-    Way("two-choices", "none", "lru"),
-    *(Way("home", f"random-{homes}", "lru") for homes in (1, 2, 4)),
+ROOMY = 1 << 40
+
+
+def _either(router: str, placer: str, residency: str) -> tuple[Way, Way]:
+    """Return a way with and without shedding: each side gets whichever is better for it."""
+    shedding = Way(router, placer, residency)
+    return shedding, replace(shedding, sheds=False)
+
+
+OURS = _either("home", "importance", "late")
+USUAL = (
+    *_either("random", "none", "lru"),
+    *_either("least-loaded", "none", "lru"),
+    *_either("two-choices", "none", "lru"),
 )
-PARTLY = (  # one thing of ours at a time
-    Way("home", "importance", "lru"),
-    Way("home", "none", "lru"),
-    Way("home", "none", "late"),
-    Way("two-choices", "none", "late"),
-)
+RANDOM_HOMES = tuple(way for homes in (1, 2, 4) for way in _either("home", f"random-{homes}", "lru"))
+PARTLY = (*_either("home", "importance", "lru"), *_either("home", "none", "late"))  # one thing of ours at a time
+SIDES: Mapping[str, tuple[Way, ...]] = {
+    "ours": OURS,
+    "usual": USUAL,
+    "random homes, our router": RANDOM_HOMES,
+    "ours in part": PARTLY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +63,26 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Figures of every side by the share of memory: all machines together, of what the models take once."""
+    """Figures of every way by the share of memory: all machines together, of what the models take once.
+
+    `fewer` are the machines with which ours does as well as the best of the usual ways, by share and seed.
+    """
 
     machines: int
     figures: Mapping[float, Mapping[Way, tuple[Figures, ...]]]
-    fewer: Mapping[float, tuple[int, ...]]  # machines of ours that do as well as the best baseline, by seed
+    fewer: Mapping[float, tuple[int, ...]]
 
-    def best_baseline(self, share: float) -> Way:
-        """Return the baseline with the most in time."""
-        return max(BASELINES, key=lambda way: _in_time(self.figures[share][way]).mean())
+    def best(self, share: float, side: str) -> Way:
+        """Return the way of a side with the most in time."""
+        return max(SIDES[side], key=lambda way: _in_time(self.figures[share][way]).mean())
 
-    def gain(self, share: float) -> Interval:
-        """Return how many times the best baseline's goodput ours is, paired by seed."""
-        ours, best = self.figures[share][OURS], self.figures[share][self.best_baseline(share)]
-        return ratio_of_means(_in_time(ours), _in_time(best), block=1, seed=0)
+    def gain(self, share: float, side: str = "usual") -> Interval:
+        """Return how many times the goodput of a side ours is, each at its best, paired by seed."""
+        ours, other = (self.figures[share][self.best(share, one)] for one in ("ours", side))
+        return ratio_of_means(_in_time(ours), _in_time(other), block=1, seed=0)
 
     def machines_saved(self, share: float) -> Interval:
-        """Return which share of the machines ours does without at the best baseline's goodput."""
+        """Return which share of the machines ours does without at the goodput of the best usual way."""
         fewer = np.array(self.fewer[share], dtype=np.float64)
         ratio = ratio_of_means(fewer, np.full_like(fewer, self.machines), block=1, seed=0)
         return Interval(1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
@@ -78,7 +91,7 @@ class Contest:
 def contest(question: Question, runs: Runs, shares: Sequence[float], machines: int) -> Contest:
     """Play all sides with each share of memory, then ours with ever fewer machines."""
     kinds = {share: _kind(question, share, machines) for share in shares}
-    sides = (OURS, *BASELINES, *PARTLY)
+    sides = _ways()
     cells = [(share, way, seed) for share in shares for way in sides for seed in range(question.seeds)]
     every = [Run(Offer(kinds[share], way), machines, seed) for share, way, seed in cells]
     searches = len(shares) * question.seeds * 5
@@ -92,21 +105,27 @@ def contest(question: Question, runs: Runs, shares: Sequence[float], machines: i
 
 
 def _fewer(played: Contest, runs: Runs, kinds: Mapping[float, MachineKind], seeds: int) -> dict[float, tuple[int, ...]]:
-    """Search the fewest machines with which ours has as much in time as the best baseline, for each share and seed."""
+    """Search the fewest machines with which ours has as much in time as the best usual way, for each share and seed."""
     needed = {
-        (share, seed): some[played.best_baseline(share)][seed].in_time
+        (share, seed): some[played.best(share, "usual")][seed].in_time
         for share, some in played.figures.items()
         for seed in range(seeds)
     }
 
+    ours = {share: played.best(share, "ours") for share in kinds}
+
     def enough(probes: Sequence[tuple[tuple[float, int], int]], left: int) -> list[bool]:
-        asked = [Run(Offer(kinds[share], OURS), machines, seed) for (share, seed), machines in probes]
+        asked = [Run(Offer(kinds[share], ours[share]), machines, seed) for (share, seed), machines in probes]
         found = runs.play(asked, "fewer machines", left)
         return [one.in_time >= needed[cell] for one, (cell, _) in zip(found, probes, strict=True)]
 
     most = 2 * played.machines
     found = fewest(dict.fromkeys(needed, played.machines), enough, most=dict.fromkeys(needed, most))
     return {share: tuple([found[share, seed] or most for seed in range(seeds)]) for share in kinds}
+
+
+def _ways() -> tuple[Way, ...]:
+    return tuple([way for ways in SIDES.values() for way in ways])
 
 
 def _kind(question: Question, share: float, machines: int) -> MachineKind:
@@ -127,8 +146,8 @@ def asked(services: Sequence[Service], scene: Scene) -> Question:
     return Question(
         models,
         traced,
-        (MachineKind("machine", 1),),
-        (OURS, *BASELINES, *PARTLY),
+        (MachineKind("machine", ROOMY),),
+        _ways(),
         PolicyConfig(),
         ResidencyConfig(),
         warm=minutes * MINUTE / 2,

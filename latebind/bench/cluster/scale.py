@@ -10,7 +10,7 @@ import numpy as np
 from latebind.bench.cluster.scenes import MINUTE, Shape, Traced, lasting, spread_out
 from latebind.bench.spread import Progress, spread
 from latebind.planning.figures import Figures, figures_of
-from latebind.planning.player import play
+from latebind.planning.player import get_ready, play
 from latebind.planning.ways import WAYS
 from latebind.simulation.cluster.fleet import Fleet, MachineKind
 from latebind.simulation.traces import Service
@@ -63,6 +63,7 @@ class Seen:
 
 def play_day(day: Day, tell: Progress, processes: int = 0) -> list[Seen]:
     """Play a window of each hour."""
+    get_ready(Fleet((KIND,), SHAPE.models(1, day.seed)), WAYS[0])
     windows = [Window(day, hour) for hour in range(day.hours)]
     return spread(play_window, windows, name=lambda window: f"hour {window.hour}", progress=tell, processes=processes)
 

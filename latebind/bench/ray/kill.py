@@ -13,7 +13,7 @@ from latebind.bench.ledger import own
 from latebind.bench.ledger.arrivals import poisson
 from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.inject import Fault, Injected
-from latebind.bench.ledger.play import Played, play
+from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.questions import Mix, Questions
 from latebind.bench.ray.replicas import LOOK, busiest_replica, known
 from latebind.bench.spread import Progress
@@ -47,6 +47,7 @@ class Killer:
     times: int
     done: list[Injected] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
+    _recovering: "asyncio.Task[None] | None" = None
 
     async def run(self, requests: int, ledger: Ledger) -> None:
         """Wait for the right request each time, kill, and wait for another replica."""
@@ -54,7 +55,13 @@ class Killer:
             at = requests * (number + 1) // (self.times + 1)
             while ledger.asked_count < at:
                 await asyncio.sleep(PAUSE)
-            await self._kill(ledger.asked_count)
+            self._recovering = asyncio.create_task(self._kill(ledger.asked_count))
+            await asyncio.shield(self._recovering)
+
+    async def recovered(self) -> None:
+        """Wait for the last recovery, which the requests may not have lasted for."""
+        if self._recovering is not None:
+            await self._recovering
 
     async def _kill(self, request: int) -> None:
         before = await asyncio.to_thread(known, self.port)
@@ -76,10 +83,11 @@ class Killer:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What came of it."""
+    """What came of it; there were to be `times` kills."""
 
     played: Played
     recoveries: tuple[Recovery, ...]
+    times: int
 
     @property
     def silences(self) -> list[float]:
@@ -100,6 +108,11 @@ def run(
     serve = ["--on", "ray", "--replicas", str(replicas), *options]
     with own.serving(folder, tuple(mix.models), serve) as target:
         killer = Killer(target.process, target.http, replicas, times)
-        arrivals = poisson(rate, Random(mix.seed))
-        played = asyncio.run(play(target, Questions(mix), arrivals, requests, inject=[killer], tell=tell))
-        return Killed(played, tuple(killer.recoveries))
+        return asyncio.run(_ask(target, mix, requests, rate, killer, tell))
+
+
+async def _ask(target: Target, mix: Mix, requests: int, rate: float, killer: Killer, tell: Progress) -> Killed:
+    arrivals = poisson(rate, Random(mix.seed))
+    played = await play(target, Questions(mix), arrivals, requests, inject=[killer], tell=tell)
+    await killer.recovered()
+    return Killed(played, tuple(killer.recoveries), killer.times)

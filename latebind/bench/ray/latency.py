@@ -51,16 +51,28 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
+class Usual:
+    """Seconds of one kind of call on one side: the mean, the median, and the median of those in the engine."""
+
+    mean: float
+    median: float
+    engine: float
+
+    @classmethod
+    def of(cls, taken: Taken) -> "Usual":
+        """Return those of calls."""
+        return cls(float(np.mean(taken.whole)), float(np.median(taken.whole)), float(np.median(taken.engine)))
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
-    """One kind of call on both sides; means in seconds."""
+    """One kind of call on both sides, and what it takes on Ray over what it takes alone."""
 
     kind: str
-    alone: float
-    ray: float
+    alone: Usual
+    ray: Usual
     mean: Interval
     p99: Interval
-    engine_alone: float
-    engine_ray: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +114,9 @@ def run(folder: Path, plan: Plan, *, options: list[str], tell: Progress) -> Foun
 def compared(kind: str, alone: Taken, ray: Taken, seed: int) -> Compared:
     """Return what the calls of one kind took on both sides, pair by pair."""
     here, there = _array(alone.whole), _array(ray.whole)
-    return Compared(
-        kind,
-        float(here.mean()),
-        float(there.mean()),
-        ratio_of_means(there, here, block=BLOCK, seed=seed),
-        ratio_of_quantiles(there, here, P99, block=BLOCK, seed=seed),
-        float(np.mean(alone.engine)),
-        float(np.mean(ray.engine)),
-    )
+    mean = ratio_of_means(there, here, block=BLOCK, seed=seed)
+    p99 = ratio_of_quantiles(there, here, P99, block=BLOCK, seed=seed)
+    return Compared(kind, Usual.of(alone), Usual.of(ray), mean, p99)
 
 
 def _rounds(

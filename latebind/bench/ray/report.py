@@ -2,7 +2,7 @@
 
 from latebind.bench.ledger.books import Fault
 from latebind.bench.ray.kill import Killed
-from latebind.bench.ray.latency import ALONE, LIVE, METADATA, Found
+from latebind.bench.ray.latency import ALONE, LIVE, METADATA, Compared, Found
 from latebind.bench.ray.scale import Scaled
 
 MOST_RECOVERY = 10.0  # seconds
@@ -28,8 +28,10 @@ def kill_verdict(found: Killed) -> list[str]:
     """Return what did not hold."""
     slow = [one for one in found.recoveries if one.seconds >= MOST_RECOVERY]
     left = [one for one in found.recoveries if one.engine_left]
+    missing = found.times - len(found.recoveries)
     return [
         *found.played.ledger.evidence,
+        *([f"{missing} replicas were not killed: the requests ended before; send more"] if missing else []),
         *(f"the replica killed at request {one.request} was replaced after {one.seconds:.1f} s" for one in slow),
         *(f"the engine of the replica killed at request {one.request} lived on" for one in left),
     ]
@@ -64,8 +66,10 @@ def latency_rows(found: Found) -> Rows:
     return [
         {
             "call": one.kind,
-            "alone ms": _ms(one.alone),
-            "on Ray ms": _ms(one.ray),
+            "alone ms": _ms(one.alone.mean),
+            "median": _ms(one.alone.median),
+            "on Ray ms": _ms(one.ray.mean),
+            "its median": _ms(one.ray.median),
             "mean, times": str(one.mean),
             "p99, times": str(one.p99),
         }
@@ -74,29 +78,25 @@ def latency_rows(found: Found) -> Rows:
 
 
 def rest_rows(found: Found) -> Rows:
-    """Return where the time goes that calls take longer on Ray.
+    """Return where the time goes that calls take longer on Ray; medians, for one stall of the machine moves a mean.
 
     What a call without model takes longer at the ingress itself is the proxy's; what one that a replica's door answers
     takes longer beside that is the hop; what the engine takes longer is the engine's.
     """
-    live, metadata = (found.of(kind) for kind in (LIVE, METADATA))
-    proxy, relayed = live.ray - live.alone, metadata.ray - metadata.alone
-    rows: Rows = []
-    for one in found.kinds:
-        if one.kind not in {LIVE, METADATA}:
-            longer, engine = one.ray - one.alone, one.engine_ray - one.engine_alone
-            rows.append(
-                {
-                    "call": one.kind,
-                    "longer on Ray by ms": _ms(longer),
-                    "proxy by itself": _ms(proxy),
-                    "hop to a replica": _ms(relayed - proxy),
-                    "engine": _ms(engine),
-                    "body and rest": _ms(longer - relayed - engine),
-                    "in the engine, alone": _ms(one.engine_alone),
-                }
-            )
-    return rows
+    proxy, relayed = (_longer(found.of(kind)) for kind in (LIVE, METADATA))
+    return [
+        {
+            "call": one.kind,
+            "longer on Ray by ms": _ms(_longer(one)),
+            "proxy by itself": _ms(proxy),
+            "hop to a replica": _ms(relayed - proxy),
+            "engine": _ms(one.ray.engine - one.alone.engine),
+            "body and rest": _ms(_longer(one) - relayed - (one.ray.engine - one.alone.engine)),
+            "in the engine, alone": _ms(one.alone.engine),
+        }
+        for one in found.kinds
+        if one.kind not in {LIVE, METADATA}
+    ]
 
 
 def cpu_rows(found: Found) -> Rows:
@@ -106,6 +106,10 @@ def cpu_rows(found: Found) -> Rows:
         for side, by_process in found.cpu.items()
         for name, seconds in sorted(by_process.items())
     ]
+
+
+def _longer(one: Compared) -> float:
+    return one.ray.median - one.alone.median
 
 
 def _ms(seconds: float) -> float:

@@ -98,8 +98,9 @@ def cluster(
     `scale` prints what a day would take and plays a window of each hour, with all of its requests on all machines.
     `speed` plays on one core, models of one stage and of twenty; the scheduler itself plays a hundredth of it beside.
     `placement` plays a whole trace and counts its second half, so that placement only sees the past: ours (placement
-    by importance, `late` memories) beside random and least-loaded routing with LRU and what else is usual, each with
-    the same requests. The best baseline is the measure, in each share of memory; a table has everybody.
+    by importance, `late` memories) beside what is usual (random, least-loaded, two-choices routing with LRU), and
+    beside random homes with LRU behind our own router, all with the same requests, each with or without shedding,
+    whichever is better for it. The best of the usual ways is the measure, in each share of memory; a table has all.
 
     Without --trace counts are drawn with rates as in the trace.
 
@@ -149,8 +150,8 @@ def _placement(asked: Asked) -> Told:
     with playing(question, asked.tell, asked.processes) as runs:
         found = contest(question, runs, asked.shares, asked.scene.machines)
     scene = asked.scene
-    title = f"{scene.machines} machines, {scene.models} models, load {scene.load:g}, {scene.seeds} seeds, second half"
-    tables = {f"ours and the best baseline: {title}": gain_rows(found), "everybody, in time": side_rows(found)}
+    title = f"{scene.machines} machines, {scene.models} models, load {scene.load:g}, {scene.seeds} seeds"
+    tables = {f"ours and the best of the others: {title}": gain_rows(found), "everybody, in time": side_rows(found)}
 
     def draw() -> "Sequence[go.Figure]":
         from latebind.bench.cluster.plots import contest_figures

@@ -1,7 +1,9 @@
 """Where models belong: by importance, and at random for comparison. Without a placer models belong everywhere.
 
-The importance of a byte is mCache's (equation 1): the requests a second, times the seconds that the model takes to
-load, over its bytes. What is worth most lies where nothing pushes it out; the rest shares what is left.
+The importance of a byte is mCache's (equation 1): the requests a second, times what one loses that has to wait for a
+load, over the bytes of the model. Seconds were lost there; here a request is lost that cannot be in time, so a load
+counts in shares of the time allowed, and no more than one. What is worth most lies where nothing pushes it out; the
+rest shares a few machines, for on any other whatever is loaded for a moment would push out what is worth more.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,9 @@ from latebind.simulation.cluster.policies import Demand, Placement
 from latebind.simulation.cluster.tables import NANO, Tables, tables_of
 
 NEWEST = 0.2  # weight of the last period in the rates that importance goes by
-SHARED = 0.15  # of a machine's memory, left to those that have no place of their own
+SHARED = 0.1  # of all machines, or of the memory of each where they are few: for those without a place of their own
+KEPT = 1.3  # times as much a model matters that has a place as one that would take it: rates are never quite the same
+FITS = 0.9  # of all memory: models that take no more together all have a place
 MOST = 0.5  # of a machine that one model may keep busy there; where it needs more it gets another home
 LEAST = 0.2  # of a machine: below that a home is given up
 FULL = 0.6  # of a machine that all its models may keep busy before one goes to another
@@ -30,14 +34,16 @@ class ByImportance:
     """Gives each model in the order of importance a home where there is memory for it and least to do.
 
     Who is asked for more than a machine can bear has several. A home is kept as long as it does, so that few models
-    move from one period to the next. Those for which no memory is left are spread over all machines by their bytes.
+    move from one period to the next. Those for which no memory is left are spread by their bytes over the machines that
+    are set aside for them, the last ones.
     """
 
     def __init__(self) -> None:
         self._rates: Floats | None = None
         self._homes: list[tuple[int, ...]] = []
         self._sizes = np.zeros(0)
-        self._penalties = np.zeros(0)
+        self._lost = np.zeros(0)
+        self._placed = np.zeros(0, dtype=np.bool_)
         self._tables: Tables | None = None
 
     def place(self, fleet: Fleet, up: Sequence[int], demand: Demand, now: float) -> Placement | None:
@@ -47,11 +53,12 @@ class ByImportance:
         if not up:
             return None
         self._rates = _followed(self._rates, demand.rates)
-        importance = self._rates * self._penalties / self._sizes
+        importance = self._rates * self._lost / self._sizes * np.where(self._placed, KEPT, 1.0)
         room = _Room(fleet, up, self._costs(np.maximum(self._rates, demand.rates)), self._sizes)
         homes = list(self._homes)
         for model in np.argsort(-importance, kind="stable").tolist():
             homes[model] = room.homes(model, homes[model])
+        self._placed = room.placed
         if homes == self._homes:
             return None
         self._homes = homes
@@ -60,9 +67,11 @@ class ByImportance:
     def _learn(self, fleet: Fleet) -> None:
         self._tables = tables_of(fleet)
         self._homes = [()] * len(fleet.models)
+        self._placed = np.zeros(len(fleet.models), dtype=np.bool_)
         footprints = [model.served.footprint for model in fleet.models]
         self._sizes = np.array([max(1, sum(one.sizes[: one.stages])) for one in footprints], dtype=np.float64)
-        self._penalties = np.array([max(one.penalty, 1e-3) for one in footprints])
+        lost = [min(1.0, one.penalty / model.allowed) for one, model in zip(footprints, fleet.models, strict=True)]
+        self._lost = np.array(lost)
 
     def _costs(self, rates: Floats) -> Floats:
         """Return the share of each machine that each model would keep busy by itself (machines, models)."""
@@ -110,8 +119,14 @@ class _Room:
         self._busy = np.zeros(len(fleet.machines))
         self._taken = np.zeros(len(fleet.machines))  # bytes of those that have a place
         self._crowd = np.zeros(len(fleet.machines))  # of the others, over the memory
-        without = max(0.0, float(sizes.sum()) - (1.0 - SHARED) * float(self._memory[self._up].sum()))
-        self._mean_crowd = without / float(self._memory[self._up].sum())
+        self.placed = np.zeros(len(sizes), dtype=np.bool_)  # models that have a place of their own
+        fits = float(sizes.sum()) <= FITS * float(self._memory[self._up].sum())
+        aside = 0 if fits else round(SHARED * len(up))
+        self._shared = np.isin(np.arange(len(fleet.machines)), self._up[len(up) - aside :] if aside else self._up)
+        self._limit = self._memory * (1.0 if fits or aside else 1.0 - SHARED)
+        self._limit[self._shared & (aside > 0)] = 0.0
+        without = max(0.0, float(sizes.sum()) - float(self._limit[self._up].sum()))
+        self._mean_crowd = without / float(self._memory[self._shared].sum())
 
     def homes(self, model: int, before: tuple[int, ...]) -> tuple[int, ...]:
         """Return the homes of a model, of which those it had come first."""
@@ -134,23 +149,31 @@ class _Room:
         return max(1, min(max(before, least), most, len(self._up)))
 
     def _keeps(self, home: int, model: int, count: int) -> bool:
-        if self._busy[home] + self._costs[home, model] / count > FULL and self._busy[home] > 0.0:
-            return False
-        if self._has_place(home, model):
+        """Tell whether a home does: with a place and time for the model, or shared where no machine has either."""
+        share = self._costs[:, model] / count
+        if self._has_place(home, model) and self._busy[home] + share[home] <= max(FULL, float(share[home])):
             return True
-        return bool(self._crowd[home] <= CROWDED * self._mean_crowd)
+        if self._places(self._up, model, share).any():
+            return False
+        return bool(self._shared[home] and self._crowd[home] <= CROWDED * self._mean_crowd)
+
+    def _places(self, machines: NDArray[np.int64], model: int, share: Floats) -> NDArray[np.bool_]:
+        """Tell of each machine whether it has memory for a model, and time for such a share of its requests."""
+        has_room = self._taken[machines] + self._sizes[model] <= self._limit[machines]
+        has_time = self._busy[machines] + share[machines] <= FULL
+        places: NDArray[np.bool_] = has_room & has_time
+        return places
 
     def _has_place(self, home: int, model: int) -> bool:
-        return bool(self._taken[home] + self._sizes[model] <= (1.0 - SHARED) * self._memory[home])
+        return bool(self._taken[home] + self._sizes[model] <= self._limit[home])
 
     def _best(self, model: int, count: int, found: Sequence[int]) -> int:
-        """Return the machine with a place that has least to do; without one anywhere, the least crowded of them."""
+        """Return the machine with a place that has least to do; without one, of those that are shared the emptiest."""
         others = np.array([machine for machine in self._up.tolist() if machine not in found]) if found else self._up
         busy = self._busy[others] + self._costs[others, model] / count
-        places = self._taken[others] + self._sizes[model] <= (1.0 - SHARED) * self._memory[others]
-        free = busy <= FULL
         full, crowd = self._taken[others] / self._memory[others], self._crowd[others]
-        for some, keys in ((places & free, (full, busy)), (free, (busy, crowd))):  # the last key counts first
+        places = self._places(others, model, self._costs[:, model] / count)
+        for some, keys in ((places, (full, busy)), (self._shared[others], (busy, crowd))):  # the last key counts first
             if some.any():
                 order = np.lexsort(keys)
                 return int(others[order[some[order]][0]])
@@ -159,6 +182,7 @@ class _Room:
     def _settle(self, home: int, model: int, count: int) -> None:
         if self._has_place(home, model):
             self._taken[home] += self._sizes[model]
+            self.placed[model] = True
         else:
             self._crowd[home] += self._sizes[model] / self._memory[home]
         self._busy[home] += self._costs[home, model] / count

@@ -110,3 +110,20 @@ def test_random_homes_stay_where_other_machines_go() -> None:
 def test_a_model_has_one_random_home_at_least() -> None:
     with pytest.raises(ConfigError, match="0 homes: give 1 or more"):
         RandomHomes(0)
+
+
+def test_machines_are_set_aside_for_those_without_a_place() -> None:
+    # Ten machines with room for two models each, and thirty models.
+    rates = [20.0] * 18 + [1.0] * 12
+    found = homes(ByImportance().place(alike(10, 30, memory=200), range(10), demand(*rates), 0.0))
+    assert sorted(found[:18]) == sorted([(machine,) for machine in range(9)] * 2)
+    assert found[18:] == ((9,),) * 12
+
+
+def test_who_has_a_place_keeps_it_where_another_is_asked_for_hardly_more() -> None:
+    placer, some = ByImportance(), alike(10, 30, memory=200)
+    before = homes(placer.place(some, range(10), demand(*[20.0] * 18, *[19.0] * 12), 0.0))
+    assert placer.place(some, range(10), demand(*[19.0] * 18, *[20.0] * 12), 60.0) is None
+    later = homes(placer.place(some, range(10), demand(*[1.0] * 18, *[60.0] * 12), 120.0))
+    assert all(one == (9,) for one in before[18:])
+    assert all(one != (9,) for one in later[18:])

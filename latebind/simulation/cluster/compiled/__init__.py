@@ -7,5 +7,5 @@ and `lru` with whole models, in the orders "waits" and "oldest". `covered.py` re
 memory, stages that come and go by themselves, loads in the order "fifo" or not beside runs.
 
 With more than 64 models in a machine's memory `late` and `iam` score all of them afresh, where the exact policies look
-at those that were lowest when last told: figures are then a per cent or so apart (decision 26).
+at those that were lowest when last told: figures are then a few per cent apart (decision 26).
 """

@@ -131,6 +131,8 @@ class Scheduler:
             self._renew(lane)
         refusal, slack = self._refusal(lane, event, now)
         if refusal is not None:
+            if not self._live:
+                lane.estimate.pace.relent()
             actions.extend([Reply(i, event.model, refusal, NOT_RUN, 0.0, 0.0, slack) for i in event.requests])
             return
         count, due = len(event.requests), event.deadline
@@ -155,7 +157,6 @@ class Scheduler:
         return self._admission.refusal(lane, len(event.requests), slack), slack
 
     def _renew(self, lane: Lane) -> None:
-        lane.heard = lane.estimate.pace.heard
         self._admission.renew(lane, min(self._policy.batch_limit(lane.view), self._crew.largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:

@@ -139,6 +139,17 @@ def test_the_work_ahead_counts_as_launches_have_been_seen_to_take() -> None:
     assert outcomes(scheduler.handle(arrived(311, deadline=now + 0.21), now)) == {}
 
 
+def test_one_launch_that_was_held_up_does_not_keep_an_idle_engine_idle_for_ever() -> None:
+    scheduler = Scheduler(config(served(stages=1, seconds=1.0)))
+    scheduler.handle(arrived(0), 0.0)
+    scheduler.handle(StageDone(0), 100.0)  # held up by another process, say
+    refused = 0
+    while Outcome.REFUSED_LATE in outcomes(scheduler.handle(arrived(1 + refused, deadline=104.0), 100.0)).values():
+        refused += 1
+        assert refused < 100
+    assert refused > 0
+
+
 def test_a_reply_tells_what_its_request_had_to_spare_behind_those_who_waited() -> None:
     scheduler = Scheduler(config(served(stages=2), max_batch=1))
     scheduler.handle(arrived(1), 0.0)

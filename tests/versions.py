@@ -3,23 +3,11 @@
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
+from latebind.bench.faults.models import WIDTH, Scale
 from latebind.program.build import build_program
 
-WIDTH = 4
-
-
-class Scale(nn.Module):
-    """Its input times a number."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.full((WIDTH,), factor))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, 4) float32` to `(B, 4) float32`."""
-        return x * self.weight
+__all__ = ["QUERY", "WIDTH", "add_version", "spoil"]
 
 
 def add_version(root: Path, name: str, version: int, factor: float) -> Path:

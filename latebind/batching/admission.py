@@ -49,6 +49,7 @@ class Admission:
         seconds = lane.whole(limit) / limit
         self.backlog += len(lane) * (seconds - lane.seconds_per_request)
         lane.seconds_per_request = seconds
+        lane.heard = lane.estimate.pace.heard
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""

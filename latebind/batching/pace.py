@@ -9,6 +9,7 @@ DOUBT = 0.1  # as a share of what launches take: so far apart must they be to te
 LONGEST = 3.0  # times what a launch should take: whatever is longer was held up by others on the machine
 SLOWER = 0.02  # share by which all launches take longer or shorter when what follows is worked out anew
 CHANGED = 0.1  # share by which what a launch costs has changed, likewise
+RELENT = 0.1  # of what was learned is forgotten with each request that it keeps out of an idle engine
 NOTHING = 1e-6  # seconds: less than that is rounding
 
 
@@ -45,6 +46,17 @@ class Pace:
         self._seen += latest * other
         self._variance = (1.0 - latest) * (self._variance + latest * apart * apart)
         self._covariance = (1.0 - latest) * (self._covariance + latest * apart * other)
+        self._fit()
+
+    def relent(self) -> None:
+        """Believe it less: somebody was refused for it while nothing ran, so that nothing else can teach better."""
+        if self.known:
+            self.heard += 1
+            self._seen += RELENT * (self._expected - self._seen)
+            self._covariance += RELENT * (self._variance - self._covariance)
+            self._fit()
+
+    def _fit(self) -> None:
         doubt = (DOUBT * self._expected) ** 2
         if doubt:
             self.factor = max(0.1, (self._covariance + doubt) / (self._variance + doubt))

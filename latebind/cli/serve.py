@@ -31,7 +31,10 @@ from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
 from latebind.residency import POLICIES as RESIDENCY_POLICIES
 from latebind.residency import make_policy as make_residency_policy
+from latebind.server.descriptors import make_room
 from latebind.server.door import Door
+from latebind.server.limits import Limits
+from latebind.server.secured import Secured
 
 if TYPE_CHECKING:
     from latebind.server.telemetry import SpanExport
@@ -281,6 +284,8 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
         residency=settings.residency,
         log_format=settings.observability.log_format,
     )
+    secured = Secured.by(settings.server)  # what is wrong there is told before an engine is started
+    make_room(Limits().connections * (1 if settings.server.grpc_port is None else 2))
     async with AsyncExitStack() as stack:
         engines = await Engines.start(order, selection.first(), settings.generations)
         stack.push_async_callback(engines.close)
@@ -301,6 +306,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
             trace_rate=settings.observability.trace_rate,
             export=export,
             catalogue=catalogue,
+            secured=secured,
         )
         async with door:
             door.close_on_signals()

@@ -103,6 +103,8 @@ def _number(config: ClusterConfig) -> dict[str, Any]:
             "max_replicas": config.max_replicas,
             "metrics_interval_s": METRICS_PERIOD,
             "look_back_period_s": LOOK_BACK,
+            "upscale_delay_s": 0.0,  # the policy itself waits; Ray's own 30 and 600 s would begin anew each time
+            "downscale_delay_s": 0.0,
             "policy": policy,
         }
     }

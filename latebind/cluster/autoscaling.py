@@ -21,7 +21,8 @@ class BySlack:
         replicas, now = context.target_num_replicas, context.current_time
         if context.current_num_replicas != replicas:
             return replicas, {}  # the last change is under way
-        since, loads = Since(**context.policy_state), _loads(context.aggregated_metrics or {})
+        state = context.policy_state  # Ray keeps something of its own in it too
+        since, loads = Since(state.get("at_risk"), state.get("spare")), _loads(context.aggregated_metrics or {})
         since = next_since(loads, replicas, since, now)
         found = wanted(loads, replicas, since, now, up=self._up, down=self._down)
         return found, {"at_risk": since.at_risk, "spare": since.spare} if found == replicas else {}

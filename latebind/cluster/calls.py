@@ -94,7 +94,7 @@ def _asking(relay: Relay, path: str, named: bool) -> Answer:
     async def answer(desk: Desk, data: bytes, caller: Caller) -> bytes:
         model = model_name(data, desk) if named else ""
         parts = relay.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
-        return _message(await relay.one(model, parts, again=True))
+        return _message(await relay.one(model, parts))
 
     return answer
 

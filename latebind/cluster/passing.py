@@ -100,7 +100,7 @@ class Passing:
     async def _again(self, passed: "Passed") -> None:
         """Root of a task: ask the long way, and answer whatever comes of it."""
         try:
-            reply = await self._relay.one(passed.model, passed.parts, again=True)
+            reply = await self._relay.one(passed.model, passed.parts)
         except Exception as error:  # the client is told, as any other
             reply = reply_to(error)
         self.end(passed, reply)

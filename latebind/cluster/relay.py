@@ -48,8 +48,8 @@ class Relay:
         body = await Body(counted, exchange.receive, self._limits).read()
         return self.request(exchange.method, exchange.target, headers, body)
 
-    async def one(self, model: str, parts: Parts, *, again: bool) -> Reply:
-        """Return the reply of one replica, of another where that is lost, unless a call may not be made `again`.
+    async def one(self, model: str, parts: Parts) -> Reply:
+        """Return the reply of one replica, of another where that is lost: such a call does no harm when made again.
 
         Raises `Unavailable`, and `Refused` where the calls under way have too many bytes together.
         """
@@ -58,7 +58,7 @@ class Relay:
             raise Refused(f"the calls under way have more than {self._limits.held_bytes} bytes: try again later")
         self._held += size
         try:
-            return await self._one(model, parts, again)
+            return await self._one(model, parts)
         finally:
             self._held -= size
 
@@ -75,7 +75,7 @@ class Relay:
         replies = await asyncio.gather(*[self._ask(peer, parts) for peer in peers], return_exceptions=True)
         return {peer.seen.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
 
-    async def _one(self, model: str, parts: Parts, again: bool) -> Reply:
+    async def _one(self, model: str, parts: Parts) -> Reply:
         tried: list[str] = []
         while True:
             peer = self.fleet.choose(model, tried)
@@ -84,7 +84,7 @@ class Relay:
             except Lost as lost:
                 self.fleet.doubt(peer)
                 tried.append(peer.seen.name)
-                if not again or len(tried) == TRIES:
+                if len(tried) == TRIES:
                     raise Unavailable(f"the replica that had this call was lost ({lost}): try again later") from None
                 self.moved += 1
 

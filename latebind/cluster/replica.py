@@ -23,6 +23,7 @@ from latebind.server.door import Door
 from latebind.server.gateway import Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
+from latebind.server.secured import Secured
 
 if TYPE_CHECKING:
     from latebind.server.telemetry import SpanExport
@@ -79,7 +80,7 @@ class Replica:
                 export=export,
                 catalogue=catalogue,
                 routes=(*ROUTES, replica_route()),
-                guard=Guard(token=application.secret),
+                secured=Secured(Guard(token=application.secret), tls=None),
             )
             await stack.enter_async_context(door)
             return cls(engines, door, host, settings, stack.pop_all())

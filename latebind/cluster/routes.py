@@ -48,7 +48,7 @@ def _one(relay: Relay) -> Verb:
     async def verb(desk: Desk, request: Request) -> Reply:
         del desk
         parts = await relay.read(request.exchange)
-        work = relay.one(request.names.get("model") or "", parts, again=True)
+        work = relay.one(request.names.get("model") or "", parts)
         return await while_connected(work, request.exchange)
 
     return verb
@@ -58,7 +58,7 @@ def _infer(relay: Relay, passing: Passing) -> Verb:
     async def verb(desk: Desk, request: Request) -> Reply:
         del desk
         parts = await relay.read(request.exchange)
-        reply = await while_connected(relay.one(request.model, parts, again=True), request.exchange)
+        reply = await while_connected(relay.one(request.model, parts), request.exchange)
         if reply.status == 200:
             passing.learn_passed(request, parts)
         return reply

@@ -19,7 +19,6 @@ from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.access import Guard
 from latebind.server.dashboard.dashboard import Dashboard
-from latebind.server.exposure import check_exposure
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.rest.app import KNOWN, RestApp
@@ -28,9 +27,9 @@ from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.routes import Route
 from latebind.server.rest.shortcut import ShortWay
 from latebind.server.rest.sweeping import Connected, Sweeper
+from latebind.server.secured import Secured
 from latebind.server.service import Service
 from latebind.server.shared_memory import Regions
-from latebind.server.tls import server_context
 from latebind.server.tracing import Explained
 
 if TYPE_CHECKING:
@@ -50,9 +49,9 @@ class Door:
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
     `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
     calls is traced, and `export` hears of those that are. `routes` and `methods` (those of gRPC, by path) take the
-    place of the verbs that answer from the gateway, `short` that of their short way, and `guard` that of the tokens in
-    files. `hurried` is whether it was told to close more than once, so that nothing is waited for. Raises `ConfigError`
-    for tokens and certificates that cannot be used.
+    place of the verbs that answer from the gateway, `short` that of their short way, and `secured` that of the tokens
+    and certificates in files. `hurried` is whether it was told to close more than once, so that nothing is waited for.
+    Raises `ConfigError` for tokens and certificates that cannot be used.
     """
 
     def __init__(
@@ -68,8 +67,8 @@ class Door:
         catalogue: Catalogue | None = None,
         routes: Sequence[Route] = KNOWN,
         methods: "Mapping[str, Method] | None" = None,
-        guard: Guard | None = None,
         short: ShortWay | None = None,
+        secured: Secured | None = None,
     ) -> None:
         self._config = config or DoorConfig()
         self._limits = limits or Limits()
@@ -86,14 +85,12 @@ class Door:
             catalogue=catalogue,
             manage=self._config.manage,
         )
-        if guard is None:
-            check_exposure(self._config)
-        guard = guard or Guard.from_files(self._config)
+        secured = secured or Secured.by(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
-        doorkeeper = Doorkeeper(self._config, guard)
+        doorkeeper = Doorkeeper(self._config, secured.guard)
         self._app = app = RestApp(self._service, self._limits, doorkeeper, self._dashboard, routes=routes, short=short)
-        self._server = _Server(_uvicorn_config(app, self._limits, server_context(self._config)))
-        self._rpc = _rpc_door(self._service, self._config, self._limits, guard, methods)
+        self._server = _Server(_uvicorn_config(app, self._limits, secured.tls))
+        self._rpc = _rpc_door(self._service, self._config, self._limits, secured.guard, methods)
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None

@@ -18,8 +18,9 @@ class Limits:
     `idle_seconds` pass without a whole head, or takes nothing of its reply for so long, is closed. All clients
     together may register `regions` of shared memory.
 
-    The last three are of gRPC, which reads a request whole before anybody sees it: calls at once, those of one stream
-    at once, and the bytes of all requests that have been read and not answered.
+    The last four are of gRPC, which reads a request whole before anybody sees it: calls at once, those of one stream
+    at once, and the bytes of all requests that have been read and not answered. A client that is silent for
+    `silent_seconds` is asked whether it is there, and has `idle_seconds` to say so.
     """
 
     body_bytes: int = 64 << 20
@@ -40,6 +41,7 @@ class Limits:
     calls: int = 1024
     stream_calls: int = 32
     held_bytes: int = 1 << 30
+    silent_seconds: float = 60.0
 
 
 class Foreign(UserError):

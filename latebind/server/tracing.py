@@ -96,7 +96,8 @@ class Explained(msgspec.Struct):
 class Tracing:
     """Follows calls as `settings` say, and those whose caller's own trace is sampled; keeps the last of them.
 
-    `fetch` asks the engine for what it has; `export` hears of each call that is complete.
+    `fetch` asks the engine for what it has, so `soon` after a call has ended; `export` hears of each call that is
+    complete. At most `most_open` are followed at once.
     """
 
     def __init__(
@@ -105,7 +106,11 @@ class Tracing:
         settings: Traces,
         *,
         export: Callable[[Explained], None] | None = None,
+        soon: float = SOON,
+        patience: float = PATIENCE,
+        most_open: int = MOST_OPEN,
     ) -> None:
+        self._soon, self._patience, self._most_open = soon, patience, most_open
         self._settings = settings
         self._fetch = fetch
         self._export = export
@@ -116,7 +121,7 @@ class Tracing:
 
     def wanted(self, model: str, parent: str) -> bool:
         """Tell whether this call of `model` is followed, whose caller's span is `parent`, if it named one."""
-        return (_sampled(parent) or self._settings.wanted(model)) and len(self._open) < MOST_OPEN
+        return (_sampled(parent) or self._settings.wanted(model)) and len(self._open) < self._most_open
 
     def on(self, model: str) -> bool:
         """Tell whether any calls of this model may be followed whose caller's own trace is not."""
@@ -152,12 +157,12 @@ class Tracing:
             await asyncio.gather(self._collecting, return_exceptions=True)
         if self._open:
             await self._take()
-            self._settle(time.monotonic() + PATIENCE)
+            self._settle(time.monotonic() + self._patience)
 
     async def _collect(self) -> None:
         """Ask the engine until all calls that have ended are complete."""
         while any(call.ended for call in self._open.values()):
-            await asyncio.sleep(SOON)
+            await asyncio.sleep(self._soon)
             await self._take()
             self._settle(time.monotonic())
 
@@ -175,7 +180,7 @@ class Tracing:
     def _settle(self, now: float) -> None:
         """Keep the calls that are complete, or have been waited for long enough."""
         for call in [call for call in self._open.values() if call.ended]:
-            if call.complete or now - call.ended >= PATIENCE:
+            if call.complete or now - call.ended >= self._patience:
                 del self._open[call.number]
                 self._kept.append(call)
                 if self._export is not None:

@@ -78,7 +78,9 @@ class Machine:
     def stop(self) -> list[int]:
         """Do nothing any more; returns the requests that were not answered, by number."""
         self._stopped = True
-        return sorted(self._arrivals)
+        lost = sorted(self._arrivals)
+        self._arrivals.clear()  # who stops twice has nothing more to tell
+        return lost
 
     def _telling(self, event: Event) -> Call:
         return partial(self._tell, event)

@@ -1,15 +1,16 @@
 """Hardware on which things take what they were seen to take at a moment that was recorded. Seeded.
 
-A slow moment of a machine lasts for many launches, and a pause delays all messages that it meets. So moments are
-played again, pieces of a record in any order (the stationary bootstrap of Politis and Romano, 1994). A message takes
-what one took at that moment: drawn one by one, a single pause would come again with each message of a burst. A run
-takes what the next of its kind took, each of a piece once: where the record has a gap, one would come again and again.
+A slow moment of a machine lasts for many launches, and a pause delays all messages that it meets. So a record is played
+again as it was, from a place that is drawn. A message takes what one took at that moment: drawn one by one, a single
+pause would come again with each message of a burst. A run takes what the next of its kind took, and each counts once:
+where the record has a gap, one would come again and again.
 """
 
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from statistics import median
 from typing import Generic, TypeVar
@@ -18,7 +19,7 @@ from latebind.domain.costs import Curve
 from latebind.simulation.agenda import Agenda, Call
 from latebind.simulation.hardware import After, Work
 
-PIECE = 0.2  # seconds of a record that are played again in one piece, on average
+WINDOW = 0.2  # seconds of a record, after which runs begin anew with those of the moment
 
 T = TypeVar("T")
 Timed = tuple[float, T]  # what happened, and when: seconds since the record began
@@ -44,18 +45,29 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class Hop:
+    """A message took `seconds`, and came `beyond` that many after the end of the run during which it was sent.
+
+    Who listens may wait for the core until a run is over. A pause is in the run then, and not to be counted twice.
+    """
+
+    seconds: float
+    beyond: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A record of `length` seconds, each kind in the order of time.
 
-    Between clients and scheduler messages took so many seconds: there, where no worker ran (`idle`) or one did
+    Between clients and scheduler messages took so many seconds: there, sent while no worker ran (`idle`) or one did
     (`busy`), and `back` for the first answer of a batch; each further one took `each` longer than that before it.
     """
 
     length: float
     launches: tuple[Timed[Launch], ...] = ()
-    idle: tuple[Timed[float], ...] = ()
-    busy: tuple[Timed[float], ...] = ()
-    back: tuple[Timed[float], ...] = ()
+    idle: tuple[Timed[Hop], ...] = ()
+    busy: tuple[Timed[Hop], ...] = ()
+    back: tuple[Timed[Hop], ...] = ()
     each: float = 0.0
     loads: tuple[Timed[Loading], ...] = ()
 
@@ -85,55 +97,55 @@ def at_pace(seen: Seen, pace: float) -> Seen:
 
 
 class Moments:
-    """Which moment of a record is played at a time; `piece` counts the pieces."""
+    """Which moment of a record is played at a time: as they were, from any on, and behind the last the first."""
 
     def __init__(self, length: float, random: Random) -> None:
-        self.piece = 0
         self._length = length
-        self._random = random
-        self._until = 0.0
-        self._offset = 0.0
+        self._offset = random.uniform(0.0, length)
 
     def at(self, now: float) -> float:
-        """Return the moment; times do not go back."""
-        if now >= self._until:
-            self.piece += 1
-            self._until = now + self._random.expovariate(1.0 / PIECE)
-            self._offset = self._random.uniform(0.0, self._length) - now
+        """Return the moment, in seconds since the record began."""
         return (now + self._offset) % self._length
+
+    def window(self, now: float) -> int:
+        """Return a number that changes with every window."""
+        return int((now + self._offset) / WINDOW)
 
 
 class Messages:
-    """How long messages of one direction take: as the one that was sent nearest to a moment."""
+    """Messages of one direction, by when they were sent; where there were none, they take no time."""
 
-    def __init__(self, seen: Sequence[Timed[float]]) -> None:
-        self._times = [at for at, _ in seen]
-        self._seconds = [seconds for _, seconds in seen]
+    def __init__(self, seen: Sequence[Timed[Hop]]) -> None:
+        self._times = [at for at, _ in seen] or [0.0]
+        self._seen = [hop for _, hop in seen] or [Hop(0.0)]
 
-    def at(self, moment: float) -> float:
-        """Return the seconds; 0 where none was seen."""
-        if not self._times:
-            return 0.0
+    def at(self, moment: float) -> Hop:
+        """Return what one sent at a moment takes: as the nearest, not before one sent earlier nor after a later one."""
         right = min(bisect_left(self._times, moment), len(self._times) - 1)
         left = max(0, right - 1)
-        nearer = left if moment - self._times[left] < self._times[right] - moment else right
-        return self._seconds[nearer]
+        before, after = self._times[left] - moment, self._times[right] - moment
+        hop = self._seen[left if -before < after else right]
+        if before <= 0.0 < after:
+            earliest, latest = before + self._seen[left].seconds, after + self._seen[right].seconds
+            if not earliest <= hop.seconds <= latest:
+                return Hop(min(max(hop.seconds, earliest), latest), hop.beyond)
+        return hop
 
 
 class Turns(Generic[T]):
-    """Things of one kind, one after another, beginning anew with each piece."""
+    """Things of one kind, one after another, beginning anew with each window."""
 
     def __init__(self, seen: Sequence[Timed[T]]) -> None:
         self._times = [at for at, _ in seen]
         self._seen = [one for _, one in seen]
-        self._piece = -1
+        self._window = -1
         self._place = 0
 
     def take(self, moments: Moments, now: float) -> T:
-        """Return the next; in a new piece the first at or after its moment, behind the last the first."""
-        moment = moments.at(now)
-        if moments.piece != self._piece:
-            self._piece, self._place = moments.piece, bisect_left(self._times, moment)
+        """Return the next; in a new window the first at or after the moment, behind the last the first."""
+        window = moments.window(now)
+        if window != self._window:
+            self._window, self._place = window, bisect_left(self._times, moments.at(now))
         found = self._place % len(self._seen)
         self._place = found + 1
         return self._seen[found]
@@ -200,20 +212,25 @@ class Measured:
         for at, one in seen.loads:
             loads[one.size.bit_length()].append((at, one))
         self._loads = {size: Turns(some) for size, some in loads.items()}
-        self._running = 0
+        self._ends: dict[int, float] = {}  # of what runs, by worker
         self._heard = self._answered = self._replied = 0.0  # when the last request and answer were through, and sent
 
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
-        """A request is on its way for longer where the worker has the core."""
-        kind = self._busy if self._running else self._idle
-        self._heard = max(self._heard, now + kind.at(self._moments.at(now)))
+        """A request is on its way for longer where a worker has the core, but hardly for longer than that."""
+        moment = self._moments.at(now)
+        if self._ends:
+            hop = self._busy.at(moment)
+            heard = min(now + hop.seconds, min(self._ends.values()) + hop.beyond)
+        else:
+            heard = now + self._idle.at(moment).seconds
+        self._heard = max(self._heard, heard)
         self._agenda.at(self._heard, ready)
 
     def run(self, work: Work, now: float, after: After) -> None:
         """A run takes what one like it took."""
         ended = now + self._pace(now) * self._launches.seconds(work, self._moments, now)
-        self._running += 1
-        self._agenda.at(ended, self._end)
+        self._ends[work.worker] = ended
+        self._agenda.at(ended, partial(self._end, work.worker))
         for later, call in after:
             self._agenda.at(ended + later, call)
 
@@ -223,7 +240,7 @@ class Measured:
             self._answered += self._each
         else:
             self._replied = now
-            self._answered = max(self._answered, now + self._back.at(self._moments.at(now)))
+            self._answered = max(self._answered, now + self._back.at(self._moments.at(now)).seconds)
         self._agenda.at(self._answered, sent)
 
     def load(self, size: int, seconds: float, now: float) -> float:
@@ -235,6 +252,5 @@ class Measured:
         one = self._loads[nearest].take(self._moments, now)
         return one.seconds * size / one.size
 
-    def _end(self, now: float) -> None:
-        del now
-        self._running -= 1
+    def _end(self, worker: int, now: float) -> None:
+        del self._ends[worker]

@@ -183,6 +183,13 @@ def test_settings_that_make_no_sense_name_their_key(
     assert message in output
 
 
+def test_a_token_that_cannot_be_used_is_told_before_a_model_is_looked_for(tmp_path: Path) -> None:
+    code, output = run("serve", str(tmp_path / "no models"), "--port", "0", "--token-file", str(tmp_path / "none"))
+    assert code == 2
+    assert "token file" in output
+    assert "cannot be read" in output.replace("\n", " ")
+
+
 def test_serve_answers_tells_metrics_and_ends_cleanly_on_sigterm(models: Path) -> None:
     with serving(models, "--model", "chain", "--granularities", "1,1,4") as url:
         caller = Caller(url, "chain")
@@ -197,7 +204,7 @@ def test_serve_answers_tells_metrics_and_ends_cleanly_on_sigterm(models: Path) -
 
 def test_serve_exits_with_0_on_sigint(models: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "latebind", "serve", str(models), "--model", "words", "--port", "0"],
+        [sys.executable, "-m", "latebind", "serve", str(models), "--model", "words", "--port", "0", "--no-spare"],
         stdout=subprocess.PIPE,
         text=True,
     )

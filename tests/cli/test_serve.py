@@ -5,6 +5,7 @@ import signal
 import time
 from pathlib import Path
 from shutil import copytree
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -22,6 +23,14 @@ def factor(url: str) -> float:
     (rows,) = caller(encode({"x": torch.ones(1, WIDTH).numpy()}, timeout=30.0)).outputs.values()
     caller.close()
     return float(rows[0, 0])
+
+
+def is_ready(url: str) -> bool:
+    try:
+        with urlopen(f"{url}/v2/health/ready", timeout=PATIENCE) as reply:
+            return bool(reply.status == 200)
+    except OSError:  # refused, or not ready
+        return False
 
 
 @pytest.mark.slow
@@ -51,9 +60,13 @@ def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path
         os.kill(engine.pid, signal.SIGSTOP)  # a call that would hold the server up
         line = Line(server.url)
         line.send(written(line.host, "scale", encode({"x": torch.ones(1, WIDTH).numpy()}, timeout=30.0)))
-        for _ in range(2):
-            time.sleep(0.2)  # the call, or the signal before, arrives
-            server.process.send_signal(signal.SIGTERM)
+        assert is_ready(server.url)  # what came on another connection before was read before
+        server.process.send_signal(signal.SIGTERM)
+        until = time.monotonic() + PATIENCE
+        while is_ready(server.url):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(timeout=10.0) == 1
         line.close()
         _, alive = psutil.wait_procs(children, timeout=5.0)

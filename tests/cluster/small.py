@@ -22,6 +22,7 @@ from latebind.server.access import Guard
 from latebind.server.door import Door
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
+from latebind.server.secured import Secured
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE, Response, Site
 from tests.server.shelf import Shelf
@@ -133,7 +134,7 @@ async def _serve(
                 DoorConfig(port=0, manage=True),
                 catalogue=shelf,
                 routes=(*ROUTES, replica_route()),
-                guard=Guard(token=SECRET),
+                secured=Secured(Guard(token=SECRET), tls=None),
             )
             await stack.enter_async_context(door)
             seen.append(Seen(f"replica-{number}", "127.0.0.1", door.port))

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from latebind.engine.order import EngineOrder
 from latebind.engine.pool import Phase
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
-from tests.engine.started import check_refused
+from tests.engine.started import Started, check_refused, started
 from tests.networks import Chain
 
 Images = np.ndarray[Any, np.dtype[np.float32]]
@@ -39,6 +39,14 @@ async def engine(
         yield client
     finally:
         await client.close()
+
+
+@pytest.fixture(scope="module")
+def two_workers(models: Path) -> Iterator[Started]:
+    """An engine of two workers, for tests that leave it as it was."""
+    order = EngineOrder(tuple(map(str, find_models(models))), EngineConfig(workers=2), PolicyConfig())
+    with started(order) as found:
+        yield found
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -90,32 +98,37 @@ def test_rows_come_back_as_the_module_would_answer_them(models: Path) -> None:
     run(test())
 
 
-def test_everyone_of_many_at_once_gets_the_own_answer(models: Path) -> None:
+def test_everyone_of_many_at_once_gets_the_own_answer(two_workers: Started) -> None:
+    client = two_workers.client
+
     async def test() -> None:
-        async with engine(models, engine=EngineConfig(workers=2)) as client:
-            rows = images(200)
-            wanted = expected(rows)
+        rows = images(200)
+        wanted = expected(rows)
 
-            async def one(i: int) -> None:
-                answer = await client.infer("chain", {"image": rows[i : i + 1]}, deadline=soon())
-                np.testing.assert_allclose(answer.outputs["output"][0], wanted[i], rtol=1e-4, atol=1e-5)
+        async def one(i: int) -> None:
+            answer = await client.infer("chain", {"image": rows[i : i + 1]}, deadline=soon())
+            np.testing.assert_allclose(answer.outputs["output"][0], wanted[i], rtol=1e-4, atol=1e-5)
 
-            await asyncio.gather(*(one(i) for i in range(len(rows))))
-            figures = (await client.metrics())["models"]["chain"]
-            assert figures["requests"]["answered"] == 200
-            assert figures["pending"] == 0
-            assert sum(int(size) * count for size, count in figures["batches"].items()) == 200
+        before = (await client.metrics())["models"]["chain"]
+        await asyncio.gather(*(one(i) for i in range(len(rows))))
+        after = (await client.metrics())["models"]["chain"]
+        assert after["requests"]["answered"] - before["requests"]["answered"] == 200
+        assert after["pending"] == 0
+        assert rows_of(after["batches"]) - rows_of(before["batches"]) == 200
 
-    run(test())
+    two_workers.run(test())
 
 
-def test_a_deadline_that_cannot_be_met_is_refused(models: Path) -> None:
+def rows_of(batches: Mapping[str, int]) -> int:
+    return sum(int(size) * count for size, count in batches.items())
+
+
+def test_a_deadline_that_cannot_be_met_is_refused(two_workers: Started) -> None:
     async def test() -> None:
-        async with engine(models) as client:
-            with pytest.raises(Refused, match="deadline"):
-                await client.infer("chain", {"image": images(1)}, deadline=time.monotonic())
+        with pytest.raises(Refused, match="deadline"):
+            await two_workers.client.infer("chain", {"image": images(1)}, deadline=time.monotonic())
 
-    run(test())
+    two_workers.run(test())
 
 
 def test_more_rows_than_slots_are_refused_and_slots_come_back(models: Path) -> None:
@@ -129,18 +142,19 @@ def test_more_rows_than_slots_are_refused_and_slots_come_back(models: Path) -> N
     run(test())
 
 
-def test_who_asks_gets_the_own_answer_also_behind_somebody_who_gave_up(models: Path) -> None:
-    async def test() -> None:
-        async with engine(models) as client:
-            asking = asyncio.ensure_future(client.traces())
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)  # the question is on its way
-            asking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-            assert "chain" in (await client.metrics())["models"]
+def test_who_asks_gets_the_own_answer_also_behind_somebody_who_gave_up(two_workers: Started) -> None:
+    client = two_workers.client
 
-    run(test())
+    async def test() -> None:
+        asking = asyncio.ensure_future(client.traces())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the question is on its way
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert "chain" in (await client.metrics())["models"]
+
+    two_workers.run(test())
 
 
 def test_cancelled_calls_give_their_slots_back(models: Path) -> None:
@@ -214,16 +228,17 @@ def test_a_claim_that_outlives_the_engine_cannot_be_sent(models: Path) -> None:
     run(test())
 
 
-def test_a_stage_that_raises_fails_its_request_and_the_next_is_answered(models: Path) -> None:
-    async def test() -> None:
-        async with engine(models) as client:
-            bad = np.full((1, 3), 99)
-            with pytest.raises(Failed, match="words"):
-                await client.infer("words", {"word": bad}, deadline=soon())
-            answer = await client.infer("words", {"word": np.zeros((1, 3), np.int64)}, deadline=soon())
-            assert answer.outputs["output"].shape == (1, 4)
+def test_a_stage_that_raises_fails_its_request_and_the_next_is_answered(two_workers: Started) -> None:
+    client = two_workers.client
 
-    run(test())
+    async def test() -> None:
+        bad = np.full((1, 3), 99)
+        with pytest.raises(Failed, match="words"):
+            await client.infer("words", {"word": bad}, deadline=soon())
+        answer = await client.infer("words", {"word": np.zeros((1, 3), np.int64)}, deadline=soon())
+        assert answer.outputs["output"].shape == (1, 4)
+
+    two_workers.run(test())
 
 
 def test_when_the_engine_dies_calls_are_answered_so_and_it_is_not_ready(models: Path) -> None:
@@ -278,13 +293,14 @@ def test_a_live_event_log_replays_to_the_identical_actions(models: Path, tmp_pat
     assert kinds >= {"Arrived", "StageDone"}
 
 
-def test_a_picture_tells_what_workers_have_begun(models: Path) -> None:
-    async def test() -> None:
-        async with engine(models, engine=EngineConfig(workers=2)) as client:
-            picture = await client.picture()
-            assert [worker.batches for worker in picture.workers] == [(), ()]
-            assert set(picture.models) == set(client.models)
-            figures, picture = await asyncio.gather(client.metrics(), client.picture())
-            assert set(figures["models"]) == set(picture.models)
+def test_a_picture_tells_what_workers_have_begun(two_workers: Started) -> None:
+    client = two_workers.client
 
-    run(test())
+    async def test() -> None:
+        picture = await client.picture()
+        assert [worker.batches for worker in picture.workers] == [(), ()]
+        assert set(picture.models) == set(client.models)
+        figures, picture = await asyncio.gather(client.metrics(), client.picture())
+        assert set(figures["models"]) == set(picture.models)
+
+    two_workers.run(test())

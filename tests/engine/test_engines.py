@@ -185,7 +185,7 @@ def test_a_model_that_cannot_be_loaded_again_is_left_out_and_the_others_are_serv
 
 def test_a_new_version_takes_over_and_nobody_who_calls_sees_an_error(built: Path, shop: Path) -> None:
     async def test() -> None:
-        async with serving(shop, spare=True) as (engines, catalogue):
+        async with serving(shop) as (engines, catalogue):
             done = asyncio.Event()
             calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
             copytree(built / "later" / "scale" / "2", shop / "scale" / "2")

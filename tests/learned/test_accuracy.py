@@ -61,7 +61,7 @@ def test_nothing_is_remembered_where_nobody_has_labels(built: Built, tmp_path: P
 
 def test_calibrating_again_on_other_samples_finds_it_out_anew(built: Built, tmp_path: Path) -> None:
     directory = write_accuracy(copy_of(built.directory, tmp_path), Accuracy(0.25, 4))
-    report = recalibrate(directory, samples(0, 300), fidelity=0.9, confidence=0.9)
+    report = recalibrate(directory, samples(0, 300), fidelity=0.9, confidence=0.9, aside=False)
     found = read_accuracy(ModelDirectory.open(directory.path))
     assert found == report.right
     assert found is not None
@@ -70,7 +70,7 @@ def test_calibrating_again_on_other_samples_finds_it_out_anew(built: Built, tmp_
 
 def test_calibrating_again_without_labels_leaves_it(built: Built, tmp_path: Path) -> None:
     directory = write_accuracy(copy_of(built.directory, tmp_path), Accuracy(0.25, 4))
-    report = recalibrate(directory, Samples(samples(0, 300).inputs), fidelity=0.9, confidence=0.9)
+    report = recalibrate(directory, Samples(samples(0, 300).inputs), fidelity=0.9, confidence=0.9, aside=False)
     assert read_accuracy(report.directory) == Accuracy(0.25, 4)
 
 

@@ -226,7 +226,7 @@ def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_the
     built: Built, tmp_path: Path
 ) -> None:
     directory = copy_of(built.directory, tmp_path)
-    none = recalibrate(directory, built.calibrate, fidelity=1.0)
+    none = recalibrate(directory, built.calibrate, fidelity=1.0, aside=False)
     caches = read_caches(none.directory)
     assert caches is not None
     assert caches.lookups == ()
@@ -235,7 +235,7 @@ def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_the
     assert {one.name for one in caches.every} == {one.name for one in before.every}
     assert none.seconds_with == none.seconds_without
     assert load_lookups(none.directory, backend="eager") == {}
-    again = recalibrate(none.directory, built.calibrate, fidelity=0.9, confidence=0.9)
+    again = recalibrate(none.directory, built.calibrate, fidelity=0.9, confidence=0.9, aside=False)
     taken = {one.name for one in again.lookups}  # latencies are measured anew, so not always the same
     assert taken
     assert taken <= {one.name for one in before.every}
@@ -247,7 +247,7 @@ def test_a_tail_stays_until_another_is_given(built: Built, tmp_path: Path) -> No
     assert none.lookups == ()
     still = recalibrate(none.directory, built.calibrate, fidelity=0.9, confidence=0.9, aside=False)
     assert still.lookups == ()
-    some = recalibrate(still.directory, built.calibrate, fidelity=0.9, confidence=0.9, tail=100.0)
+    some = recalibrate(still.directory, built.calibrate, fidelity=0.9, confidence=0.9, tail=100.0, aside=False)
     assert some.lookups
 
 

@@ -103,6 +103,7 @@ def build(kind: Kind, folder: Path) -> Tried:
         candidates=1,
         kinds=(kind.lookup,),
         presentations=kind.lessons,
+        aside=False,
     )
     program = load_program(report.directory)
     (whole,) = program.run(unseen)

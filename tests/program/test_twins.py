@@ -1,5 +1,6 @@
 """Twins of a stage: several threads at a time, each with outputs of its own, over one copy of the weights."""
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.program.test_backends import usable
 
 WORKERS = 4
 SIZES = (1, 2, 3, 5, 8, 33)
-TIMES = 25  # that each thread runs each size
+TIMES = 25 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 10  # that each thread runs each size
 MIB = 1 << 20
 
 

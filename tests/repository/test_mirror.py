@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -338,3 +339,8 @@ def test_two_processes_that_share_the_folder_take_turns(store: Path, tmp_path: P
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert there(tmp_path / "here") == ["a/1", "a/2", "b/1", "ask.query.toml"]
+
+
+def test_what_is_served_of_a_url_can_be_sent_to_replicas(store: Path, tmp_path: Path) -> None:
+    sent = pickle.loads(pickle.dumps(selection(store, tmp_path)))
+    assert set(sent.first().models) == {"a", "b"}

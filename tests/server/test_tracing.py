@@ -67,11 +67,9 @@ def test_clients_change_which_calls_are_followed_and_are_told_what_the_operator_
     assert not any(service._tracing.wanted("scalar", "") for _ in range(200))
 
 
-def test_only_so_many_calls_are_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "MOST_OPEN", 1)
-
+def test_only_so_many_calls_are_followed_at_once() -> None:
     async def test() -> None:
-        traces = Tracing(nothing, Traces())
+        traces = Tracing(nothing, Traces(), most_open=1)
         with traces.following("m", "1", 1, id="", parent=PARENT):
             assert not traces.wanted("m", PARENT)
         await traces.close()
@@ -136,12 +134,10 @@ def test_what_was_not_traced_asks_nothing_of_the_engine() -> None:
     asyncio.run(test())
 
 
-def test_the_last_calls_are_kept_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "SOON", 0.001)
-
+def test_the_last_calls_are_kept_the_newest_first() -> None:
     async def test() -> None:
         told: list[Explained] = []
-        traces = Tracing(nothing, Traces(), export=told.append)
+        traces = Tracing(nothing, Traces(), export=told.append, soon=0.001)
         for number in range(tracing.KEPT + 20):
             with traces.following("m", "1", 1, id=str(number), parent=""):
                 pass
@@ -153,16 +149,13 @@ def test_the_last_calls_are_kept_the_newest_first(monkeypatch: pytest.MonkeyPatc
     asyncio.run(test())
 
 
-def test_a_call_whose_engine_is_lost_is_told_without_its_rows_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "SOON", 0.001)
-    monkeypatch.setattr(tracing, "PATIENCE", 0.02)
-
+def test_a_call_whose_engine_is_lost_is_told_without_its_rows_in_the_end() -> None:
     async def lost() -> Sequence[Trace]:
         raise Unavailable("the engine has ended")
 
     async def test() -> None:
         told: list[Explained] = []
-        traces = Tracing(lost, Traces(), export=told.append)
+        traces = Tracing(lost, Traces(), export=told.append, soon=0.001, patience=0.02)
         with traces.following("m", "1", 1, id="", parent="") as call:
             call.sent = True
         async with asyncio.timeout(5.0):

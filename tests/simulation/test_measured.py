@@ -11,7 +11,19 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.simulation.agenda import Agenda
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.hardware import Work
-from latebind.simulation.measured import Launch, Launches, Loading, Measured, Moments, Seen, at_pace, joined, typical
+from latebind.simulation.measured import (
+    Hop,
+    Launch,
+    Launches,
+    Loading,
+    Measured,
+    Messages,
+    Moments,
+    Seen,
+    at_pace,
+    joined,
+    typical,
+)
 from latebind.simulation.workloads import poisson
 from tests.models import served
 
@@ -52,15 +64,26 @@ def test_slow_moments_last_as_long_as_they_did() -> None:
     assert changes < 500  # a launch drawn by itself would differ from the one before every other time
 
 
-def test_a_pause_that_was_seen_once_does_not_come_with_every_message_beside_it() -> None:
-    idle = tuple((0.01 * number, 0.2 if number == 50 else 0.001) for number in range(100))
+def test_a_pause_is_as_long_and_as_frequent_as_it_was() -> None:
+    idle = tuple(
+        (0.01 * number, Hop(max(0.001, 0.2 - 0.01 * (number - 50)) if number >= 50 else 0.001)) for number in range(100)
+    )
     _, hardware = measured(Seen(1.0, idle=idle))
-    heard = list[float]()
+    delays = list[float]()
     for number in range(10_000):
-        before = hardware._heard
-        hardware.bring("net", 1, 0.001 * number, lambda now: None)
-        heard.append(hardware._heard - before)
-    assert 2 <= sum(delay > 0.1 for delay in heard) <= 30
+        now = 0.001 * number
+        hardware.bring("net", 1, now, lambda now: None)
+        delays.append(hardware._heard - now)
+    assert max(delays) == pytest.approx(0.2, abs=0.01)
+    assert mean(delay > 0.005 for delay in delays) == pytest.approx(0.2, abs=0.02)
+
+
+def test_nobody_is_kept_by_a_pause_that_is_over() -> None:
+    idle = ((0.1, Hop(0.001)), (0.2, Hop(0.5)), (0.9, Hop(0.001)))
+    found = Messages(idle)
+    assert [found.at(moment).seconds for moment in (0.1, 0.2, 0.4, 0.54, 0.8)] == pytest.approx(
+        [0.001, 0.5, 0.5, 0.361, 0.001], abs=0.002
+    )
 
 
 def test_a_run_of_rows_that_were_not_seen_takes_what_the_nearest_took_by_the_curve() -> None:
@@ -89,8 +112,9 @@ def test_a_run_takes_so_many_times_as_long_as_the_pace_says() -> None:
     assert ended == [pytest.approx(1.003)]
 
 
-def test_a_request_takes_longer_to_be_heard_of_while_a_worker_runs() -> None:
-    seen = Seen(1.0, tuple(launches([0.5])), idle=((0.0, 0.001),), busy=((0.0, 0.004),))
+def heard_during_a_run(hop: Hop) -> list[float]:
+    """Return when three requests are heard of: before, during and after a run from 0.1 to 0.6 s."""
+    seen = Seen(1.0, tuple(launches([0.5])), idle=((0.0, Hop(0.001)),), busy=((0.0, hop),))
     agenda, hardware = measured(seen)
     heard = list[float]()
     hardware.bring("net", 1, 0.0, heard.append)
@@ -100,11 +124,19 @@ def test_a_request_takes_longer_to_be_heard_of_while_a_worker_runs() -> None:
     agenda.go_on()
     hardware.bring("net", 1, 1.0, heard.append)
     agenda.go_on()
-    assert heard == pytest.approx([0.001, 0.204, 1.001])
+    return heard
+
+
+def test_a_request_takes_longer_to_be_heard_of_while_a_worker_runs() -> None:
+    assert heard_during_a_run(Hop(0.004, 0.0)) == pytest.approx([0.001, 0.204, 1.001])
+
+
+def test_a_request_is_heard_of_soon_after_the_run_that_kept_it_waiting() -> None:
+    assert heard_during_a_run(Hop(7.0, 0.002)) == pytest.approx([0.001, 0.602, 1.001])
 
 
 def test_the_answers_of_a_batch_come_one_after_another() -> None:
-    agenda, hardware = measured(Seen(1.0, back=((0.0, 0.002),), each=0.0001))
+    agenda, hardware = measured(Seen(1.0, back=((0.0, Hop(0.002)),), each=0.0001))
     came = list[float]()
     for at in (1.0, 1.0, 1.0, 1.5):
         hardware.send("net", at, came.append)
@@ -130,7 +162,7 @@ def test_records_are_joined_end_to_end_each_at_its_pace() -> None:
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     random = Random(2)
     seconds = [[random.gammavariate(4.0, 0.001) for _ in range(200)] for _ in range(2)]
-    seen = Seen(20.0, (*launches(seconds[0]), *launches(seconds[1], stage=1)), idle=((0.0, 0.001),))
+    seen = Seen(20.0, (*launches(seconds[0]), *launches(seconds[1], stage=1)), idle=((0.0, Hop(0.001)),))
 
     def run(seed: int) -> list[Record]:
         hardware = partial(Measured, seen=seen, random=Random(seed))

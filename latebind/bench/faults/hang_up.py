@@ -8,6 +8,7 @@ from pathlib import Path
 from latebind.bench.faults.clients import Asked, Clients, session
 from latebind.bench.faults.models import SLOW_WIDTH, build_slow
 from latebind.bench.server import serving
+from latebind.program.build import Progress, tell_nobody
 
 LEAVING = 6
 WARM_UP, ALONE = 1, 2  # requests
@@ -27,10 +28,13 @@ class Report:
         return [(seconds - self.alone) / (self.alone / self.stages) for seconds in self.seventh]
 
 
-def run(times: int, *, layers: int, repeats: int) -> Report:
+def run(times: int, *, layers: int, repeats: int, progress: Progress = tell_nobody) -> Report:
     """Have six clients leave in the middle of the first stage and a seventh come at once; so many times."""
     with tempfile.TemporaryDirectory() as folder:
-        build_slow(Path(folder), layers=layers, repeats=repeats)
+        build_slow(
+            Path(folder), layers=layers, repeats=repeats, progress=lambda doing, share: progress(doing, 0.8 * share)
+        )
+        progress("clients come and leave", 0.8)
         with serving(Path(folder), "--deadline-ms", "60000") as url:
             return asyncio.run(_run(url, times))
 

@@ -6,7 +6,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from latebind.program.build import build_program
+from latebind.program.build import Progress, build_program, tell_nobody
 from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
 
 WIDTH = 16
@@ -47,10 +47,10 @@ def build_scale(folder: Path) -> None:
         _build(Scale(factor), WIDTH, folder / str(number), name="scale", max_batch=8)
 
 
-def build_slow(root: Path, *, layers: int, repeats: int) -> None:
-    """Make the model `slow`, which takes one row at a time."""
+def build_slow(root: Path, *, layers: int, repeats: int, progress: Progress = tell_nobody) -> None:
+    """Make the model `slow`, which takes one row at a time; it is run some fifty times, to measure its stages."""
     torch.manual_seed(0)
-    _build(Slow(layers, repeats), SLOW_WIDTH, root / "slow" / "1", name="slow", max_batch=1)
+    _build(Slow(layers, repeats), SLOW_WIDTH, root / "slow" / "1", name="slow", max_batch=1, progress=progress)
 
 
 def publish(folder: Path, root: Path, version: int) -> None:
@@ -67,7 +67,9 @@ def right(version: str, value: float) -> bool:
     return value == FACTORS[int(version) % 2]
 
 
-def _build(module: nn.Module, width: int, directory: Path, *, name: str, max_batch: int) -> None:
+def _build(
+    module: nn.Module, width: int, directory: Path, *, name: str, max_batch: int, progress: Progress = tell_nobody
+) -> None:
     build_program(
         module.eval(),
         {"x": torch.ones(1, width)},
@@ -76,4 +78,5 @@ def _build(module: nn.Module, width: int, directory: Path, *, name: str, max_bat
         backends=["eager"],
         max_batch=max_batch,
         max_overhead=None,
+        progress=progress,
     )

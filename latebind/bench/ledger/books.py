@@ -10,7 +10,7 @@ import numpy as np
 
 from latebind.bench.ledger.questions import Question, Questions, Rows, number_in
 
-EVIDENCE = 20  # cases that are told in words
+EVIDENCE = 10  # cases of each fault that are told in words
 
 
 class End(StrEnum):
@@ -152,7 +152,7 @@ class Ledger:
 
     def _note(self, fault: Fault, evidence: str) -> None:
         self.faults[fault] += 1
-        if len(self.evidence) < EVIDENCE:
+        if self.faults[fault] <= EVIDENCE:
             self.evidence.append(f"{fault}: {evidence}")
 
 

@@ -16,7 +16,7 @@ from latebind.bench.validate.live import Plan, Played, Visit, play
 from latebind.bench.validate.report import Load, Round
 from latebind.bench.validate.simulated import simulated
 
-RUNS = 2  # of each round on the virtual clock
+RUNS = 3  # of each round on the virtual clock
 
 Rows = Mapping[str, Sequence[Mapping[str, Array]]]
 

@@ -1,6 +1,6 @@
 """What an engine's event log tells of a stretch of time: how long launches, loads and the ways of messages took."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -14,27 +14,23 @@ from latebind.domain.actions import Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import Arrived, Loaded, StageDone
-from latebind.simulation.measured import Launch, Loading, Seen, Timed
+from latebind.simulation.measured import Hop, Launch, Loading, Seen, Timed
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A request as the scheduler heard of it, and when it was answered: the how-manieth of its batch; inf if it never.
-
-    `busy` says whether a worker ran.
-    """
+    """When the scheduler heard of a request and when it was answered, inf if it never was; its place in the batch."""
 
     at: float
-    busy: bool
     answered: float
     place: int
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A log, in the order of time, by the clock of the machine."""
+    """A log, in the order of time, by the clock of the machine; launches and loads by their beginning."""
 
     config: SchedulerConfig
     launches: tuple[Timed[Launch], ...]
@@ -49,10 +45,9 @@ class Logged:
             reader = _Reader(config)
             for entry in entries:
                 reader.take(entry)
-        heard = [
-            Heard(at, busy, *reader.answered.get(request, (inf, 0))) for request, (at, busy) in reader.heard.items()
-        ]
-        return cls(config, tuple(reader.launches), tuple(reader.loads), tuple(heard))
+        heard = [Heard(at, *reader.answered.get(request, (inf, 0))) for request, at in reader.heard.items()]
+        launches = sorted(reader.launches, key=itemgetter(0))
+        return cls(config, tuple(launches), tuple(reader.loads), tuple(heard))
 
     def seen(self, sent: Sequence[Sent]) -> Seen:
         """Return what was seen while these requests were under way and no others."""
@@ -63,7 +58,7 @@ class Logged:
             return tuple([(at - begun, one) for at, one in every[first : bisect_left(every, ended, key=itemgetter(0))]])
 
         beside = self.beside(sent)
-        there = [(one.sent - begun, heard.at - one.sent, heard.busy) for one, heard in beside]
+        there = [(one.sent - begun, heard.at - one.sent, self._end_of_run(one.sent), heard) for one, heard in beside]
         back = [(heard, one.ended - heard.answered) for one, heard in beside if heard.answered < inf]
         firsts = {heard.answered: seconds for heard, seconds in back if not heard.place}
         later = [
@@ -74,12 +69,20 @@ class Logged:
         return Seen(
             ended - begun,
             within(self.launches),
-            idle=tuple([(at, seconds) for at, seconds, busy in there if not busy]),
-            busy=tuple([(at, seconds) for at, seconds, busy in there if busy]),
-            back=tuple([(at - begun, seconds) for at, seconds in sorted(firsts.items())]),
+            idle=tuple([(at, Hop(seconds)) for at, seconds, end, _ in there if end is None]),
+            busy=tuple([(at, Hop(seconds, max(0.0, heard.at - end))) for at, seconds, end, heard in there if end]),
+            back=tuple([(at - begun, Hop(seconds)) for at, seconds in sorted(firsts.items())]),
             each=max(0.0, median(later)) if later else 0.0,
             loads=within(self.loads),
         )
+
+    def _end_of_run(self, time: float) -> float | None:
+        """Return when the run ended that was under way at a time, None if none was."""
+        place = bisect_right(self.launches, time, key=itemgetter(0)) - 1
+        if place < 0:
+            return None
+        begun, launch = self.launches[place]
+        return begun + launch.seconds if time < begun + launch.seconds else None
 
     def beside(self, sent: Sequence[Sent]) -> list[tuple[Sent, Heard]]:
         """Return requests as clients and scheduler saw them: messages arrive in the order of sending."""
@@ -94,7 +97,7 @@ class _Reader:
         self._footprints = {served.spec.name: served.footprint for served in config.models}
         self.launches: list[Timed[Launch]] = []
         self.loads: list[Timed[Loading]] = []
-        self.heard: dict[int, tuple[float, bool]] = {}
+        self.heard: dict[int, float] = {}
         self.answered: dict[int, tuple[float, int]] = {}
         self._running: dict[int, tuple[float, Run]] = {}  # by worker
         self._loading: dict[str, float] = {}  # since when
@@ -103,7 +106,7 @@ class _Reader:
         """Take in the next entry."""
         match entry.event:
             case Arrived(requests=requests):
-                self.heard |= dict.fromkeys(requests, (entry.now, bool(self._running)))
+                self.heard |= dict.fromkeys(requests, entry.now)
             case StageDone(worker=worker):
                 begun, run = self._running.pop(worker)
                 rows = run.rows or len(run.requests)

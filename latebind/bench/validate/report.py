@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 from statistics import median
 
 import numpy as np
@@ -28,8 +29,10 @@ class Round:
     simulated: Sequence[Seconds]
 
     def ratio(self, figure: Figure) -> float:
-        """Return a figure simulated over the same live, of those that were answered; the median of all runs."""
-        return median([figure(answered(run)) for run in self.simulated]) / figure(answered(self.live))
+        """Return a figure simulated (the median of all runs) over the same live, of who was answered; inf if nobody."""
+        runs = [figure(run) for run in map(answered, self.simulated) if len(run)]
+        live = answered(self.live)
+        return median(runs) / figure(live) if runs and len(live) else inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,9 @@ class Load:
         return answered(np.concatenate([run for one in self.rounds for run in one.simulated]))
 
     def ratio(self, name: str, seed: int) -> Interval:
-        """Return the median over rounds of a figure simulated over the same live."""
-        return median_interval([one.ratio(FIGURES[name]) for one in self.rounds], seed=seed)
+        """Return the median over rounds of a figure simulated over the same live; where nobody is answered, inf."""
+        ratios = [ratio for one in self.rounds if isfinite(ratio := one.ratio(FIGURES[name]))]
+        return median_interval(ratios, seed=seed) if ratios else Interval(inf, inf, inf)
 
     def lost(self) -> tuple[float, float]:
         """Return the shares of requests that were refused or dropped, live and simulated."""
@@ -62,9 +66,9 @@ class Load:
 
 
 def answered(seconds: Seconds) -> Seconds:
-    """Return the seconds of those that have an answer; of one that took for ever where nobody has."""
-    found = seconds[np.isfinite(seconds)]
-    return found if len(found) else np.array([np.inf])
+    """Return the seconds of those that have an answer."""
+    found: Seconds = seconds[np.isfinite(seconds)]
+    return found
 
 
 def within(load: Load, seed: int) -> bool:
@@ -87,7 +91,7 @@ def _row(load: Load, seed: int) -> dict[str, object]:
         "not answered": f"{lost[0]:.1%} / {lost[1]:.1%}",
     }
     for name, figure in FIGURES.items():
-        found[f"{name} ms"] = f"{figure(live) * 1e3:.2f} / {figure(simulated) * 1e3:.2f}"
+        found[f"{name} ms"] = " / ".join(f"{figure(one) * 1e3:.2f}" if len(one) else "-" for one in (live, simulated))
     for name in FIGURES:
         found[f"{name}, times"] = str(load.ratio(name, seed))
     return found | {f"within {MEAN:.0%}, {TAIL:.0%}": "yes" if within(load, seed) else "no"}

@@ -23,23 +23,22 @@ from latebind.simulation.workloads import Arrival
 def simulated(played: Played, seed: int, *, times: int) -> list[list[list[Seconds]]]:
     """Return, for each visit and so many runs, the seconds of requests by block, inf for those without answer.
 
-    Launches are those of all calibrations, at the pace that the machine had in the calibrations around each block. What
-    ran in blocks is not looked at.
+    A visit is told of its own calibrations and nothing else, so that rounds know nothing of each other. What ran in
+    blocks is not looked at.
     """
-    beside = [[played.log.seen(sent) for sent in visit.calibrations] for visit in played.visits]
-    rule = typical(launch for some in beside for seen in some for _, launch in seen.launches)
-    paces = [[pace_of(seen, rule) for seen in some] for some in beside]
-    seen = joined(
-        [
-            at_pace(one, pace)
-            for some, measured in zip(beside, paces, strict=True)
-            for one, pace in zip(some, measured, strict=True)
-        ]
-    )
     return [
-        [replay(played.log.config, visit, seen, measured, Random(f"{seed} {number} {time}")) for time in range(times)]
-        for number, (visit, measured) in enumerate(zip(played.visits, paces, strict=True))
+        _runs(played, visit, [Random(f"{seed} {number} {time}") for time in range(times)])
+        for number, visit in enumerate(played.visits)
     ]
+
+
+def _runs(played: Played, visit: Visit, randoms: Sequence[Random]) -> list[list[Seconds]]:
+    """Play a visit with each generator; launches are brought to one pace and run at that of the moment."""
+    beside = [played.log.seen(sent) for sent in visit.calibrations]
+    rule = typical(launch for seen in beside for _, launch in seen.launches)
+    paces = [pace_of(seen, rule) for seen in beside]
+    seen = joined([at_pace(one, pace) for one, pace in zip(beside, paces, strict=True)])
+    return [replay(played.log.config, visit, seen, paces, random) for random in randoms]
 
 
 def pace_of(seen: Seen, rule: Mapping[Stage, Curve]) -> float:

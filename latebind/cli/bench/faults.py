@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from latebind.bench.faults import crash, hang_up, reload, terminate
-from latebind.cli.console import JsonFile, console, reporting, save, show
+from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 
 
 class Part(StrEnum):
@@ -57,7 +57,9 @@ def faults(
                 case Part.RELOAD:
                     found[one] = _tell_reload(reload.run(versions, spare=spare))
                 case Part.HANG_UP:
-                    found[one] = _tell_hang_up(hang_up.run(hang_ups, layers=layers, repeats=repeats))
+                    with progress("a slow model, built in some fifty runs") as tell:
+                        report = hang_up.run(hang_ups, layers=layers, repeats=repeats, progress=tell)
+                    found[one] = _tell_hang_up(report)
     save(json_file, found)
 
 

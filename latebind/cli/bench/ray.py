@@ -34,7 +34,7 @@ def ray(
         ),
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests of the ledger.")] = 50_000,
-    rate: Annotated[float, typer.Option(min=0.1, help="Of these a second.")] = 300.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="Of these a second.")] = 150.0,
     replicas: Annotated[int, typer.Option(min=1, help="Replicas that the ledger asks.")] = 2,
     times: Annotated[int, typer.Option(min=1, help="How often one is killed.")] = 3,
     high: Annotated[float, typer.Option(min=0.1, help="Requests a second that two replicas are for.")] = 600.0,

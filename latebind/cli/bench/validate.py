@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 import typer
 
+from latebind.bench.client import Array
 from latebind.bench.exits import Setting
 from latebind.bench.live.sides import chosen
 from latebind.bench.residency.live.sides import LATE, LRU, SIDES
@@ -21,9 +22,10 @@ from latebind.bench.validate import live, loads, memory
 from latebind.bench.validate.networks import NETWORKS, build, build_many
 from latebind.bench.validate.pauses import Pauses, pauses
 from latebind.bench.validate.report import Load, rows
-from latebind.cli.bench.options import Awake, Backend, Core, DoorCore, Page, Seed
+from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Seed
 from latebind.cli.bench.told import Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
+from latebind.cli.sources import load_rows, options
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 from latebind.program.stored import read_spec_and_costs
@@ -33,6 +35,7 @@ from latebind.repository.listing import find_models
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+MOST_ROWS = 2_000
 PAGE_TEXT = (
     "The same requests at the same times, live and on the virtual clock. Costs were measured in the very engines, "
     "between the blocks that are compared."
@@ -53,6 +56,7 @@ class Asked:
     repository: Path | None
     scratch: Path
     models: tuple[str, ...]
+    rows: Sequence[Mapping[str, Array]]  # none: they are made up
     policies: tuple[str, ...]
     plan: live.Plan
     setting: Setting
@@ -68,6 +72,10 @@ def validate(
         typer.Option(help="loads: models and policies; memory: many models in less than they take. Default: both."),
     ] = None,
     model: Annotated[list[str] | None, typer.Option(help="Only these of the folder; may be repeated.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Rows to send, an .npz file or package.module:function. Default: made up.")
+    ] = None,
+    data_option: DataOption = None,
     policy: Annotated[
         list[str] | None, typer.Option(help=f"Only these: {', '.join(live.POLICIES)}; may be repeated.")
     ] = None,
@@ -96,7 +104,10 @@ def validate(
     Latencies are those of clients of the engine, without HTTP. With --part memory models come and go, as in `latebind
     bench residency-live`.
 
-    Example: `latebind bench validate --awake --page out/validate.html`
+    Examples:
+
+    * `latebind bench validate --awake --page out/validate.html`
+    * `latebind bench validate models --part loads --model resnet56 --data images.npz`
     """
     with reporting(), kept_awake(awake), tempfile.TemporaryDirectory() as scratch:
         policies = tuple(chosen(live.POLICIES, policy or ()))
@@ -105,6 +116,7 @@ def validate(
             repository,
             Path(scratch),
             tuple(model or ()),
+            _rows(data, data_option or []),
             policies,
             live.Plan(load, deadline, rounds),
             Setting(backend, (door_core,), engine_core, seed),
@@ -122,6 +134,15 @@ def validate(
     save(json_file, {"plan": asdict(asked.plan), "pauses": [*before, *after], **parts})
 
 
+def _rows(data: str | None, given: Sequence[str]) -> list[dict[str, Array]]:
+    """Return rows `(1, *shape)` by input; none where there are no data."""
+    if data is None:
+        return []
+    inputs, _ = load_rows(data, options(given))
+    rows = range(min(MOST_ROWS, *map(len, inputs.values())))
+    return [{name: array[row : row + 1] for name, array in inputs.items()} for row in rows]
+
+
 def _loads(asked: Asked, tell: Progress) -> Told:
     folder = asked.repository
     if folder is None:
@@ -131,8 +152,8 @@ def _loads(asked: Asked, tell: Progress) -> Told:
     specs = {name: read_spec_and_costs(ModelDirectory.open(path))[0] for name, path in paths.items()}
     if any(spec.kinds for spec in specs.values()):
         raise ConfigError("sequence models are not validated yet: name others with --model")
-    made = {name: made_up(spec, Random(asked.setting.seed)) for name, spec in specs.items()}
-    found = loads.run(paths, asked.policies, made, asked.plan, asked.setting, tell)
+    sent = {name: asked.rows or made_up(spec, Random(asked.setting.seed)) for name, spec in specs.items()}
+    found = loads.run(paths, asked.policies, sent, asked.plan, asked.setting, tell)
     title = f"live / simulated, {asked.plan.load:.0%} of what each answers, due after {asked.plan.deadline:g} x alone"
     return _told(title, found, asked.setting.seed)
 

@@ -22,12 +22,15 @@ logger = logging.getLogger(__name__)
 class Watch:
     """The last snapshot, the history of those before, and pictures; all are of the same engine for all who look."""
 
-    def __init__(self, service: Service, *, every: float = EVERY, linger: float = LINGER) -> None:
+    def __init__(
+        self, service: Service, *, every: float = EVERY, linger: float = LINGER, patience: float = PATIENCE
+    ) -> None:
         self.history = History()
         self.snapshot: Snapshot = {"models": {}}
         self._service = service
         self._every = every
         self._linger = linger
+        self._patience = patience
         self._looked = 0.0
         self._watching: asyncio.Task[None] | None = None
         self._seen = asyncio.Event()
@@ -62,7 +65,7 @@ class Watch:
         """Take no more snapshots; what was asked is awaited for a while, or its answer would be taken for another's."""
         self._closed.set()
         if self._watching is not None:
-            await asyncio.wait({self._watching}, timeout=PATIENCE)
+            await asyncio.wait({self._watching}, timeout=self._patience)
         if self._watching is not None:
             self._watching.cancel()
 

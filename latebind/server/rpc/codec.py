@@ -57,7 +57,7 @@ class RpcCodec:
         given = tuple([self._given(tensor, one, contents) for tensor, one in zip(tensors, inputs, strict=True)])
         if contents is not None and next(contents, None) is not None:
             raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs for")
-        return Call(given, rows, wanted, 0, check_id(request.id), _sooner(timeout, seconds), priority)
+        return Call(given, rows, wanted, 0, check_id(request.id), sooner(timeout, seconds), priority)
 
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
         """Return the response that gives the client the outputs it wants."""
@@ -111,7 +111,7 @@ def _number(parameters: Mapping[str, Message], name: str) -> int:
     return value
 
 
-def _sooner(timeout: int, seconds: float | None) -> int:
+def sooner(timeout: int, seconds: float | None) -> int:
     """Return the time-out in microseconds, which the patience of the client bounds."""
     if seconds is None:
         return timeout

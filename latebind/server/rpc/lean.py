@@ -6,6 +6,7 @@ Used like `rpc/door.py`, which has the official server; decision 18 says what ea
 import asyncio
 import time
 from collections.abc import Mapping
+from math import inf
 from typing import Any, cast
 
 from latebind.domain.config import DoorConfig
@@ -109,7 +110,7 @@ class LeanDoor:
     async def _sweep(self) -> None:
         """Hang up on clients that send nothing, and give up on requests that do not come to their end."""
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(min(SWEEP_SECONDS, self._limits.idle_seconds / 4))
             now = time.monotonic()
             for connection in list(self.connections):
                 connection.sweep(now)
@@ -131,6 +132,8 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._made = time.monotonic()
         self._come = 0  # bytes
+        self._heard = self._come, self._made  # by the last sweep, and since when there is no more
+        self._asked = inf  # when it was asked whether it is there
 
     # The transport
 
@@ -189,9 +192,17 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def sweep(self, now: float) -> None:
-        """Hang up on who does not begin to speak HTTP/2, and end calls whose request does not come."""
-        if self._come < PREFACE and now - self._made > self._limits.idle_seconds:
+        """Hang up on who does not speak HTTP/2 or is no more, and end calls whose request does not come."""
+        limits = self._limits
+        if self._come != self._heard[0]:
+            self._heard, self._asked = (self._come, now), inf
+        begun = self._made if self._come < PREFACE else self._asked
+        if now - begun > limits.idle_seconds:
             self._transport.abort()
+        elif self._asked == inf and now - self._heard[1] > limits.silent_seconds:
+            self._asked = now
+            self._session.ping()
+            self._flush_soon()
         for exchange in list(self._exchanges.values()):
             if exchange.is_late(now, self._limits.body_seconds):
                 exchange.fail(BodyTimeout(f"the request did not arrive within {self._limits.body_seconds:g} s"))

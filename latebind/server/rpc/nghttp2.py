@@ -137,6 +137,7 @@ class Library:
         functions.nghttp2_submit_trailer.argtypes = block
         functions.nghttp2_submit_settings.argtypes = (_POINTER, c.c_uint8, c.POINTER(_Setting), c.c_size_t)
         functions.nghttp2_submit_rst_stream.argtypes = (_POINTER, c.c_uint8, c.c_int32, c.c_uint32)
+        functions.nghttp2_submit_ping.argtypes = (_POINTER, c.c_uint8, c.c_char_p)
         functions.nghttp2_session_resume_data.argtypes = (_POINTER, c.c_int32)
         functions.nghttp2_session_consume.argtypes = (_POINTER, c.c_int32, c.c_size_t)
         functions.nghttp2_session_consume_connection.argtypes = (_POINTER, c.c_size_t)
@@ -261,6 +262,10 @@ class Session:
     def consume_stream(self, stream: int, size: int) -> None:
         """Let the client send so many bytes more on a stream for which they were kept back."""
         self._functions.nghttp2_session_consume_stream(self._session, stream, size)
+
+    def ping(self) -> None:
+        """Ask the client for a sign that it is there."""
+        self._functions.nghttp2_submit_ping(self._session, 0, None)
 
     def terminate(self) -> None:
         """Say that no new stream is taken, and that the connection ends."""

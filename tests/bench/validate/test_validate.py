@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from latebind.bench.exits import Setting
-from latebind.bench.residency.live.zoo import made_up
+from latebind.bench.residency.live.zoo import Weighed, Zoo, made_up
 from latebind.bench.validate import live, loads, memory
 from latebind.bench.validate.client import Sent, poisson, rising
 from latebind.bench.validate.live import Played, Visit
 from latebind.bench.validate.logged import Logged
 from latebind.bench.validate.pauses import pauses
+from latebind.bench.validate.plots import distribution_figure, quantile_figure
 from latebind.bench.validate.report import Load, Round, rows, within
 from latebind.bench.validate.simulated import Paces, simulated
 from latebind.domain.config import PolicyConfig, SchedulerConfig
@@ -62,8 +63,8 @@ def test_a_log_tells_what_launches_and_messages_took(played: Played) -> None:
     assert seen.length == pytest.approx(0.455)
     assert [one.seconds for _, one in seen.launches] == pytest.approx([0.003] * 10)
     assert [at for at, _ in seen.launches][:2] == pytest.approx([0.001, 0.051])
-    assert [seconds for _, seconds in seen.idle] == pytest.approx([WAY] * 10)
-    assert [seconds for _, seconds in seen.back] == pytest.approx([WAY] * 10)
+    assert [hop.seconds for _, hop in seen.idle] == pytest.approx([WAY] * 10)
+    assert [hop.seconds for _, hop in seen.back] == pytest.approx([WAY] * 10)
     assert seen.busy == ()
 
 
@@ -119,6 +120,35 @@ def test_rates_rise_from_one_to_the_other() -> None:
 def test_calibrations_and_blocks_take_turns_and_leave_no_gap() -> None:
     stretches = memory.Plan(rounds=2, seconds=6.0, calibration=3.0).stretches
     assert stretches == [(0.0, 3.0), (3.0, 9.0), (9.0, 12.0), (12.0, 18.0), (18.0, 21.0)]
+
+
+def test_stretches_play_a_trace_one_after_another_each_from_its_own_beginning() -> None:
+    spec = served("net", stages=1).spec
+    zoo = Zoo(Path(), {name: Weighed(Path(), spec, 1000, 0.1) for name in ("one", "two")})
+    plan = memory.Plan(rounds=2, seconds=6.0, calibration=3.0)
+    found = memory.stretches(zoo, plan)
+    assert [len(calls) > 10 for calls in found] == [True] * 5
+    for calls, (begun, ended) in zip(found, plan.stretches, strict=True):
+        assert all(0.0 <= at < ended - begun for at, _ in calls)
+    assert found == memory.stretches(zoo, plan)
+    assert {model for calls in found for _, model in calls} == {"one", "two"}
+
+
+def test_quantiles_that_are_alike_lie_on_the_diagonal() -> None:
+    seconds = np.linspace(0.01, 0.02, 50)
+    load = Load("net", "graph", [Round(seconds, [seconds])])
+    curve, diagonal = quantile_figure([load]).data
+    assert curve.x == pytest.approx(curve.y)
+    assert list(diagonal.x) == list(diagonal.y)
+    live, simulated = distribution_figure(load).data
+    assert live.x == pytest.approx(simulated.x)
+
+
+def test_where_nobody_is_answered_there_is_no_ratio() -> None:
+    seconds, nobody = np.array([0.01, 0.02]), np.array([inf, inf])
+    load = Load("net", "graph", [Round(seconds, [nobody])])
+    assert load.ratio("mean", 0).value == inf
+    assert rows([load], 0)[0]["mean ms"] == "15.00 / -"
 
 
 def test_a_thread_that_spins_sees_what_share_of_a_core_it_has() -> None:

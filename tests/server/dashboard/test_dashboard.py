@@ -201,15 +201,14 @@ def test_whoever_looks_at_a_door_that_has_closed_waits_for_nothing() -> None:
     asyncio.run(test())
 
 
-def test_an_engine_that_does_not_answer_does_not_keep_the_door_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_does_not_answer_does_not_keep_the_door_from_closing() -> None:
     class Silent(Counted):
         async def metrics(self) -> Snapshot:
             await asyncio.Event().wait()
             raise AssertionError("nobody sets it")
 
     async def test() -> None:
-        monkeypatch.setattr("latebind.server.dashboard.watch.PATIENCE", 0.01)
-        watch = Watch(Service(Silent()))
+        watch = Watch(Service(Silent()), patience=0.01)
         looking = asyncio.create_task(watch.look())
         await asyncio.sleep(0)
         await asyncio.wait_for(watch.close(), PATIENCE)

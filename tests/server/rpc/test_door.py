@@ -78,7 +78,7 @@ def test_closing_tells_those_under_way_that_there_is_no_time_left(grpc_config: D
         site.loop.call_soon_threadsafe(site.door.close)
         assert call.code() is grpc.StatusCode.UNAVAILABLE
         assert "shut down before" in call.details()
-        assert site.gateway.cancelled.is_set()
+    assert site.gateway.cancelled.is_set()
 
 
 def test_closing_waits_for_those_under_way_and_takes_nobody_new(grpc_config: DoorConfig) -> None:

@@ -31,7 +31,7 @@ from tests.server.conftest import PATIENCE, Site, opened
 LEAN = DoorConfig(port=0, grpc_port=0, grpc_stack="nghttp2")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST, SETTINGS, PING, CONTINUATION = 0, 1, 3, 4, 6, 9
-END_STREAM, END_HEADERS = 1, 4
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
 
 
 # Messages -------------------------------------------------------------------------------------------------------------
@@ -293,6 +293,25 @@ def test_who_does_not_begin_or_does_not_end_a_request_is_not_waited_for() -> Non
         with connected(site, frame(HEADERS, END_HEADERS, 1, head())) as connection:
             *_, (_, flags, stream, _) = first(connection, HEADERS)
             assert (flags & END_STREAM, stream) == (END_STREAM, 1)
+
+
+def test_a_client_that_is_silent_is_asked_and_hung_up_on_where_it_does_not_answer() -> None:
+    with opened(LEAN, Limits(idle_seconds=0.2, silent_seconds=0.2)) as site, connected(site, b"") as connection:
+        kinds = [kind for kind, *_ in frames(connection)]  # until the door ends the connection
+        assert kinds[-1] == PING
+
+
+def test_a_client_that_answers_when_it_is_asked_stays() -> None:
+    with opened(LEAN, Limits(idle_seconds=1.2, silent_seconds=0.2)) as site, connected(site, b"") as connection:
+        asked = 0
+        for kind, _, _, payload in frames(connection):
+            if kind == PING:
+                connection.sendall(frame(PING, ACK, 0, payload))
+                asked += 1
+            if asked == 2:
+                break
+        connection.sendall(CALL)
+        assert [kind for kind, *_ in first(connection, DATA)][-1] == DATA
 
 
 def test_without_the_library_the_other_door_is_named() -> None:

@@ -182,3 +182,13 @@ def test_nothing_comes_of_no_requests() -> None:
     played = play(fleet(2), requests())
     assert len(played.outcome) == 0
     assert played.started.tolist() == [2]
+
+
+def test_a_machine_that_dies_twice_without_coming_up_between_loses_its_requests_once() -> None:
+    faults = (Fault(0.12, 1, 0.05), Fault(0.5, 1, 0.05))
+    two = fleet(2, model("slow", seconds=0.05, allowed=2.0), faults=faults)
+    coming = requests((0.0, 0), (0.05, 0), (0.11, 0))
+    played = play(two, coming, router="round-robin", autoscaler=Wanted(1), period=0.1)
+    assert outcomes(played)[1][1] == ANSWERED
+    assert played.machine[1] == 0
+    assert played.ended.max() < 0.5

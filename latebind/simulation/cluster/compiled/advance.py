@@ -17,9 +17,17 @@ SPARE = 4  # places of pools that one request may take
 
 
 @entry
-def advance(s: State, limit: float, start: np.uint64) -> bool:
-    """Play all before `limit`, and what is due on machines at it. False: pools are to grow, then it goes on."""
+def advance(s: State, limit: float, start: np.uint64, again: int) -> bool:
+    """Play all before `limit`, and what is due on machines at it. False: pools are to grow, then it goes on.
+
+    Where `again` is not below 0, a dead machine had that request, and it is sent again at `limit`, which is now.
+    """
     tally, requests = of.tally(s)[0], of.settings(s)[0].requests
+    if again >= 0:
+        if is_full(s):
+            return False
+        send(s, again, limit, start)
+        return True
     while True:
         number = tally.next
         time = of.times(s)[number] if number < requests else inf
@@ -27,7 +35,7 @@ def advance(s: State, limit: float, start: np.uint64) -> bool:
         happen(s, time if comes else limit)
         if not comes:
             return True
-        if tally.spare_requests < SPARE or tally.rings + SPARE > of.rings(s).shape[0]:
+        if is_full(s):
             return False
         tally.next += 1
         send(s, number, time, start)
@@ -50,13 +58,11 @@ def happen(s: State, until: float) -> None:
             woke(s, machine, now)
 
 
-@entry
-def again(s: State, number: int, now: float, start: np.uint64) -> bool:
-    """Send a request again that a dead machine had. False: pools are to grow first."""
-    if of.tally(s)[0].spare_requests < SPARE or of.tally(s)[0].rings + SPARE > of.rings(s).shape[0]:
-        return False
-    send(s, number, now, start)
-    return True
+@compiled
+def is_full(s: State) -> bool:
+    """Tell whether pools have too few places for another request."""
+    tally = of.tally(s)[0]
+    return bool(tally.spare_requests < SPARE or tally.rings + SPARE > of.rings(s).shape[0])
 
 
 @entry

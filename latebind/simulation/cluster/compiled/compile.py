@@ -1,7 +1,7 @@
 """How functions are compiled: by numba, once for each machine, kept beside the sources. Not for anything but numbers.
 
 Numba looks at a function's own file alone to tell whether what it keeps is stale, and not at those that it calls. So
-what was kept goes where any file of this folder has changed.
+what was kept goes where any of these files has changed.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,10 @@ import numba
 Function = TypeVar("Function", bound=Callable[..., Any])
 HERE = Path(__file__).parent
 KEPT = HERE / "__pycache__"
+COMPILED = (
+    *("advance", "batches", "choose", "compile", "heap", "layout", "lazy", "machine", "memory", "profiles", "queues"),
+    *("replies", "routing", "views", "worth"),
+)
 
 
 def compiled(function: Function) -> Function:
@@ -30,8 +34,8 @@ def entry(function: Function) -> Function:
 def forget_stale() -> None:
     """Delete what was compiled of other sources than these; a folder that cannot be written keeps nothing anyway."""
     digest = sha256()
-    for source in sorted(HERE.glob("*.py")):
-        digest.update(source.read_bytes())
+    for name in COMPILED:
+        digest.update((HERE / f"{name}.py").read_bytes())
     stamp, now = KEPT / "compiled.sha256", digest.hexdigest()
     try:
         if stamp.exists() and stamp.read_text() == now:

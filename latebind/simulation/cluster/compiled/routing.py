@@ -45,7 +45,7 @@ def send(s: State, number: int, now: float, start: np.uint64) -> None:
     ought = choose(s, model, word_of(start, number))
     machine = tally.last
     receive(s, machine, number, model, of.leaves(s)[number], now, due)
-    if needs_trial(s, ought, model):
+    if ought >= 0 and needs_trial(s, ought, model):
         of.lanes(s)[ought * config.models + model].tried = 1
         tally.trials += 1
         last = of.models(s)[of.machines(s)[ought].kind * config.models + model].stages - 1
@@ -79,7 +79,7 @@ def needs_trial(s: State, machine: int, model: int) -> bool:
 
 @compiled
 def choose(s: State, model: int, word: np.uint64) -> int:
-    """Have `last` be the machine that gets a request; return the one that ought to have the model."""
+    """Have `last` be the machine that gets a request; return the one that ought to have the model, -1 for none."""
     tally, config = of.tally(s)[0], of.settings(s)[0]
     if config.router == HOME:
         return home(s, model)
@@ -136,8 +136,11 @@ def expected(s: State, machine: int, model: int) -> int:
 
 @compiled
 def home(s: State, model: int) -> int:
-    """Choose among the homes of a model, or where none could answer in time, among those where it lies."""
-    tally, config, best, least = of.tally(s)[0], of.settings(s)[0], -1, 0
+    """Choose among the homes of a model, or where none could answer in time, among those where it lies.
+
+    Returns the first home that lacks the model, -1 for none, or where there are no homes, the one that ought to answer.
+    """
+    tally, config, best, least, ought = of.tally(s)[0], of.settings(s)[0], -1, 0, -1
     if config.placed:
         for place in range(of.home_starts(s)[model], of.home_starts(s)[model + 1]):
             machine = of.homes(s)[place]
@@ -145,15 +148,17 @@ def home(s: State, model: int) -> int:
                 seconds = expected(s, machine, model)
                 if best < 0 or seconds < least:
                     best, least = machine, seconds
+                if ought < 0 and needs_trial(s, machine, model):
+                    ought = machine
     if best < 0:
-        best = least_expected(s, model)
+        best = ought = least_expected(s, model)
         least = expected(s, best, model)
     tally.last = best
     if least > of.models(s)[model].room:
         other = holder(s, model)
         if other >= 0 and expected(s, other, model) <= of.models(s)[model].room:
             tally.last = other
-    return int(best)
+    return int(ought)
 
 
 @compiled

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.simulation.cluster.compiled.advance import advance, again, empty
+from latebind.simulation.cluster.compiled.advance import advance, empty
 from latebind.simulation.cluster.compiled.compile import forget_stale
 from latebind.simulation.cluster.compiled.covered import require_covered
 from latebind.simulation.cluster.compiled.routing import start_of
@@ -18,6 +18,7 @@ from latebind.simulation.cluster.fleet import Fault, Fleet, Played, Requests
 from latebind.simulation.cluster.policies import Autoscaler, Demand, Placer
 from latebind.simulation.cluster.tables import tables_of
 
+NOBODY = -1
 UP, DRAINING, OFF, DEAD = range(4)
 DIES, RETURNS, TICKS = range(3)
 
@@ -107,7 +108,7 @@ class _Run:
         return sorted([*deaths, *returns, *(t for t in ticks if t[0] <= last)], key=lambda one: one[:2])
 
     def _advance(self, limit: float) -> None:
-        while not advance(self._at, limit, self._start):
+        while not advance(self._at, limit, self._start, NOBODY):
             self._grow()
 
     def _grow(self) -> None:
@@ -184,7 +185,7 @@ class _Run:
         for number in lost:
             self._attempts[number] += 1
             start = start_of(self._seed, self._attempts[number])
-            while not again(self._at, number, now, start):
+            while not advance(self._at, now, start, number):
                 self._grow()
 
     def _return(self, machine: int) -> None:

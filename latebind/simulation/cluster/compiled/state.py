@@ -29,6 +29,7 @@ from latebind.simulation.cluster.tables import Tables, largest_batch, scaled
 
 Arrays = dict[str, NDArray[Any]]
 EVICTIONS = {"late": LATE, "iam": IAM, "lru": LRU}
+FEW = 8  # places left in a pool
 ROOM = 4096  # requests and batches that a pool has places for at first
 NEARLY = 1.02  # times the least seconds a request
 MOST_CHOICES = 1 << 16
@@ -51,7 +52,7 @@ def make_state(fleet: Fleet, requests: Requests, router: str, tables: Tables) ->
         "queues": np.zeros(2 * machines * models, QUEUE),
         "requests": np.zeros(1, REQUEST),
         "batches": np.zeros(1, BATCH),
-        "rings": np.zeros(ROOM if fleet.residency.policy == "iam" else 8, RING),
+        "rings": np.zeros(ROOM if fleet.residency.policy == "iam" else FEW, RING),
         "models": _models(fleet, served, largest, profiles, own, tables),
         "holders": np.zeros(models, np.int64),
         "seconds": profiles.seconds,
@@ -91,23 +92,24 @@ def make_state(fleet: Fleet, requests: Requests, router: str, tables: Tables) ->
 
 
 def grow(state: Arrays) -> None:
-    """Make pools twice as large, or `ROOM`."""
+    """Make pools that are nearly full twice as large; new ones have `ROOM`."""
     tally, rings = state["tally"], state["rings"]
-    state["requests"] = _pool(state["requests"], "next", tally, "request")
-    state["batches"] = _pool(state["batches"], "above", tally, "batche")
-    if tally["rings"][0] + 8 > len(rings) > 8:
+    if tally["spare_requests"][0] < FEW:  # there is never a batch without requests, but for a moment
+        state["requests"] = _pool(state["requests"], "next", tally, ("free_request", "spare_requests"))
+        state["batches"] = _pool(state["batches"], "above", tally, ("free_batch", "spare_batches"))
+    if tally["rings"][0] + FEW > len(rings) > FEW:
         state["rings"] = np.concatenate([rings, np.zeros(len(rings), RING)])
 
 
-def _pool(old: NDArray[Any], link: str, tally: NDArray[Any], name: str) -> NDArray[Any]:
+def _pool(old: NDArray[Any], link: str, tally: NDArray[Any], counts: tuple[str, str]) -> NDArray[Any]:
     """Return a pool with twice as many places, the new ones in the list of free ones."""
+    free, spare = counts
     more = max(ROOM, len(old))
     new = np.concatenate([old, np.zeros(more, old.dtype)])
-    free = "free_" + name.removesuffix("e")
     new[link][len(old) :] = np.arange(len(old) + 1, len(new) + 1)
     new[link][-1] = tally[free][0]
     tally[free] = len(old)
-    tally["spare_" + name + "s"] += more
+    tally[spare] += more
     return new
 
 

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
+import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latebind.simulation.cluster import exact
+from latebind.simulation.cluster.compiled import state
 from latebind.simulation.cluster.compiled.run import play
 from latebind.simulation.cluster.fleet import Fleet, Played
 from latebind.simulation.cluster.policies import ROUTERS, Demand, Placement
@@ -52,7 +55,7 @@ def require_equal(one: Played, other: Played) -> None:
     assert np.allclose([one.loaded, *one.busy], [other.loaded, *other.busy])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS)
 def test_one_machine_answers_as_its_scheduler_does(seed: int) -> None:
     random = Random(seed)
@@ -61,7 +64,7 @@ def test_one_machine_answers_as_its_scheduler_does(seed: int) -> None:
     require_equal(play(fleet, requests, seed=seed), exact.play(fleet, requests, seed=seed))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(SEEDS, st.booleans())
 def test_stages_with_and_without_learned_caches_run_as_they_do_there(seed: int, exits: bool) -> None:
     random = Random(seed)
@@ -70,7 +73,7 @@ def test_stages_with_and_without_learned_caches_run_as_they_do_there(seed: int, 
     require_equal(play(fleet, requests, seed=seed), exact.play(fleet, requests, seed=seed))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS, st.sampled_from(ROUTERS))
 def test_several_machines_get_the_same_requests(seed: int, router: str) -> None:
     random = Random(seed)
@@ -81,7 +84,7 @@ def test_several_machines_get_the_same_requests(seed: int, router: str) -> None:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SEEDS, st.sampled_from(ROUTERS))
 def test_deaths_scaling_and_placement_make_no_difference(seed: int, router: str) -> None:
     random = Random(seed)
@@ -99,3 +102,13 @@ def test_deaths_scaling_and_placement_make_no_difference(seed: int, router: str)
     for here, there in zip(told, told_there, strict=True):
         assert here.rates.tolist() == there.rates.tolist()
         assert np.allclose([here.late, here.slack], [there.late, there.slack])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pools_that_are_too_small_grow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "ROOM", 16)
+    random = Random(seed)
+    fleet = random_fleet(random, machines=4)
+    fleet = replace(fleet, residency=msgspec.structs.replace(fleet.residency, policy="iam", stages=False))
+    requests = random_requests(random, fleet, 250)
+    require_equal(play(fleet, requests, seed=seed), exact.play(fleet, requests, seed=seed))

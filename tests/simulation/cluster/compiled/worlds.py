@@ -74,7 +74,8 @@ def _model(random: Random, name: str, stages: int, exits: bool) -> ServedModel:
     lookups = {stage: Curve((1, 4), (0.1 * base, 0.2 * base)) for stage in rates}
     spec = ModelSpec(name, "1", (VECTOR,), (SCORES,), stages, random.choice([1, 2, 4, 8, 16]), tuple(rates))
     sizes = tuple([random.randint(1, 20) for _ in range(stages)])
-    seconds = tuple([random.uniform(0.001, 0.02) / stages for _ in sizes])
+    long = random.choice([0.02, 0.02, 0.5])  # some take longer to load than their requests may take
+    seconds = tuple([random.uniform(0.001, long) / stages for _ in sizes])
     footprint = Footprint(sizes, seconds, fixed=random.choice([0.0, 0.003]))
     return ServedModel(spec, ModelCosts(curves, lookups, rates), random.choice([5, 100]), footprint)
 

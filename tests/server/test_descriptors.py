@@ -1,0 +1,33 @@
+import logging
+import resource
+from collections.abc import Iterator
+
+import pytest
+
+from latebind.server.descriptors import make_room
+
+
+@pytest.fixture
+def few() -> Iterator[int]:
+    """So few files may this process open, until it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft // 2, hard))
+    yield soft // 2
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_process_takes_as_many_descriptors_as_it_may(few: int, caplog: pytest.LogCaptureFixture) -> None:
+    make_room(10)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft > few
+    assert hard in (soft, resource.RLIM_INFINITY)
+    assert not caplog.records
+
+
+def test_where_they_do_not_suffice_that_is_told(few: int, caplog: pytest.LogCaptureFixture) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard == resource.RLIM_INFINITY:
+        pytest.skip("this system sets no limit")
+    with caplog.at_level(logging.WARNING):
+        make_room(hard)
+    assert "raise the limit" in caplog.text

@@ -19,8 +19,8 @@ SETTINGS = "[cluster]\nup_after = {up:g}\ndown_after = {down:g}\n"
 class Plan:
     """So many requests a second for so many seconds, first high, then low; after how long Ray is to scale."""
 
-    high: float = 600.0
-    low: float = 20.0
+    high: float = 200.0
+    low: float = 4.0
     high_seconds: float = 40.0
     low_seconds: float = 60.0
     up: float = 2.0

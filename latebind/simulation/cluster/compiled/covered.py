@@ -31,8 +31,9 @@ def require_covered(fleet: Fleet, router: str) -> None:
     ):
         if refused:
             raise ConfigError(f"the compiled simulation does not play {what}; the exact one does")
+    least = min(machine.memory for machine in fleet.machines)
     for model in fleet.models:
-        _require_model(model.served, min(machine.memory for machine in fleet.machines))
+        _require_model(model.served, least)
 
 
 def _require_model(model: ServedModel, memory: int) -> None:

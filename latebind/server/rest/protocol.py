@@ -124,6 +124,7 @@ class HttpProtocol(Protocol):
             if self._current is None and self._writable and not self._ending:
                 short = self._take(self, data, self._client)
                 if short is not None:
+                    self._heads += 1
                     self._current = short
                     short.begin()
                     return

@@ -3,6 +3,7 @@
 import json
 import socket
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,15 @@ def test_a_client_that_hangs_up_on_the_short_way_cancels_its_call() -> None:
         site.await_(site.gateway.cancelled.wait())
         assert site.gateway.short == 1
         assert site.is_well()
+
+
+def test_a_connection_with_short_calls_alone_is_no_idle_one() -> None:
+    with opened(limits=Limits(idle_seconds=0.4)) as site, site.connect() as connection:
+        last = time.monotonic() + 1.2  # three times as long
+        while time.monotonic() < last:
+            assert ask(connection, binary(1.0))[0].status == 200
+            time.sleep(0.02)  # the pace of a client with little to ask
+        assert site.gateway.short > 1
 
 
 def test_closing_answers_what_is_on_the_short_way() -> None:

@@ -54,9 +54,8 @@ def plan(
     their deadlines. The cheapest is the plan. Then it is tried what becomes of it with more traffic, tighter
     deadlines, less memory, one machine lost, and slower loads.
 
-    `without loads` is how many machines it would take if no request had to wait for its model: where that is fewer,
-    memory `binds`, else compute. The figures of your own models come from `latebind build`; how, and how far to trust
-    a plan, stands in docs/plan.md.
+    Memory `binds` where fewer machines would do if no request had to wait for its model, else compute. The figures of
+    your own models come from `latebind build`; how, and how far to trust a plan, stands in docs/plan.md.
 
     Examples:
 

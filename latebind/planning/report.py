@@ -87,18 +87,15 @@ def assumptions(question: Question) -> list[str]:
 def _plan_row(question: Question, row: Row, *, chosen: bool) -> dict[str, object]:
     kind, way = row.offer.kind, row.offer.way
     machines = f"> {whole(question, row.most)}" if row.machines is None else str(whole(question, row.machines))
+    figures = _figures(row.figures)
     return {
         "": "*" if chosen else "",
         "kind": kind.name,
         "memory": size(kind.memory),
-        "router": way.router,
-        "placement": way.placer,
-        "residency": way.residency,
-        "late ones": "refused" if way.sheds else "wait",
+        "way": way.label,
         "machines": machines,
         "price/h": "" if row.machines is None else f"{_price(question, row):.4g}",
-        **_figures(row.figures),
-        "without loads": "" if row.all_in_memory is None else str(whole(question, row.all_in_memory)),
+        **{name: figures[name] for name in ("in time", "p99 ms", "busy")},
         "binds": row.binds,
     }
 

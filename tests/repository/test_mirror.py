@@ -103,6 +103,7 @@ def test_only_what_changed_is_fetched(store: Path, mirror: Mirror, caplog: pytes
     before = {path: path.stat().st_ino for path in mirror.folder.glob("*/[0-9]*/*")}
     add(store, "a/3", more=b"3")
     caplog.set_level(logging.INFO)
+    caplog.clear()
     mirror.refresh()
     assert log_of(caplog) == "fetching a version 3, 101 bytes"
     assert before.items() <= {path: path.stat().st_ino for path in mirror.folder.glob("*/[0-9]*/*")}.items()

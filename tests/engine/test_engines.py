@@ -89,6 +89,11 @@ async def ask_on(engines: Engines, until: asyncio.Event, model: str = "scale") -
     return seen
 
 
+def is_stopped(process: int) -> bool:
+    tasks = Path(f"/proc/{process}/task").glob("*/stat")
+    return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
+
 async def kill_while_it_runs(engines: Engines, model: str) -> None:
     """Stop the engine at a moment at which it runs this model alone, and kill it."""
     engine = engines._engine
@@ -96,6 +101,8 @@ async def kill_while_it_runs(engines: Engines, model: str) -> None:
     number = [name for name, spec in engine.models.items() if not spec.steps].index(model)
     while True:
         os.kill(engine.process_id, signal.SIGSTOP)
+        while not is_stopped(engine.process_id):  # a run may end before each of its threads hears of it
+            pass
         if engine.ran() == (number,):
             os.kill(engine.process_id, signal.SIGKILL)
             return

@@ -72,7 +72,7 @@ class Scheduler:
         self._handlers[type(event)](event, now, actions)
         if self._residency is not None:
             actions.extend(self._residency.decide(now))
-        if self._admission.waiting or self._undecided:
+        if (self._admission.waiting or self._undecided) and not (type(event) is Arrived and event.more):
             if self._sheds:
                 self._drop_late(now, actions)
             self._undecided = False

@@ -74,7 +74,9 @@ def play_window(window: Window) -> Seen:
     day = window.day
     rates = day.traced().rates(day.seed)[:, window.hour * HOUR + HOUR // 2]
     lasts = 2 * day.window
-    requests = requests_at(rates[:, None] * lasts / MINUTE, np.random.default_rng([day.seed, window.hour]), minute=lasts)
+    requests = requests_at(
+        rates[:, None] * lasts / MINUTE, np.random.default_rng([day.seed, window.hour]), minute=lasts
+    )
     fleet = Fleet((KIND,) * day.machines, SHAPE.models(day.models, day.seed))
     began = time.perf_counter()
     played = play(fleet, requests, WAYS[0], day.window / TICKS, day.seed)

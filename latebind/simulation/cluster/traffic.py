@@ -97,7 +97,8 @@ def laid_over(
     functions, length = counts.shape
     order = np.resize(random.permutation(functions), places)
     starts = np.where(np.arange(places) < functions, 0, random.integers(length, size=places))
-    return counts[order[:, None], (minutes + starts[:, None]) % length]
+    laid: NDArray[np.int64] = counts[order[:, None], (minutes + starts[:, None]) % length]
+    return laid
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from latebind.domain.actions import Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import Arrived, Loaded, StageDone
-from latebind.simulation.measured import Hop, Launch, Loading, Seen, Timed
+from latebind.simulation.measured import Hop, Launch, Loading, Rests, Seen, Timed
 
 T = TypeVar("T")
 
@@ -99,7 +99,8 @@ class _Reader:
         self.loads: list[Timed[Loading]] = []
         self.heard: dict[int, float] = {}
         self.answered: dict[int, tuple[float, int]] = {}
-        self._running: dict[int, tuple[float, Run]] = {}  # by worker
+        self._running: dict[int, tuple[float, Run, bool]] = {}  # by worker, and whether it is fresh
+        self._rests = Rests()
         self._loading: dict[str, float] = {}  # since when
 
     def take(self, entry: Entry) -> None:
@@ -108,9 +109,10 @@ class _Reader:
             case Arrived(requests=requests):
                 self.heard |= dict.fromkeys(requests, entry.now)
             case StageDone(worker=worker):
-                begun, run = self._running.pop(worker)
+                begun, run, fresh = self._running.pop(worker)
+                self._rests.ends(worker, entry.now)
                 rows = run.rows or len(run.requests)
-                self.launches.append((begun, Launch(run.model, run.stage, rows, entry.now - begun)))
+                self.launches.append((begun, Launch(run.model, run.stage, rows, entry.now - begun, fresh)))
             case Loaded(model=model, pieces=pieces):
                 begun = self._loading.pop(model)
                 size = sum([self._footprints[model].sizes[piece] for piece in pieces])
@@ -118,7 +120,8 @@ class _Reader:
         place = 0
         for action in entry.actions:
             if isinstance(action, Run):
-                self._running[action.worker] = entry.now, action
+                fresh = self._rests.begins(action.worker, (action.model, action.stage), entry.now)
+                self._running[action.worker] = entry.now, action, fresh
             elif isinstance(action, Load):
                 self._loading[action.model] = entry.now
             elif isinstance(action, Reply) and action.outcome is Outcome.ANSWERED:

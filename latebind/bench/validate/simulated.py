@@ -16,7 +16,7 @@ from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.costs import Curve
 from latebind.simulation.driver import Simulator
-from latebind.simulation.measured import Measured, Seen, Stage, at_pace, joined, typical
+from latebind.simulation.measured import Kind, Measured, Seen, at_pace, joined, typical
 from latebind.simulation.workloads import Arrival
 
 
@@ -41,9 +41,9 @@ def _runs(played: Played, visit: Visit, randoms: Sequence[Random]) -> list[list[
     return [replay(played.log.config, visit, seen, paces, random) for random in randoms]
 
 
-def pace_of(seen: Seen, rule: Mapping[Stage, Curve]) -> float:
+def pace_of(seen: Seen, rule: Mapping[Kind, Curve]) -> float:
     """Return how many times as long as by a rule launches took, 1 where there were none."""
-    ratios = [one.seconds / rule[one.model, one.stage].at(one.rows) for _, one in seen.launches]
+    ratios = [one.seconds / rule[one.kind].at(one.rows) for _, one in seen.launches]
     return median(ratios) if ratios else 1.0
 
 

@@ -63,6 +63,7 @@ def test_a_log_tells_what_launches_and_messages_took(played: Played) -> None:
     assert seen.length == pytest.approx(0.455)
     assert [one.seconds for _, one in seen.launches] == pytest.approx([0.003] * 10)
     assert [at for at, _ in seen.launches][:2] == pytest.approx([0.001, 0.051])
+    assert all(one.fresh for _, one in seen.launches)
     assert [hop.seconds for _, hop in seen.idle] == pytest.approx([WAY] * 10)
     assert [hop.seconds for _, hop in seen.back] == pytest.approx([WAY] * 10)
     assert seen.busy == ()

@@ -10,6 +10,7 @@ from statistics import median
 from typing import TypeVar
 
 from latebind.bench.validate.client import Sent
+from latebind.bench.validate.counts import Counts
 from latebind.domain.actions import Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import Entry, read_log
@@ -54,8 +55,7 @@ class Logged:
         begun, ended = sent[0].sent, max(one.ended for one in sent)
 
         def within(every: Sequence[Timed[T]]) -> tuple[Timed[T], ...]:
-            first = bisect_left(every, begun, key=itemgetter(0))
-            return tuple([(at - begun, one) for at, one in every[first : bisect_left(every, ended, key=itemgetter(0))]])
+            return tuple([(at - begun, one) for at, one in _between(every, begun, ended)])
 
         beside = self.beside(sent)
         there = [(one.sent - begun, heard.at - one.sent, self._end_of_run(one.sent), heard) for one, heard in beside]
@@ -76,6 +76,13 @@ class Logged:
             loads=within(self.loads),
         )
 
+    def counts(self, sent: Sequence[Sent]) -> Counts:
+        """Return what the engine did while these requests were under way."""
+        begun, ended = sent[0].sent, max(one.ended for one in sent)
+        launches = _between(self.launches, begun, ended)
+        loads = len(_between(self.loads, begun, ended))
+        return Counts(len(launches), sum([launch.rows for _, launch in launches]), loads)
+
     def _end_of_run(self, time: float) -> float | None:
         """Return when the run ended that was under way at a time, None if none was."""
         place = bisect_right(self.launches, time, key=itemgetter(0)) - 1
@@ -88,6 +95,11 @@ class Logged:
         """Return requests as clients and scheduler saw them: messages arrive in the order of sending."""
         first = bisect_left(self.heard, sent[0].sent, key=lambda one: one.at)
         return list(zip(sent, self.heard[first : first + len(sent)], strict=True))
+
+
+def _between(every: Sequence[Timed[T]], begun: float, ended: float) -> Sequence[Timed[T]]:
+    """Return what began from one time on and before another."""
+    return every[bisect_left(every, begun, key=itemgetter(0)) : bisect_left(every, ended, key=itemgetter(0))]
 
 
 class _Reader:

@@ -17,6 +17,7 @@ from latebind.domain.errors import Unavailable
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
+from latebind.forks.client import ForkServer
 from latebind.repository.selection import Selection
 from latebind.server.access import Guard
 from latebind.server.door import Door
@@ -59,12 +60,14 @@ class Replica:
         """Start the engine and open the door; raises what could not be loaded."""
         settings = application.settings
         async with AsyncExitStack() as stack:
-            engines = await Engines.start(_order(settings), application.selection.first(), settings.generations)
+            forks = stack.enter_context(ForkServer())
+            selected = application.selection.first()
+            engines = await Engines.start(_order(settings), selected, forks, settings.generations)
             stack.push_async_callback(engines.close)
             catalogue = Catalogue(engines, application.selection)
             following = asyncio.create_task(catalogue.follow(settings.generations.watch))
             stack.callback(following.cancel)
-            observer = await start_beside(engines, settings)
+            observer = await start_beside(engines, settings, forks)
             if observer is not None:
                 stack.push_async_callback(observer.close)
             export = _export(settings.observability.otlp)

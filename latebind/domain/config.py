@@ -193,13 +193,11 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one engine follows another. Seconds.
 
-    A `spare` stands ready to take over. A model that ran in `crashes` engines as they died `within` such a time is not
-    served any more. An engine that does not start is tried again after `back_off`, twice as long each further time. One
-    that another took over from has `drain` to answer what it has. Every `watch` the repository is looked at for new
-    versions; 0: only when asked to.
+    A model that ran in `crashes` engines as they died `within` such a time is not served any more. An engine that does
+    not start is tried again after `back_off`, twice as long each further time. One that another took over from has
+    `drain` to answer what it has. Every `watch` the repository is looked at for new versions; 0: only when asked to.
     """
 
-    spare: bool = True
     crashes: int = 3
     within: float = 60.0
     back_off: float = 1.0

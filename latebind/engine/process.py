@@ -1,8 +1,7 @@
-"""The engine's process: `python -m latebind.engine.process`. Started by `client`, never by hand.
+"""The engine's process, which `client` has forked.
 
 Inherits four descriptors: the slots, who runs, a stream of fixed messages and a stream of JSON lines for control.
-The first control line tells what to load; the answer says what is served. That line may be long in coming: a spare
-waits for it with everything imported. The process ends when the door closes its end.
+The first control line tells what to load; the answer says what is served. It ends when the door closes its end.
 """
 
 import logging
@@ -10,7 +9,6 @@ import os
 import selectors
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -54,7 +52,6 @@ def main(arguments: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)  # the door hears it, answers what is in flight, then closes
     with socket.socket(fileno=messages) as message_socket, socket.socket(fileno=control) as control_socket:
         with control_socket.makefile("rb") as lines:
-            logging.getLogger(__name__).info("process %d is ready for an order", os.getpid())
             line = lines.readline()
         if not line:
             return
@@ -251,7 +248,3 @@ def _staging(config: EngineConfig, models: Sequence[str], memory: SlotMemory) ->
 
 def _tell(control: socket.socket, message: object) -> None:
     control.sendall(msgspec.json.encode(message) + b"\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

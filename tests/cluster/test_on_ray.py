@@ -54,7 +54,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     pytest.importorskip("ray")
     root = tmp_path_factory.mktemp("on-ray")
     build(root)
-    words = (str(root), "--on", "ray", "--replicas", "2", "--port", "0", "--grpc-port", "0", "--no-spare")
+    words = (str(root), "--on", "ray", "--replicas", "2", "--port", "0", "--grpc-port", "0")
     process = subprocess.Popen(
         [sys.executable, "-m", "latebind", "serve", *words, "--deadline-ms", "30000"],
         stdout=subprocess.PIPE,

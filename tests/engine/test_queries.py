@@ -19,6 +19,7 @@ from latebind.queries.scheduler import make_scheduler
 from latebind.repository.listing import find_served
 from latebind.server.gateway import Answer, Array
 from tests.engine.started import Started, check_refused, started
+from tests.forked import FORKS
 from tests.querying import ANIMALS, CARS, Floats, Join, by_hand, rows_going, traffic
 
 
@@ -40,7 +41,7 @@ async def engine(
         residency=ResidencyConfig(memory),
         queries=tuple(map(str, queries)),
     )
-    client = await EngineClient.start(order)
+    client = await EngineClient.start(order, FORKS)
     try:
         yield client
     finally:

@@ -17,6 +17,7 @@ from latebind.server.door import Door
 from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 from latebind.server.tensors import DATATYPES
+from tests.forked import FORKS
 
 
 @asynccontextmanager
@@ -32,7 +33,7 @@ async def real_door(
 ) -> AsyncIterator[tuple[EngineClient, Door]]:
     paths, queries = (tuple(map(str, found)) for found in find_served(models, names))
     order = EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig(), queries=queries)
-    client = await EngineClient.start(order)
+    client = await EngineClient.start(order, FORKS)
     try:
         grpc = {"grpc_port": grpc_port, "grpc_stack": grpc_stack}
         async with door_before(client, limits=limits, deadline=deadline, grpc=grpc) as door:

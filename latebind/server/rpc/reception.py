@@ -1,9 +1,8 @@
 """Takes calls in, whatever server carries them: each is counted, admitted and ends with one answer or one status."""
 
 import asyncio
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from latebind.domain.errors import LatebindError, Refused, Unavailable
@@ -13,8 +12,6 @@ from latebind.server.rpc.desk import Caller, Desk
 from latebind.server.rpc.faults import told
 from latebind.server.rpc.routes import Answer, Method, Stream
 from latebind.server.rpc.shortcut import Shortcut, Then
-
-LOOK = 0.01  # seconds between two looks whether the last are answered
 
 
 class CallFailed(Exception):
@@ -47,9 +44,12 @@ class Reception:
 
     async def emptied(self, seconds: float) -> None:
         """Return when nobody is under way, or after so many seconds."""
-        end = time.monotonic() + seconds
-        while (self._under_way or self._shortcut.busy) and (left := end - time.monotonic()) > 0:
-            await asyncio.wait(self._under_way or {asyncio.create_task(asyncio.sleep(LOOK))}, timeout=left)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._under_way or self._shortcut.busy:
+                    await self._shortcut.emptied()
+                    if self._under_way:
+                        await asyncio.wait(self._under_way)
 
     def give_up(self) -> None:
         """Tell all that are still under way that there is no time left."""

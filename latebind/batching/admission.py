@@ -62,7 +62,7 @@ class Admission:
         if self._loads is not None and self.slack(lane, event, now, is_there=True) >= 0.0:
             seconds = self._loads.asked(event.model, event.requests, now, actions)
             if seconds is not None:
-                return Outcome.NOT_LOADED, seconds, slack
+                return Outcome.REFUSED_LOADING, seconds, slack
         return Outcome.REFUSED_LATE, 0.0, slack
 
     def slack(self, lane: Lane, event: Arrived, now: float, *, is_there: bool = False) -> float:

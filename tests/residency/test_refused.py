@@ -53,7 +53,7 @@ def come(model: str, number: int, now: float, allowed: float = 0.3) -> Arrived:
 @pytest.mark.parametrize("policy", SERVED)
 def test_a_model_that_loads_for_longer_than_requests_may_take_comes_soon_after_the_first(policy: str) -> None:
     simulator, records = play(shedding(quick("a"), budget=2, policy=policy), *every(0.1, "a", 0.0, 4.0))
-    assert outcomes(records, "a", 0.0, 1.65) == {"NOT_LOADED": 17}
+    assert outcomes(records, "a", 0.0, 1.65) == {"REFUSED_LOADING": 17}
     assert outcomes(records, "a", 1.75) == {"ANSWERED": 22}
     assert simulator.loaded == {("a", 0): 1, ("a", 1): 1}
 
@@ -63,17 +63,17 @@ def test_who_is_refused_is_told_when_the_model_is_expected() -> None:
     first, load = scheduler.handle(come("a", 0, 0.0), 0.0)
     assert isinstance(first, Load)
     assert isinstance(load, Reply)
-    assert (load.outcome, load.waited) == (Outcome.NOT_LOADED, 2.0)
+    assert (load.outcome, load.waited) == (Outcome.REFUSED_LOADING, 2.0)
     (later,) = scheduler.handle(come("a", 1, 0.5), 0.5)
     assert isinstance(later, Reply)
-    assert (later.outcome, later.waited) == (Outcome.NOT_LOADED, 1.5)
+    assert (later.outcome, later.waited) == (Outcome.REFUSED_LOADING, 1.5)
     scheduler.handle(Loaded("a", (0, 1), 2.0), 2.0)
     assert isinstance(scheduler.handle(come("a", 2, 2.0), 2.0)[0], Run)
 
 
 def test_who_comes_when_the_load_is_nearly_done_waits_for_its_end() -> None:
     _, records = play(shedding(quick("a"), budget=2, policy="lru"), (0.0, "a"), (1.8, "a"))
-    assert [(r.outcome, r.ended) for r in records] == [(Outcome.NOT_LOADED, 0.0), (Outcome.ANSWERED, 2.01)]
+    assert [(r.outcome, r.ended) for r in records] == [(Outcome.REFUSED_LOADING, 0.0), (Outcome.ANSWERED, 2.01)]
 
 
 def test_a_deadline_that_could_not_be_met_by_a_model_in_memory_brings_none() -> None:

@@ -15,7 +15,7 @@ from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
 from tests.simulation.cluster.fleets import fleet, model, poisson, requests
 
-ANSWERED, FAILED, NOT_LOADED = Outcome.ANSWERED.value, Outcome.FAILED.value, Outcome.NOT_LOADED.value
+ANSWERED, FAILED, REFUSED_LOADING = Outcome.ANSWERED.value, Outcome.FAILED.value, Outcome.REFUSED_LOADING.value
 
 
 class Wanted:
@@ -151,7 +151,7 @@ def test_who_drains_answers_what_it_has_and_is_paid_for_meanwhile() -> None:
 def test_a_model_that_loads_for_longer_than_requests_may_take_comes_because_they_are_refused() -> None:
     slow = model("slow", load=0.5)
     played = play(fleet(1, slow), requests((0.0, 0), (0.2, 0), (0.4, 0), (0.6, 0)))
-    assert played.outcome.tolist() == [NOT_LOADED, NOT_LOADED, ANSWERED, ANSWERED]
+    assert played.outcome.tolist() == [REFUSED_LOADING, REFUSED_LOADING, ANSWERED, ANSWERED]
     assert played.ended[2] == pytest.approx(0.51)
     assert played.busy[0] == pytest.approx(0.02), "that of the last two"
     assert played.loads == 2, "a load for each stage"

@@ -194,6 +194,7 @@ def whole(value: int) -> Any:
 
 
 LATE, IAM, LRU = range(3)
-ANSWERED, REFUSED_FULL, REFUSED_LATE, EXPIRED, _, _, NOT_LOADED = map(whole, range(7))
+ANSWERED, REFUSED_FULL, REFUSED_LATE, EXPIRED = map(whole, range(4))
+REFUSED_LOADING = whole(7)
 NOTHING = whole(0)
 KEPT = 64  # requests of one model that a window remembers

@@ -12,10 +12,10 @@ from latebind.simulation.cluster.compiled.heap import schedule
 from latebind.simulation.cluster.compiled.layout import (
     ANSWERED,
     EXPIRED,
-    NOT_LOADED,
     NOTHING,
     REFUSED_FULL,
     REFUSED_LATE,
+    REFUSED_LOADING,
 )
 from latebind.simulation.cluster.compiled.lazy import most_urgent, newcomers_at_a_boundary, oldest, quickest, share
 from latebind.simulation.cluster.compiled.replies import end, reply
@@ -38,7 +38,7 @@ def arrived(s: State, machine: int, request: int, now: float) -> None:
     elif config.sheds and slack < 0.0:
         wants = slack_of(s, machine, lane, r.deadline, 0.0, now) >= 0.0
         wants = wants and memory.asked(s, machine, lane, now)
-        reply(s, machine, request, NOT_LOADED if wants else REFUSED_LATE, now)
+        reply(s, machine, request, REFUSED_LOADING if wants else REFUSED_LATE, now)
     else:
         queues.append(s, machine, lane, request)
         m.waiting += 1

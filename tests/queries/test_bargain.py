@@ -71,8 +71,8 @@ def test_part_of_what_was_saved_is_given_back_as_time() -> None:
     """Behind an early exit of the gate the largest model would take three times as long for a third of a point more."""
     nodes = (Node("gate", ("g",), (0.9,)), Node("last", ("s", "m", "l"), (0.95, 0.957, 0.96), (0,), ((0,),)))
     outlooks = {"g": early(0.5, (0.1,), 0.9), "s": sure(0.1), "m": sure(0.2), "l": sure(0.6)}
-    case, allowed = Case(query(*nodes), outlooks, Branches()), 0.7
-    after = case.view(0.65, frozenset((1,)))
+    case, allowed = Case(query(*nodes), outlooks, Branches()), 0.66
+    after = case.view(0.61, frozenset((1,)))
     assert Allowed(allowed).pick(after, 1).option == 1
     assert Allowed(allowed, 0.0).pick(after, 1).option == 2
 

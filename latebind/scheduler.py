@@ -73,13 +73,13 @@ class Scheduler:
         return self.handle_all((event,), now)
 
     def handle_all(self, events: Iterable[Event], now: float) -> list[Action]:
-        """Take in what happened at once, and decide once."""
+        """Take in what happened at once, and decide once; there is one event at least."""
         actions: list[Action] = []
         for event in events:
             self._handlers[type(event)](event, now, actions)
         if self._residency is not None:
             actions.extend(self._residency.decide(now))
-        if self._waiting or self._undecided:
+        if (self._waiting or self._undecided) and not (type(event) is Arrived and event.more):
             if self._sheds:
                 self._drop_late(now, actions)
             self._undecided = False

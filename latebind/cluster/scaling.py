@@ -14,7 +14,7 @@ LITTLE_SLACK = 0.25  # of the deadline: below, answers are at risk
 MUCH_SLACK = 0.5
 SHED = 0.01  # the share of requests that may be refused or late
 BUSY = 0.6  # the share of time that workers may be busy after one replica less
-LOST = ("refused_full", "refused_late", "expired", "not_loaded")
+LOST = ("refused_full", "refused_late", "refused_loading", "expired", "not_loaded")
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,25 +85,34 @@ class LoadFailed(Struct, frozen=True, gc=False):
 
 
 class Branched(Struct, frozen=True, gc=False):
-    """Whether the conditions of the `nodes` of a `Branch` hold, in their order."""
+    """Whether the conditions of the `nodes` of a `Branch` hold, in their order.
+
+    Where `more` is to be told at once of what was looked into together, nothing begins until it has been.
+    """
 
     request: int
     nodes: tuple[int, ...]
     holds: tuple[bool, ...]
+    more: bool = False
 
 
 class Mapped(Struct, frozen=True, gc=False):
-    """The inputs of `node` lie where its model reads them; behind the last node, the outputs of the query."""
+    """The inputs of `node` lie where its model reads them; behind the last node, the outputs of the query.
+
+    For `more` see `Branched`.
+    """
 
     request: int
     node: int
+    more: bool = False
 
 
 class MapFailed(Struct, frozen=True, gc=False):
-    """The conditions of `nodes`, or the inputs of the one, could not be worked out."""
+    """The conditions of `nodes`, or the inputs of the one, could not be worked out. For `more` see `Branched`."""
 
     request: int
     nodes: tuple[int, ...]
+    more: bool = False
 
 
 class Woke(Struct, frozen=True, gc=False):

@@ -54,6 +54,7 @@ class Outcomes(TypedDict):
     cancelled: int
     failed: int
     not_loaded: int
+    refused_loading: int
 
 
 class Distribution(TypedDict):

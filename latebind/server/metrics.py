@@ -21,7 +21,7 @@ MICROSECONDS = 1e6
 MILLISECONDS = 1e3
 MODEL = ("model", "version")
 FAILURES = {
-    "REJECTED": ("refused_full", "refused_late"),
+    "REJECTED": ("refused_full", "refused_late", "refused_loading"),
     "CANCELED": ("cancelled",),
     "BACKEND": ("failed",),
     "OTHER": ("expired", "not_loaded"),

@@ -7,7 +7,7 @@ import msgspec
 from latebind.server.gateway import ModelMetrics, Snapshot
 
 SECONDS = 300.0  # that are remembered
-REFUSED = ("refused_full", "refused_late", "not_loaded")
+REFUSED = ("refused_full", "refused_late", "refused_loading", "not_loaded")
 LOST = ("expired", "failed")
 
 

@@ -3,7 +3,7 @@
 Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simulator drive the very same code.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf, nextafter
 
@@ -70,11 +70,16 @@ class Scheduler:
 
         Raises `IllegalEvent`, with nothing changed, for an event that the state does not allow.
         """
+        return self.handle_all((event,), now)
+
+    def handle_all(self, events: Iterable[Event], now: float) -> list[Action]:
+        """Take in what happened at once, and decide once; there is one event at least."""
         actions: list[Action] = []
-        self._handlers[type(event)](event, now, actions)
+        for event in events:
+            self._handlers[type(event)](event, now, actions)
         if self._residency is not None:
             actions.extend(self._residency.decide(now))
-        if self._waiting or self._undecided:
+        if (self._waiting or self._undecided) and not (type(event) is Arrived and event.more):
             if self._sheds:
                 self._drop_late(now, actions)
             self._undecided = False

@@ -170,8 +170,8 @@ def _error(spec: ModelSpec, end: Ended) -> LatebindError:
             return Refused(f"the queue of {who} is full: try again later")
         case Outcome.REFUSED_LATE:
             return Refused(
-                f"{who} has too much to do, or to load first, to answer by the deadline: allow more time or try again "
-                "later"
+                f"{who} has too much to do, or to load first, to answer by the deadline: "
+                "allow more time or try again later"
             )
         case Outcome.REFUSED_LOADING:
             seconds = f"{max(end.waited, 0.1):.1f} s"

@@ -13,6 +13,7 @@ from latebind.queries.branches import Branches
 class PlanView:
     """A query at one moment: `left` seconds are left of its deadline, and the nodes in `open` may still run.
 
+    When it came it was `allowed` so many, less what lies between its steps; 0: nobody knows.
     `outlook` tells of a model what a request is to expect that comes now; `branches` how often conditions hold.
     """
 
@@ -21,6 +22,7 @@ class PlanView:
     left: float
     outlook: Callable[[str], Outlook]
     branches: Branches
+    allowed: float = 0.0
 
     def node(self, number: int) -> Node:
         """Return a node."""

@@ -8,7 +8,7 @@ from typing import Any
 from latebind.domain.errors import LatebindError, Refused, Unavailable
 from latebind.server.access import Guard
 from latebind.server.quick import Quick
-from latebind.server.rpc.desk import Caller, Desk
+from latebind.server.rpc.desk import Caller, Desk, Streaming
 from latebind.server.rpc.faults import told
 from latebind.server.rpc.routes import Answer, Method, Stream
 from latebind.server.rpc.shortcut import Shortcut, Then
@@ -85,7 +85,7 @@ class Reception:
         with self._call(method, caller):
             return await answer(self._desk, data, caller)
 
-    async def follow(self, method: Method, caller: Caller) -> None:
+    async def follow(self, method: Method, caller: Streaming) -> None:
         """Serve a stream, which is told when the door closes. Raises `CallFailed`."""
         assert method.stream is not None, f"{method.path} is no stream"
         with self._call(method, caller):

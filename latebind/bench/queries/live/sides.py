@@ -91,7 +91,7 @@ def with_planner(text: str, planner: PlannerConfig) -> str:
     first = next((number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
     kept = [line for line in lines[:first] if not PLANNED.match(line.strip())]
     keys = [f'planner = "{planner.name}"', f"replan = {str(planner.replan).lower()}"]
-    keys += [f"price = {planner.price}"] if planner.price else []
+    keys += [f"price = {planner.price}"] if planner.price is not None else []
     return "\n".join([*keys, *kept, *lines[first:], ""])
 
 

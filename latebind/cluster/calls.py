@@ -164,9 +164,3 @@ class _Relayed:
 
     def header(self, name: str) -> str:
         return self._headers.get(name.encode(), b"").decode("latin-1")
-
-    async def read(self) -> bytes | None:
-        return None
-
-    async def write(self, reply: bytes) -> None:
-        raise NotImplementedError("a single call has one answer")

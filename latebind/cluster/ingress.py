@@ -35,7 +35,8 @@ class Ingress:
     @classmethod
     async def start(cls, application: Application, look: Look, *, limits: Limits | None = None) -> Self:
         """Open the door once there is a replica. Raises what `Door.open` raises."""
-        server, fleet, limits = application.settings.server, Fleet(), limits or Limits()
+        settings, limits = application.settings, limits or Limits()
+        server, fleet = settings.server, Fleet(most=settings.cluster.calls)
         await look(fleet.see)
         relay = Relay(fleet, limits, application.secret)
         passing = Passing(relay)

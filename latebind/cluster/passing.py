@@ -5,6 +5,7 @@ replica is lost meanwhile, another one is asked the long way.
 """
 
 import asyncio
+import time
 from collections import Counter
 from functools import partial
 
@@ -56,7 +57,7 @@ class Passing:
         del client
         body = data.find(END) + len(END)
         known = self._heads.get(data[:body])
-        if known is None or len(data) - body != known.size or not self._relay.fleet.ready():
+        if known is None or len(data) - body != known.size or not self._relay.fleet.has_room:
             return None
         peer = self._relay.fleet.choose(known.model)
         upstream = peer.take()
@@ -100,7 +101,7 @@ class Passing:
     async def _again(self, passed: "Passed") -> None:
         """Root of a task: ask the long way, and answer whatever comes of it."""
         try:
-            reply = await self._relay.one(passed.model, passed.parts)
+            reply = await self._relay.one(passed.model, passed.parts, begun=passed.begun)
         except Exception as error:  # the client is told, as any other
             reply = reply_to(error)
         self.end(passed, reply)
@@ -109,7 +110,7 @@ class Passing:
 class Passed:
     """A call on its way. Its connection begins no other one meanwhile."""
 
-    __slots__ = ("_passing", "_peer", "line", "model", "parts", "task", "upstream")
+    __slots__ = ("_passing", "_peer", "begun", "line", "model", "parts", "task", "upstream")
 
     expects = False
 
@@ -117,6 +118,7 @@ class Passed:
         self.line = line
         self.model = model
         self.parts = parts
+        self.begun = time.monotonic()
         self.upstream: Upstream | None = upstream
         self.task: asyncio.Task[None] | None = None
         self._passing = passing

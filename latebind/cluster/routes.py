@@ -57,6 +57,7 @@ def _one(relay: Relay) -> Verb:
 def _infer(relay: Relay, passing: Passing) -> Verb:
     async def verb(desk: Desk, request: Request) -> Reply:
         del desk
+        relay.require_room()
         parts = await relay.read(request.exchange)
         reply = await while_connected(relay.one(request.model, parts), request.exchange)
         if reply.status == 200:

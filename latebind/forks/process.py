@@ -18,7 +18,7 @@ import msgspec
 
 from latebind.forks.messages import MESSAGE_BYTES, MOST_DESCRIPTORS, STANDARD, STATUS, Born, Fork
 
-IMPORTED = ("latebind.engine.process", "latebind.adaptation.process")
+IMPORTED = ("latebind.engine.process", "latebind.adaptation.process", "latebind.learned.trainer")
 LINGER_SECONDS = 60.0
 
 

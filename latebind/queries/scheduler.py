@@ -25,7 +25,7 @@ from latebind.scheduler import Scheduler
 
 LOOKED = (Branched, Mapped, MapFailed)
 # How a query ends whose later step was refused: it had been accepted itself.
-ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED}
+ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED, Outcome.REFUSED_LOADING: Outcome.EXPIRED}
 
 
 class QueryScheduler:
@@ -239,7 +239,7 @@ class QueryScheduler:
         del self._live[life.request]
         self._ended += 1
         outcome = Outcome.ANSWERED if life.doom is None else life.doom
-        ran = now - life.arrived - life.waited
+        ran = max(0.0, now - life.arrived - life.waited)  # who is told to come again has not waited yet
         actions.append(Reply(life.request, life.query.name, outcome, life.came_to, life.waited, ran, life.slack))
 
     def _life(self, event: Branched | Mapped | MapFailed, nodes: Sequence[int], *phases: Phase) -> Life:

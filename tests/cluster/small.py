@@ -16,7 +16,7 @@ from latebind.cluster.fleet import Fleet, Seen
 from latebind.cluster.homes import BUDGET, MODELS, Homes
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application
-from latebind.domain.config import DoorConfig, ServeConfig
+from latebind.domain.config import ClusterConfig, DoorConfig, ServeConfig
 from latebind.repository.selection import Selection
 from latebind.server.access import Guard
 from latebind.server.door import Door
@@ -29,6 +29,7 @@ from tests.server.shelf import Shelf
 
 SECRET = "what-the-ingress-shows"
 SERVER = DoorConfig(port=0, grpc_port=0, manage=True)
+CLUSTER = ClusterConfig()
 
 T = TypeVar("T")
 
@@ -45,6 +46,19 @@ class Dead:
 
     async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.called += bool(await reader.read(1))
+        writer.transport.abort()
+
+
+class Dying(Dead):
+    """A replica that takes calls and answers none, until it is told to die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = asyncio.Event()
+
+    async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.called += bool(await reader.read(1))
+        await self.told.wait()
         writer.transport.abort()
 
 
@@ -104,11 +118,17 @@ class Small:
 
 @contextmanager
 def small(
-    replicas: int = 2, *, server: DoorConfig = SERVER, dead: Dead | None = None, limits: Limits | None = None
+    replicas: int = 2,
+    *,
+    server: DoorConfig = SERVER,
+    cluster: ClusterConfig = CLUSTER,
+    dead: Dead | None = None,
+    limits: Limits | None = None,
 ) -> Iterator[Small]:
     """Open such a cluster for as long as the block lasts."""
     started: Future[tuple[Small, asyncio.Event]] = Future()
-    thread = threading.Thread(target=lambda: uvloop.run(_serve(replicas, server, dead, limits, started)), daemon=True)
+    settings = ServeConfig(server=server, cluster=cluster)
+    thread = threading.Thread(target=lambda: uvloop.run(_serve(replicas, settings, dead, limits, started)), daemon=True)
     thread.start()
     found, ended = started.result(PATIENCE)
     try:
@@ -120,7 +140,7 @@ def small(
 
 
 async def _serve(
-    replicas: int, server: DoorConfig, dead: Dead | None, limits: Limits | None, started: Future[Any]
+    replicas: int, settings: ServeConfig, dead: Dead | None, limits: Limits | None, started: Future[Any]
 ) -> None:
     ended = asyncio.Event()
     async with AsyncExitStack() as stack:
@@ -142,7 +162,7 @@ async def _serve(
         async def look(hear: Callable[[Sequence[Seen]], None]) -> None:
             hear(seen)
 
-        application = Application(Selection(Path()), ServeConfig(server=server), SECRET)
+        application = Application(Selection(Path()), settings, SECRET)
         ingress = await Ingress.start(application, look, limits=limits)
         stack.push_async_callback(ingress.close)
         loop = asyncio.get_running_loop()

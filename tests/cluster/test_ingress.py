@@ -5,6 +5,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import tritonclient.http as triton_http
 from msgspec.structs import replace
 from tritonclient.utils import InferenceServerException
 
+from latebind.domain.config import ClusterConfig
 from latebind.server.limits import Limits
-from tests.cluster.small import SECRET, SERVER, Dead, Once, Small, small
+from tests.cluster.small import SECRET, SERVER, Dead, Dying, Once, Small, small
 from tests.server.bodies import DOUBLE, SCALAR, request
 from tests.server.conftest import read_response, scalar
 from tests.server.rpc.conftest import X, tensor
@@ -138,6 +140,49 @@ def test_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
         assert (dead.called, answered(cluster, "scalar")) == (1, [1])
         text = cluster.call("GET", "/metrics").body.decode()
         assert "latebind_ingress_moved_total 1\n" in text
+
+
+def test_a_call_that_another_replica_is_asked_for_has_no_more_time_for_that() -> None:
+    dying = Dying()
+    with small(1, dead=dying) as cluster, ThreadPoolExecutor(1) as pool:
+        cluster.home("scalar", "dead")
+        text = body(scalar(21.0), parameters={"timeout": 30_000_000})
+        call = pool.submit(cluster.call, "POST", SCALAR, text)
+        until(lambda: dying.called == 1)
+        begun = time.monotonic()
+        until(lambda: time.monotonic() - begun > 0.1)
+        cluster.do(dying.told.set)
+        assert call.result().status == 200
+        assert cluster.gateways[0].deadlines[0] < begun + 30.0
+
+
+def test_what_a_client_says_of_its_wait_the_ingress_keeps(cluster: Small) -> None:
+    before = time.monotonic()
+    text = body(scalar(1.0), parameters={"timeout": 30_000_000})
+    assert cluster.call("POST", SCALAR, text, {"latebind-waited": "20"}).status == 200
+    assert max(gateway.deadlines[-1] for gateway in cluster.gateways if gateway.deadlines) > before + 29.0
+
+
+def test_calls_beyond_what_replicas_take_are_refused_before_their_body_is_read() -> None:
+    text = body(ONE)
+    head = f"POST {STUCK} HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n".encode()
+    with small(1, cluster=ClusterConfig(calls=1)) as cluster:
+        with cluster.ingress.connect() as connection, cluster.ingress.connect() as another:
+            connection.sendall(head + text)
+            until(cluster.gateways[0].stuck.is_set)
+            another.sendall(head)
+            refused = read_response(another)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        until(lambda: cluster.call("POST", SCALAR, body(scalar(1.0))).status == 200)
+
+
+def test_grpc_calls_beyond_what_replicas_take_are_refused() -> None:
+    with small(1, cluster=ClusterConfig(calls=1)) as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+        stub.async_infer("stuck", [tensor(np.ones((1, 1), np.float32))], lambda result, error: None)
+        until(cluster.gateways[0].stuck.is_set)
+        with pytest.raises(InferenceServerException, match="every replica has 1 calls under way") as caught:
+            stub.infer("double", [tensor(X)])
+        assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
 
 
 def test_grpc_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:

@@ -81,7 +81,8 @@ def validate(
     ] = None,
     load: Annotated[float, typer.Option(min=0.01, help="A multiple of what each policy answers at most.")] = 0.7,
     deadline: Annotated[float, typer.Option(min=1.0, help="A multiple of what a request takes alone.")] = 10.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Visits of each engine; for the memory blocks.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Visits of each engine; or rounds with the memory.")] = 5,
+    blocks: Annotated[int, typer.Option(min=1, help="Of a visit, or of a round with the memory.")] = 5,
     share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of the memory that all models take.")] = 0.5,
     side: Annotated[
         list[str] | None, typer.Option(help=f"What goes from the memory: {'; '.join(SIDES)}. Default: late and lru.")
@@ -118,9 +119,9 @@ def validate(
             tuple(model or ()),
             _rows(data, data_option or []),
             policies,
-            live.Plan(load, deadline, rounds),
+            live.Plan(load, deadline, rounds, blocks),
             Setting(backend, (door_core,), engine_core, seed),
-            memory.Plan(share=share, rounds=rounds, sides=sides, seed=seed),
+            memory.Plan(share=share, rounds=rounds, blocks=blocks, sides=sides, seed=seed),
         )
         torch.set_num_threads(1)
         before = [pauses(core) for core in (door_core, engine_core)]

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from latebind.domain.errors import UserError
-from latebind.server.calls import Call
+from latebind.server.calls import WAITED, Call
 from latebind.server.gateway import Answer
 from latebind.server.quick import Outcome, Quick, Quicks
 from latebind.server.rest.codec import Codec
@@ -24,7 +24,7 @@ from latebind.server.rest.request import Reply, Request, reply_to
 END = b"\r\n\r\n"
 MOST_HEADS = 1024
 LONGEST_HEAD = 4096
-OTHERWISE = frozenset({b"transfer-encoding", b"content-encoding", b"traceparent"})  # what asks for the long way
+OTHERWISE = frozenset({b"transfer-encoding", b"content-encoding", b"traceparent", WAITED})  # what asks for the long way
 
 
 class Line(Protocol):

@@ -11,6 +11,7 @@ import orjson
 
 from latebind.cluster.merging import merged_statistics
 from latebind.cluster.relay import Header, Relay
+from latebind.cluster.upstream import STATUS
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, UserError
 from latebind.server.access import Access, Guard
 from latebind.server.rest.body import Body
@@ -20,16 +21,20 @@ from latebind.server.rest.request import Reply, Request
 from latebind.server.rest.routes import Route
 from latebind.server.rpc.desk import Caller, Desk
 from latebind.server.rpc.infer import STATUSES, TRACEPARENT, InferStream
-from latebind.server.rpc.messages import INFERENCE, from_json, service_pb2
+from latebind.server.rpc.messages import INFERENCE, Message, from_json, service_pb2
 from latebind.server.rpc.reception import CallFailed, Reception
 from latebind.server.rpc.routes import Answer, Method, methods
 from latebind.server.rpc.wire import parse, read_request
 
 PATH = "/rpc"
-SECONDS, CLIENT, STATUS = b"latebind-seconds", b"latebind-client", b"latebind-status"
+SECONDS, CLIENT = b"latebind-seconds", b"latebind-client"
 CARRIED = (TRACEPARENT, STATUSES)  # what verbs look at of what came beside a request
+WISHES = {
+    "RepositoryModelLoad": service_pb2.RepositoryModelLoadRequest,
+    "RepositoryModelUnload": service_pb2.RepositoryModelUnloadRequest,
+}
 EVERYBODY = frozenset(
-    {"RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"}
+    {"TraceSetting", "LogSettings"}
     | {f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Register", "Unregister")}
 )
 NAME_FIRST = 0x0A  # how a request begins whose first field is text, as `model_name` is
@@ -84,6 +89,8 @@ def _relayed(relay: Relay, method: Method) -> Method:
         return method  # health: the ingress knows whether there are replicas
     if name == "ModelStatistics":
         return Method(method.path, method.access, _statistics(relay))
+    if name in WISHES:
+        return Method(method.path, method.access, _wishing(relay, method.path, WISHES[name]))
     answer = _asking_all(relay, method.path) if name in EVERYBODY else _asking(relay, method.path, name == "ModelInfer")
     return Method(method.path, method.access, answer)
 
@@ -104,6 +111,18 @@ def _asking_all(relay: Relay, path: str) -> Answer:
         del desk
         parts = relay.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
         first, *_ = [_message(reply) for reply in await relay.all(parts)]
+        return first
+
+    return answer
+
+
+def _wishing(relay: Relay, path: str, kind: Message) -> Answer:
+    """Have all replicas load or unload a model, those too that start later."""
+
+    async def answer(desk: Desk, data: bytes, caller: Caller) -> bytes:
+        del desk
+        parts = relay.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
+        first, *_ = [_message(reply) for reply in await relay.wish(parse(kind, data).model_name, parts)]
         return first
 
     return answer

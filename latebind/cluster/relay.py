@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 
 from latebind.cluster.fleet import Fleet, Peer
-from latebind.cluster.upstream import Lost, Parts
+from latebind.cluster.upstream import Lost, Parts, failed
 from latebind.domain.errors import Refused, Unavailable
 from latebind.server.calls import WAITED
 from latebind.server.limits import Limits
@@ -78,6 +78,19 @@ class Relay:
         if not peers:
             raise Unavailable("no replica is there yet: try again later")
         return await asyncio.gather(*[self._ask(peer, parts) for peer in peers])
+
+    async def wish(self, model: str, parts: Parts) -> list[Reply]:
+        """Do what `all` does, of a request to load or unload a model, and have replicas told that start later."""
+        wishes = self.fleet.wishes
+        before = wishes.note(model, parts)  # first, so that one that starts meanwhile is told too
+        try:
+            replies = await self.all(parts)
+        except BaseException:
+            wishes.take_back(model, parts, before)
+            raise
+        if any(failed(reply) for reply in replies):
+            wishes.take_back(model, parts, before)
+        return replies
 
     async def each(self, parts: Parts) -> dict[str, Reply]:
         """Return the replies of those replicas that are not lost meanwhile, by name."""

@@ -305,6 +305,48 @@ def test_models_are_unloaded_and_loaded_everywhere() -> None:
         assert cluster.call("POST", "/v2/repository/models/crashing/load").status == 400
 
 
+def without(cluster: Small, replica: int) -> Any:
+    """Have a replica out of the ingress's sight until what this returns is called."""
+    gone = cluster.do(lambda: cluster.seen.pop(replica))
+    until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 1)
+
+    def back() -> None:
+        cluster.do(lambda: cluster.seen.append(gone))
+        until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 2)
+
+    return back
+
+
+def test_a_replica_that_starts_later_is_told_what_was_loaded_and_unloaded() -> None:
+    with small() as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+        back = without(cluster, 1)
+        assert cluster.call("POST", "/v2/repository/models/double/unload").status == 200
+        stub.unload_model("half")
+        assert cluster.call("POST", "/v2/repository/models/invert/unload").status == 200
+        stub.load_model("invert")
+        version = b'{"parameters": {"version": "1"}}'
+        assert cluster.call("POST", "/v2/repository/models/large/load", version).status == 200
+        assert "double" in cluster.gateways[1].models
+        back()
+        served = [{*gateway.models} for gateway in cluster.gateways]
+        assert served[1] == served[0]
+        assert served[0].isdisjoint({"double", "half"})
+        assert cluster.shelves[1].versions == [("invert", None), ("large", "1")]
+
+
+def test_a_wish_that_failed_is_not_told() -> None:
+    with small() as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+        back = without(cluster, 1)
+        assert cluster.call("POST", "/v2/repository/models/double/unload").status == 200
+        assert cluster.call("POST", "/v2/repository/models/nobody/unload").status == 200
+        assert cluster.call("POST", "/v2/repository/models/crashing/load").status == 400
+        with pytest.raises(InferenceServerException, match="differs from the manifest"):
+            stub.load_model("crashing")
+        assert cluster.do(lambda: len(cluster.fleet.wishes)) == 2
+        back()
+        assert "double" not in cluster.gateways[1].models
+
+
 def test_metrics_tell_of_each_replica_and_statistics_of_all() -> None:
     with small() as cluster:
         for home in ("replica-0", "replica-1", "replica-1"):

@@ -4,9 +4,10 @@ A long queue is no reason for another replica while all of it is answered in tim
 deadlines are tight. Whether fewer would do is told by how busy workers are: slack does not show what is idle.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import cast
 
 from latebind.server.gateway import Distribution, ModelMetrics, Snapshot
 
@@ -122,8 +123,8 @@ def _mean(values: Sequence[float], loads: Sequence[Load], *, none: float = 1.0) 
     return sum(v * load.requests for v, load in zip(values, loads, strict=True)) / requests if requests else none
 
 
-def _outcomes(model: ModelMetrics) -> dict[str, int]:
-    return dict(model["requests"])  # type: ignore[arg-type]
+def _outcomes(model: ModelMetrics) -> Mapping[str, int]:
+    return cast(Mapping[str, int], model["requests"])
 
 
 def _lost(model: ModelMetrics) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager
@@ -114,6 +115,14 @@ class Small:
             self.fleet.see(self.seen)
 
         self.do(tell)
+
+
+def until(condition: Callable[[], object], *, seconds: float = 10.0, pause: float = 0.01) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to be so"
+        time.sleep(pause)
 
 
 @contextmanager

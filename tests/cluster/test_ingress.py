@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from latebind.domain.config import ClusterConfig
 from latebind.server.limits import Limits
-from tests.cluster.small import SECRET, SERVER, Dead, Dying, Once, Small, small
+from tests.cluster.small import SECRET, SERVER, Dead, Dying, Once, Small, small, until
 from tests.server.bodies import DOUBLE, SCALAR, request
 from tests.server.conftest import read_response, scalar
 from tests.server.rpc.conftest import X, tensor
@@ -45,14 +45,6 @@ def body(*inputs: dict[str, Any], **rest: object) -> bytes:
 
 def answered(cluster: Small, model: str) -> list[int]:
     return [gateway.answered[model] for gateway in cluster.gateways]
-
-
-def until(condition: Any) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < end, "it did not come to be so"
-        time.sleep(0.01)
 
 
 def test_a_json_call_is_answered_as_a_replica_answers_it(cluster: Small) -> None:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from random import Random
 from statistics import median
 from typing import Generic, TypeVar
@@ -20,20 +21,33 @@ from latebind.simulation.agenda import Agenda, Call
 from latebind.simulation.hardware import After, Work
 
 WINDOW = 0.2  # seconds of a record, after which runs begin anew with those of the moment
+REST = (
+    0.004  # seconds without a run after which caches are found cold: 2 ms cost nothing, 8 ms a tenth of a short stage
+)
 
 T = TypeVar("T")
 Timed = tuple[float, T]  # what happened, and when: seconds since the record began
 Stage = tuple[str, int]  # of a model
+Kind = tuple[str, int, bool]  # a stage, and whether the run was fresh
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One run of a stage: `seconds` from the decision to the news of its end, decisions of that moment included."""
+    """One run of a stage: `seconds` from the decision to the news of its end, decisions of that moment included.
+
+    `fresh`: the first of its stage since the worker rested (`Rests`).
+    """
 
     model: str
     stage: int
     rows: int
     seconds: float
+    fresh: bool = False
+
+    @property
+    def kind(self) -> "Kind":
+        """What runs are compared by that take about as long for a row."""
+        return self.model, self.stage, self.fresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,30 @@ def at_pace(seen: Seen, pace: float) -> Seen:
     return replace(seen, launches=tuple(launches))
 
 
+class Rests:
+    """Which runs are fresh: a worker that has rested takes longer for each stage once.
+
+    Where rests are frequent, so are such runs, and nobody waits behind most of them. Mixed with the others, they would
+    make runs of a queue look longer than they are.
+    """
+
+    def __init__(self) -> None:
+        self._ended: dict[int, float] = {}  # the last run of each worker
+        self._since: dict[int, set[Stage]] = {}  # that ran since the worker rested
+
+    def begins(self, worker: int, stage: Stage, now: float) -> bool:
+        """Tell whether a run that begins is fresh."""
+        if now - self._ended.get(worker, -inf) >= REST:
+            self._since[worker] = set()
+        fresh = stage not in self._since[worker]
+        self._since[worker].add(stage)
+        return fresh
+
+    def ends(self, worker: int, now: float) -> None:
+        """Hear that a worker's run has ended."""
+        self._ended[worker] = now
+
+
 class Moments:
     """Which moment of a record is played at a time: as they were, from any on, and behind the last the first."""
 
@@ -152,32 +190,33 @@ class Turns(Generic[T]):
 
 
 class Launches:
-    """How long runs take: as launches of the same stage with about as many rows."""
+    """How long runs take: as launches of the same stage with about as many rows, fresh or not."""
 
     def __init__(self, seen: Sequence[Timed[Launch]]) -> None:
         self._curves = typical([one for _, one in seen])
-        kinds: dict[Stage, dict[int, list[Timed[Launch]]]] = defaultdict(lambda: defaultdict(list))
+        kinds: dict[Kind, dict[int, list[Timed[Launch]]]] = defaultdict(lambda: defaultdict(list))
         for at, one in seen:
-            kinds[one.model, one.stage][one.rows.bit_length()].append((at, one))
-        self._kinds = {stage: {size: Turns(some) for size, some in sizes.items()} for stage, sizes in kinds.items()}
+            kinds[one.kind][one.rows.bit_length()].append((at, one))
+        self._kinds = {kind: {size: Turns(some) for size, some in sizes.items()} for kind, sizes in kinds.items()}
 
-    def seconds(self, work: Work, moments: Moments, now: float) -> float:
+    def seconds(self, work: Work, fresh: bool, moments: Moments, now: float) -> float:
         """Return what a run takes; where nothing was seen of a stage, what its costs say."""
-        stage = work.model, work.stage
-        sizes = self._kinds.get(stage)
-        if sizes is None:
+        kind = work.model, work.stage, fresh
+        if kind not in self._kinds:
+            kind = work.model, work.stage, not fresh
+        if kind not in self._kinds:
             return work.seconds
-        wanted, curve = work.rows.bit_length(), self._curves[stage]
+        sizes, wanted, curve = self._kinds[kind], work.rows.bit_length(), self._curves[kind]
         one = sizes[min(sizes, key=lambda size: (abs(size - wanted), size))].take(moments, now)
         return one.seconds * curve.at(work.rows) / curve.at(one.rows)
 
 
-def typical(seen: Iterable[Launch]) -> Mapping[Stage, Curve]:
-    """Return what launches of each stage take as a rule, by rows: never less for more of them."""
-    every: dict[Stage, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+def typical(seen: Iterable[Launch]) -> Mapping[Kind, Curve]:
+    """Return what launches of each kind take as a rule, by rows: never less for more of them."""
+    every: dict[Kind, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one in seen:
-        every[one.model, one.stage][one.rows].append(one.seconds)
-    return {stage: _rising(sizes) for stage, sizes in every.items()}
+        every[one.kind][one.rows].append(one.seconds)
+    return {kind: _rising(sizes) for kind, sizes in every.items()}
 
 
 def _rising(sizes: Mapping[int, Sequence[float]]) -> Curve:
@@ -213,6 +252,7 @@ class Measured:
             loads[one.size.bit_length()].append((at, one))
         self._loads = {size: Turns(some) for size, some in loads.items()}
         self._ends: dict[int, float] = {}  # of what runs, by worker
+        self._rests = Rests()
         self._heard = self._answered = self._replied = 0.0  # when the last request and answer were through, and sent
 
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
@@ -228,7 +268,8 @@ class Measured:
 
     def run(self, work: Work, now: float, after: After) -> None:
         """A run takes what one like it took."""
-        ended = now + self._pace(now) * self._launches.seconds(work, self._moments, now)
+        fresh = self._rests.begins(work.worker, (work.model, work.stage), now)
+        ended = now + self._pace(now) * self._launches.seconds(work, fresh, self._moments, now)
         self._ends[work.worker] = ended
         self._agenda.at(ended, partial(self._end, work.worker))
         for later, call in after:
@@ -254,3 +295,4 @@ class Measured:
 
     def _end(self, worker: int, now: float) -> None:
         del self._ends[worker]
+        self._rests.ends(worker, now)

@@ -7,7 +7,7 @@ import pytest
 
 from latebind.bench.cluster.placement import SIDES, Contest
 from latebind.bench.cluster.scale import Day, day_text, play_day, took_text
-from latebind.bench.cluster.scenes import Shape, Traced, lasting, spread_out
+from latebind.bench.cluster.scenes import Shape, Traced, lasting, requests_at
 from latebind.planning.figures import Figures
 from latebind.simulation.traces import Service, drawn
 
@@ -31,7 +31,7 @@ def test_with_more_models_than_services_laps_begin_at_different_minutes() -> Non
 
 
 def test_requests_come_in_order_each_in_its_minute_about_as_many_as_expected() -> None:
-    requests = spread_out(np.array([[4000.0, 0.0, 1000.0], [0.0, 2000.0, 0.0]]), np.random.default_rng(0), stages=3)
+    requests = requests_at(np.array([[4000.0, 0.0, 1000.0], [0.0, 2000.0, 0.0]]), np.random.default_rng(0), stages=3)
     assert (np.diff(requests.times) >= 0).all()
     minutes = (requests.times // 60).astype(int)
     assert (requests.models == (minutes == 1)).all()

@@ -175,12 +175,12 @@ def test_tables_are_kept_while_little_changes() -> None:
     planner, case = expected(), two_steps(sure(0.5), 0.0)
     both = frozenset((0, 1))
     planner.pick(case.view(0.7, both), 0)
-    kept = planner._known["application"]
+    kept = planner._known["application", 0.0]
     slightly = {**case.outlooks, "b1": sure(0.204), "b2": sure(0.402)}
     planner.pick(Case(case.query, slightly, case.branches).view(0.7, both), 0)
-    assert planner._known["application"] is kept
+    assert planner._known["application", 0.0] is kept
     planner.pick(Case(case.query, {**slightly, "b2": sure(0.45)}, case.branches).view(0.7, both), 0)
-    assert planner._known["application"] is not kept
+    assert planner._known["application", 0.0] is not kept
 
 
 def test_the_last_step_asks_for_nothing_but_its_own_models() -> None:
@@ -235,7 +235,7 @@ def test_a_large_query_with_many_conditions_is_planned_with_few_tables() -> None
     every = frozenset(range(16))
     assert planner.pick(case.view(10.0, every), 0).option == 1
     assert planner.pick(case.view(0.1, every), 0).option == 0
-    assert len(planner._known["application"]._prospects) <= MOST_PROSPECTS + len(nodes)
+    assert len(planner._known["application", 0.0]._prospects) <= MOST_PROSPECTS + len(nodes)
 
 
 def test_who_waits_for_a_later_step_now_counts_as_those_before_him_on_average() -> None:

@@ -19,6 +19,7 @@ from latebind.simulation.measured import (
     Measured,
     Messages,
     Moments,
+    Rests,
     Seen,
     at_pace,
     joined,
@@ -40,7 +41,7 @@ def work(rows: int = 1, stage: int = 0) -> Work:
 
 def drawn(seen: Seen, *, count: int, rows: int = 1, seed: int = 0, every: float = 0.1) -> list[float]:
     moments, found = Moments(seen.length, Random(seed)), Launches(seen.launches)
-    return [found.seconds(work(rows), moments, every * number) for number in range(count)]
+    return [found.seconds(work(rows), False, moments, every * number) for number in range(count)]
 
 
 def measured(seen: Seen, pace: float = 1.0) -> tuple[Agenda, Measured]:
@@ -90,18 +91,59 @@ def test_a_run_of_rows_that_were_not_seen_takes_what_the_nearest_took_by_the_cur
     seen = (*launches([0.001] * 5), *launches([0.003] * 5, rows=3))
     found = Launches(sorted(seen, key=lambda one: one[0]))
     moments = Moments(0.5, Random(0))
-    assert found.seconds(work(2), moments, 0.0) == pytest.approx(0.002)
-    assert found.seconds(work(5), moments, 0.0) == pytest.approx(0.005)
+    assert found.seconds(work(2), False, moments, 0.0) == pytest.approx(0.002)
+    assert found.seconds(work(5), False, moments, 0.0) == pytest.approx(0.005)
 
 
 def test_a_stage_of_which_nothing_was_seen_takes_what_its_costs_say() -> None:
     found = Launches(launches([0.001]))
-    assert found.seconds(work(stage=7), Moments(1.0, Random(0)), 0.0) == 0.5
+    assert found.seconds(work(stage=7), False, Moments(1.0, Random(0)), 0.0) == 0.5
 
 
 def test_what_is_typical_never_falls_with_more_rows() -> None:
     seen = [Launch("net", 0, rows, seconds) for rows, seconds in ((1, 1.0), (2, 3.0), (2, 5.0), (4, 1.0), (8, 6.0))]
-    assert typical(seen)["net", 0].seconds == pytest.approx((1.0, 3.0, 3.0, 6.0))
+    assert typical(seen)["net", 0, False].seconds == pytest.approx((1.0, 3.0, 3.0, 6.0))
+
+
+def test_the_first_run_of_each_stage_after_a_rest_is_fresh() -> None:
+    rests, fresh = Rests(), []
+    for stage, begins, ends in (
+        (0, 1.0, 1.1),
+        (0, 1.1, 1.2),
+        (1, 1.202, 1.3),
+        (0, 1.31, 1.4),
+        (1, 1.4, 1.5),
+        (0, 1.5, 1.6),
+    ):
+        fresh.append(rests.begins(0, ("net", stage), begins))
+        rests.ends(0, ends)
+    assert fresh == [True, False, True, True, True, False]
+
+
+def test_each_worker_rests_by_itself() -> None:
+    rests = Rests()
+    assert rests.begins(0, ("net", 0), 1.0)
+    rests.ends(0, 1.1)
+    assert rests.begins(1, ("net", 0), 1.1)
+    assert not rests.begins(0, ("net", 0), 1.1)
+
+
+def test_runs_take_what_fresh_ones_took_only_after_a_rest() -> None:
+    seen = Seen(1.0, ((0.1, Launch("net", 0, 1, 0.003, fresh=True)), (0.5, Launch("net", 0, 1, 0.002))))
+    agenda, hardware = measured(seen)
+    ended = list[float]()
+
+    def run_again(now: float) -> None:
+        hardware.run(work(), now, [(0.0, ended.append)])
+
+    hardware.run(work(), 1.0, [(0.0, ended.append), (0.0, run_again), (0.5, run_again)])
+    agenda.go_on()
+    assert ended == pytest.approx([1.003, 1.005, 1.506])
+
+
+def test_where_no_fresh_run_was_seen_others_tell() -> None:
+    found = Launches(launches([0.001]))
+    assert found.seconds(work(), True, Moments(1.0, Random(0)), 0.0) == 0.001
 
 
 def test_a_run_takes_so_many_times_as_long_as_the_pace_says() -> None:

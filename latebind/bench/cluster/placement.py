@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from latebind.bench.cluster.scenes import MINUTE, Shape, Traced
+from latebind.bench.cluster.scenes import Shape, Traced
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.domain.config import PolicyConfig, ResidencyConfig
 from latebind.planning.figures import Figures
@@ -18,6 +18,7 @@ from latebind.planning.runs import Runs
 from latebind.planning.search import fewest
 from latebind.planning.ways import Way
 from latebind.simulation.cluster.fleet import MachineKind
+from latebind.simulation.cluster.traffic import MINUTE
 from latebind.simulation.traces import Service
 
 ROOMY = 1 << 40

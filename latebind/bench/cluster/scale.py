@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from latebind.bench.cluster.scenes import MINUTE, Shape, Traced, lasting, spread_out
+from latebind.bench.cluster.scenes import Shape, Traced, lasting, requests_at
 from latebind.bench.spread import Progress, spread
 from latebind.planning.figures import Figures, figures_of
 from latebind.planning.player import get_ready, play
 from latebind.planning.ways import WAYS
 from latebind.simulation.cluster.fleet import Fleet, MachineKind
+from latebind.simulation.cluster.traffic import MINUTE
 from latebind.simulation.traces import Service
 
 HOUR = 60  # minutes
@@ -73,7 +74,9 @@ def play_window(window: Window) -> Seen:
     day = window.day
     rates = day.traced().rates(day.seed)[:, window.hour * HOUR + HOUR // 2]
     lasts = 2 * day.window
-    requests = spread_out(rates[:, None] * lasts / MINUTE, np.random.default_rng([day.seed, window.hour]), minute=lasts)
+    requests = requests_at(
+        rates[:, None] * lasts / MINUTE, np.random.default_rng([day.seed, window.hour]), minute=lasts
+    )
     fleet = Fleet((KIND,) * day.machines, SHAPE.models(day.models, day.seed))
     began = time.perf_counter()
     played = play(fleet, requests, WAYS[0], day.window / TICKS, day.seed)

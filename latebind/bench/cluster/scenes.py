@@ -13,9 +13,9 @@ from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.footprint import Footprint
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.cluster.fleet import ClusterModel, Requests
+from latebind.simulation.cluster.traffic import MINUTE, laid_over, spread_out
 from latebind.simulation.traces import Service
 
-MINUTE = 60.0
 MEDIAN, SPREAD = 0.4e9, 0.8  # bytes of a model, and the deviation of their logarithm, as in `bench residency`
 WORD = TensorSpec("x", "float32", (1,))
 TOGETHER = 0.4  # of a request's time is shared by all of its batch
@@ -56,9 +56,9 @@ class Shape:
 class Traced:
     """Traffic after a trace: each model has the counts of one service, all together `rate` a second on average.
 
-    With more models than services the trace is laid over itself, each time from another minute on. Which model gets
-    which service is drawn by seed, and requests come at any instant of their minute. Of `minutes` of the trace the
-    first are taken, all of them where it is 0.
+    With more models than services the trace is laid over itself (`laid_over`). Which model gets which service is drawn
+    by seed, and requests come at any instant of their minute. Of `minutes` of the trace the first are taken, all of
+    them where it is 0.
     """
 
     services: tuple[Service, ...]
@@ -67,41 +67,31 @@ class Traced:
     minutes: int = 0
 
     @cached_property
-    def counts(self) -> NDArray[np.float64]:
+    def counts(self) -> NDArray[np.int64]:
         """The counts of the services `(services, minutes)` that are ever called."""
-        counts = np.array([service.counts for service in self.services], dtype=np.float64)
+        counts = np.array([service.counts for service in self.services], dtype=np.int64)
         return counts[counts.any(axis=1)]
 
     def rates(self, seed: int) -> NDArray[np.float64]:
         """Return requests a minute that are expected for each model `(models, minutes)`."""
-        random = np.random.default_rng([seed, 1])
-        services, minutes = self.counts.shape
-        laps = [random.permutation(services) for _ in range(-(-self.models // services))]
-        starts = np.repeat([0, *random.integers(0, minutes, len(laps) - 1)], services)[: self.models]
-        chosen = self.counts[np.concatenate(laps)[: self.models]]
-        moved = chosen[np.arange(self.models)[:, None], (np.arange(minutes) + starts[:, None]) % minutes]
-        moved = moved[:, : self.minutes or minutes]
-        scaled: NDArray[np.float64] = moved * (self.rate * MINUTE * moved.shape[1] / moved.sum())
+        minutes = self.minutes or self.counts.shape[1]
+        laid = laid_over(self.counts, self.models, np.arange(minutes), np.random.default_rng([seed, 1]))
+        scaled: NDArray[np.float64] = laid * (self.rate * MINUTE * minutes / laid.sum())
         return scaled
 
     def requests(self, *, seed: int, scale: float = 1.0) -> Requests:
         """Return all requests of a run, for models of one stage."""
-        return spread_out(self.rates(seed) * scale, np.random.default_rng([seed, 2]))
+        return requests_at(self.rates(seed) * scale, np.random.default_rng([seed, 2]))
 
 
-def spread_out(
+def requests_at(
     rates: NDArray[np.float64], random: np.random.Generator, *, minute: float = MINUTE, stages: int = 1
 ) -> Requests:
     """Return requests with so many expected in each `minute` (seconds) of each model `(models, minutes)`."""
     counts = random.poisson(rates)
-    times, models = [], []
-    for place, some in enumerate(counts.T):
-        at = random.random(int(some.sum())) * minute + place * minute
-        order = np.argsort(at, kind="stable")
-        times.append(at[order])
-        models.append(np.repeat(np.arange(len(some), dtype=np.int32), some)[order])
-    every = np.concatenate(models)
-    return Requests(np.concatenate(times), every, np.full(len(every), stages - 1, dtype=np.int16))
+    slots = [spread_out(some, place * minute, minute, random) for place, some in enumerate(counts.T)]
+    times, models = (np.concatenate(column) for column in zip(*slots, strict=True))
+    return Requests(times, models, np.full(len(models), stages - 1, dtype=np.int16))
 
 
 def lasting(services: Sequence[Service], minutes: int) -> tuple[Service, ...]:

@@ -7,7 +7,7 @@ from statistics import median
 
 import numpy as np
 
-from latebind.bench.cluster.scenes import Shape, Traced, spread_out
+from latebind.bench.cluster.scenes import Shape, Traced, requests_at
 from latebind.bench.spread import Progress
 from latebind.domain.config import ResidencyConfig
 from latebind.planning.figures import figures_of
@@ -92,7 +92,7 @@ def _scene(services: Sequence[Service], stages: int, requests: int, part: int) -
     shares = rates / rates.sum()
     lasts = requests * float(shares @ alone) / (LOAD * machines)
     random = np.random.default_rng(0)
-    return fleet, spread_out(requests * shares[:, None], random, minute=lasts, stages=stages)
+    return fleet, requests_at(requests * shares[:, None], random, minute=lasts, stages=stages)
 
 
 def _first(requests: Requests, count: int) -> Requests:

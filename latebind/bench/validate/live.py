@@ -21,7 +21,7 @@ from latebind.engine.order import EngineOrder
 WARM_UP = 0.3  # seconds
 WAITING = 3  # batches' worth of requests under way while an engine has always enough to do
 SATURATED = 0.25  # seconds
-LOWEST, HIGHEST = 0.5, 1.4  # times the load: the rates between which calibration rises
+LOWEST, HIGHEST = 0.7, 1.3  # times the load: the rates between which calibration rises
 POLICIES: Mapping[str, PolicyConfig] = {
     "late": PolicyConfig("late"),
     "lazy+": PolicyConfig("lazy+"),
@@ -41,7 +41,7 @@ class Plan:
     load: float = 0.7
     deadline: float = 10.0
     rounds: int = 5
-    blocks: int = 3
+    blocks: int = 5
     seconds: float = 0.6
     calibration: float = 0.4
 

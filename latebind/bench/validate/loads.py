@@ -9,12 +9,12 @@ import numpy as np
 
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
-from latebind.bench.live.played import Seconds
 from latebind.bench.server import pinned
 from latebind.bench.spread import Progress, spread
+from latebind.bench.validate.counts import average, summed
 from latebind.bench.validate.live import Plan, Played, Visit, play
 from latebind.bench.validate.report import Load, Round
-from latebind.bench.validate.simulated import simulated
+from latebind.bench.validate.simulated import Run, simulated
 
 RUNS = 3  # of each round on the virtual clock
 
@@ -30,16 +30,22 @@ def run(
     found = spread(
         partial(_simulated, seed=setting.seed), played, name=lambda one: f"simulating {one.policy}", progress=tell
     )
-    return [
-        Load(one.model, one.policy, [_round(visit, runs) for visit, runs in zip(one.visits, every, strict=True)])
-        for one, every in zip(played, found, strict=True)
-    ]
+    return [load_of(one, runs) for one, runs in zip(played, found, strict=True)]
 
 
-def _simulated(played: Played, seed: int) -> list[list[list[Seconds]]]:
+def load_of(played: Played, every: Sequence[Sequence[Run]]) -> Load:
+    """Return live and simulated visits, each of them a round."""
+    rounds = [round_of(visit, runs) for visit, runs in zip(played.visits, every, strict=True)]
+    did = summed([played.log.counts(visit.sent) for visit in played.visits])
+    would = summed([average([run.counts for run in runs]) for runs in every])
+    return Load(played.model, played.policy, rounds, did, would)
+
+
+def _simulated(played: Played, seed: int) -> list[list[Run]]:
     return simulated(played, seed, times=RUNS)
 
 
-def _round(visit: Visit, runs: Sequence[Sequence[Seconds]]) -> Round:
-    live = np.array([one.seconds for block in visit.blocks for one in block])
-    return Round(live, [np.concatenate(blocks) for blocks in runs])
+def round_of(visit: Visit, runs: Sequence[Run], blocks: slice = slice(None)) -> Round:
+    """Return some blocks of a visit as one round."""
+    live = np.array([one.seconds for block in visit.blocks[blocks] for one in block])
+    return Round(live, [np.concatenate(run.blocks[blocks]) for run in runs])

@@ -10,11 +10,12 @@ from statistics import median
 from typing import TypeVar
 
 from latebind.bench.validate.client import Sent
+from latebind.bench.validate.counts import Counts
 from latebind.domain.actions import Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import Arrived, Loaded, StageDone
-from latebind.simulation.measured import Hop, Launch, Loading, Seen, Timed
+from latebind.simulation.measured import Hop, Launch, Loading, Rests, Seen, Timed
 
 T = TypeVar("T")
 
@@ -54,8 +55,7 @@ class Logged:
         begun, ended = sent[0].sent, max(one.ended for one in sent)
 
         def within(every: Sequence[Timed[T]]) -> tuple[Timed[T], ...]:
-            first = bisect_left(every, begun, key=itemgetter(0))
-            return tuple([(at - begun, one) for at, one in every[first : bisect_left(every, ended, key=itemgetter(0))]])
+            return tuple([(at - begun, one) for at, one in _between(every, begun, ended)])
 
         beside = self.beside(sent)
         there = [(one.sent - begun, heard.at - one.sent, self._end_of_run(one.sent), heard) for one, heard in beside]
@@ -76,6 +76,13 @@ class Logged:
             loads=within(self.loads),
         )
 
+    def counts(self, sent: Sequence[Sent]) -> Counts:
+        """Return what the engine did while these requests were under way."""
+        begun, ended = sent[0].sent, max(one.ended for one in sent)
+        launches = _between(self.launches, begun, ended)
+        loads = len(_between(self.loads, begun, ended))
+        return Counts(len(launches), sum([launch.rows for _, launch in launches]), loads)
+
     def _end_of_run(self, time: float) -> float | None:
         """Return when the run ended that was under way at a time, None if none was."""
         place = bisect_right(self.launches, time, key=itemgetter(0)) - 1
@@ -90,6 +97,11 @@ class Logged:
         return list(zip(sent, self.heard[first : first + len(sent)], strict=True))
 
 
+def _between(every: Sequence[Timed[T]], begun: float, ended: float) -> Sequence[Timed[T]]:
+    """Return what began from one time on and before another."""
+    return every[bisect_left(every, begun, key=itemgetter(0)) : bisect_left(every, ended, key=itemgetter(0))]
+
+
 class _Reader:
     """Follows a log."""
 
@@ -99,7 +111,8 @@ class _Reader:
         self.loads: list[Timed[Loading]] = []
         self.heard: dict[int, float] = {}
         self.answered: dict[int, tuple[float, int]] = {}
-        self._running: dict[int, tuple[float, Run]] = {}  # by worker
+        self._running: dict[int, tuple[float, Run, bool]] = {}  # by worker, and whether it is fresh
+        self._rests = Rests()
         self._loading: dict[str, float] = {}  # since when
 
     def take(self, entry: Entry) -> None:
@@ -108,9 +121,10 @@ class _Reader:
             case Arrived(requests=requests):
                 self.heard |= dict.fromkeys(requests, entry.now)
             case StageDone(worker=worker):
-                begun, run = self._running.pop(worker)
+                begun, run, fresh = self._running.pop(worker)
+                self._rests.ends(worker, entry.now)
                 rows = run.rows or len(run.requests)
-                self.launches.append((begun, Launch(run.model, run.stage, rows, entry.now - begun)))
+                self.launches.append((begun, Launch(run.model, run.stage, rows, entry.now - begun, fresh)))
             case Loaded(model=model, pieces=pieces):
                 begun = self._loading.pop(model)
                 size = sum([self._footprints[model].sizes[piece] for piece in pieces])
@@ -118,7 +132,8 @@ class _Reader:
         place = 0
         for action in entry.actions:
             if isinstance(action, Run):
-                self._running[action.worker] = entry.now, action
+                fresh = self._rests.begins(action.worker, (action.model, action.stage), entry.now)
+                self._running[action.worker] = entry.now, action, fresh
             elif isinstance(action, Load):
                 self._loading[action.model] = entry.now
             elif isinstance(action, Reply) and action.outcome is Outcome.ANSWERED:

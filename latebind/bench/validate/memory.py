@@ -14,9 +14,11 @@ from latebind.bench.residency.live.sides import LATE, LRU, SIDES, Setting, order
 from latebind.bench.residency.live.zoo import Zoo, made_up
 from latebind.bench.spread import Progress
 from latebind.bench.validate.client import Clients
+from latebind.bench.validate.counts import average
 from latebind.bench.validate.live import Played, Visit
+from latebind.bench.validate.loads import round_of
 from latebind.bench.validate.logged import Logged
-from latebind.bench.validate.report import Load, Round
+from latebind.bench.validate.report import Load
 from latebind.bench.validate.simulated import simulated
 from latebind.engine.client import EngineClient
 from latebind.simulation.traces import drawn
@@ -28,38 +30,38 @@ RUNS = 5  # on the virtual clock
 class Plan:
     """Models may take `share` of what all take; `sides` are those of `bench residency-live`.
 
-    A trace that is drawn is played at `speed`: `rounds` blocks of `seconds`, with `calibration` seconds of it before
-    and after each.
+    A trace that is drawn is played at `speed`: in each round so many `blocks` of `seconds`, with `calibration` seconds
+    of it before and after each. With blocks of 6 s between calibrations of 3 a busy machine was another one in between.
     """
 
     share: float = 0.5
     speed: float = 45.0
     rounds: int = 5
-    seconds: float = 6.0
-    calibration: float = 3.0
+    blocks: int = 3
+    seconds: float = 2.0
+    calibration: float = 1.0
     sides: tuple[str, ...] = (LATE, LRU)
     seed: int = 0
 
     @property
     def stretches(self) -> list[tuple[float, float]]:
         """When calibrations and blocks, in turn, begin and end."""
-        lengths = [self.calibration, *(self.seconds, self.calibration) * self.rounds]
+        lengths = [self.calibration, *(self.seconds, self.calibration) * self.rounds * self.blocks]
         return list(pairwise(np.cumsum([0.0, *lengths]).tolist()))
 
 
 def run(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> list[Load]:
-    """Play the same requests to an engine for each side, then on the virtual clock; a round is a block."""
+    """Play the same requests to an engine for each side, then on the virtual clock."""
     found = []
     for number, side in enumerate(plan.sides):
         tell(f"{side}, {plan.stretches[-1][1]:g} s", number / len(plan.sides))
         played = asyncio.run(_play(zoo, side, plan, setting))
         ((visit,),) = (played.visits,)
         (runs,) = simulated(played, plan.seed, times=RUNS)
-        rounds = [
-            Round(np.array([one.seconds for one in block]), [run[at] for run in runs])
-            for at, block in enumerate(visit.blocks)
-        ]
-        found.append(Load(f"{len(zoo.models)} models", f"memory by {side}", rounds))
+        firsts = range(0, len(visit.blocks), plan.blocks)
+        rounds = [round_of(visit, runs, slice(first, first + plan.blocks)) for first in firsts]
+        did, would = played.log.counts(visit.sent), average([run.counts for run in runs])
+        found.append(Load(f"{len(zoo.models)} models", f"memory by {side}", rounds, did, would))
     return found
 
 

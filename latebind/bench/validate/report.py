@@ -9,6 +9,7 @@ import numpy as np
 
 from latebind.bench.live.played import Seconds
 from latebind.bench.statistics import Interval, median_interval
+from latebind.bench.validate.counts import NOTHING, Counts
 
 MEAN, TAIL = 0.1, 0.2  # so far may the simulated mean and 99th percentile be from the live ones
 
@@ -37,11 +38,13 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One model under one policy."""
+    """One model under one policy: rounds, and what the engine did in all of them, live and on average simulated."""
 
     model: str
     policy: str
     rounds: Sequence[Round]
+    did: Counts = NOTHING
+    would: Counts = NOTHING
 
     @property
     def live(self) -> Seconds:
@@ -90,6 +93,10 @@ def _row(load: Load, seed: int) -> dict[str, object]:
         "requests": sum(len(one.live) for one in load.rounds),
         "not answered": f"{lost[0]:.1%} / {lost[1]:.1%}",
     }
+    both = load.did, load.would
+    found["launches x rows"] = " / ".join(f"{one.launches:.0f} x {one.rows_each:.2f}" for one in both)
+    if any(one.loads for one in both):
+        found["loads"] = " / ".join(f"{one.loads:.0f}" for one in both)
     for name, figure in FIGURES.items():
         found[f"{name} ms"] = " / ".join(f"{figure(one) * 1e3:.2f}" if len(one) else "-" for one in (live, simulated))
     for name in FIGURES:

@@ -11,17 +11,26 @@ import numpy as np
 
 from latebind.bench.live.played import Seconds
 from latebind.bench.validate.client import Sent
+from latebind.bench.validate.counts import Counts, counted
 from latebind.bench.validate.live import Played, Visit
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.costs import Curve
 from latebind.simulation.driver import Simulator
-from latebind.simulation.measured import Measured, Seen, Stage, at_pace, joined, typical
+from latebind.simulation.measured import Kind, Measured, Seen, at_pace, joined, typical
 from latebind.simulation.workloads import Arrival
 
 
-def simulated(played: Played, seed: int, *, times: int) -> list[list[list[Seconds]]]:
-    """Return, for each visit and so many runs, the seconds of requests by block, inf for those without answer.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a visit: the seconds of requests by block, inf for those without answer, and what it did in all."""
+
+    blocks: list[Seconds]
+    counts: Counts
+
+
+def simulated(played: Played, seed: int, *, times: int) -> list[list[Run]]:
+    """Return so many runs of each visit.
 
     A visit is told of its own calibrations and nothing else, so that rounds know nothing of each other. What ran in
     blocks is not looked at.
@@ -32,7 +41,7 @@ def simulated(played: Played, seed: int, *, times: int) -> list[list[list[Second
     ]
 
 
-def _runs(played: Played, visit: Visit, randoms: Sequence[Random]) -> list[list[Seconds]]:
+def _runs(played: Played, visit: Visit, randoms: Sequence[Random]) -> list[Run]:
     """Play a visit with each generator; launches are brought to one pace and run at that of the moment."""
     beside = [played.log.seen(sent) for sent in visit.calibrations]
     rule = typical(launch for seen in beside for _, launch in seen.launches)
@@ -41,14 +50,14 @@ def _runs(played: Played, visit: Visit, randoms: Sequence[Random]) -> list[list[
     return [replay(played.log.config, visit, seen, paces, random) for random in randoms]
 
 
-def pace_of(seen: Seen, rule: Mapping[Stage, Curve]) -> float:
+def pace_of(seen: Seen, rule: Mapping[Kind, Curve]) -> float:
     """Return how many times as long as by a rule launches took, 1 where there were none."""
-    ratios = [one.seconds / rule[one.model, one.stage].at(one.rows) for _, one in seen.launches]
+    ratios = [one.seconds / rule[one.kind].at(one.rows) for _, one in seen.launches]
     return median(ratios) if ratios else 1.0
 
 
-def replay(config: SchedulerConfig, visit: Visit, seen: Seen, paces: Sequence[float], random: Random) -> list[Seconds]:
-    """Return the seconds of requests by block. Calibrations are played too: the scheduler learns from them."""
+def replay(config: SchedulerConfig, visit: Visit, seen: Seen, paces: Sequence[float], random: Random) -> Run:
+    """Play a visit once. Calibrations are played too: the scheduler learns from them."""
     begun = visit.calibrations[0][0].sent
     middles = [0.5 * (sent[0].sent + sent[-1].sent) - begun for sent in visit.calibrations]
     pace = Paces(tuple(middles), tuple(paces))
@@ -56,7 +65,8 @@ def replay(config: SchedulerConfig, visit: Visit, seen: Seen, paces: Sequence[fl
     records = simulator.run(arrivals(visit.sent, config, begun))
     simulator.scheduler.check()
     seconds = {one.arrived: one.latency if one.outcome is Outcome.ANSWERED else inf for one in records}
-    return [np.array([seconds[one.sent - begun] for one in block]) for block in visit.blocks]
+    blocks = [np.array([seconds[one.sent - begun] for one in block]) for block in visit.blocks]
+    return Run(blocks, counted(simulator.metrics))
 
 
 @dataclass(frozen=True, slots=True)

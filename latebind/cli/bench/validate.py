@@ -25,7 +25,7 @@ from latebind.bench.validate.report import Load, rows
 from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Seed
 from latebind.cli.bench.told import Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
-from latebind.cli.sources import load_rows, options
+from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 from latebind.program.stored import read_spec_and_costs
@@ -81,7 +81,8 @@ def validate(
     ] = None,
     load: Annotated[float, typer.Option(min=0.01, help="A multiple of what each policy answers at most.")] = 0.7,
     deadline: Annotated[float, typer.Option(min=1.0, help="A multiple of what a request takes alone.")] = 10.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Visits of each engine; for the memory blocks.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Visits of each engine; or rounds with the memory.")] = 5,
+    blocks: Annotated[int, typer.Option(min=1, help="Of a visit, or of a round with the memory.")] = 5,
     share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of the memory that all models take.")] = 0.5,
     side: Annotated[
         list[str] | None, typer.Option(help=f"What goes from the memory: {'; '.join(SIDES)}. Default: late and lru.")
@@ -116,11 +117,11 @@ def validate(
             repository,
             Path(scratch),
             tuple(model or ()),
-            _rows(data, data_option or []),
+            _rows(data, data_option),
             policies,
-            live.Plan(load, deadline, rounds),
+            live.Plan(load, deadline, rounds, blocks),
             Setting(backend, (door_core,), engine_core, seed),
-            memory.Plan(share=share, rounds=rounds, sides=sides, seed=seed),
+            memory.Plan(share=share, rounds=rounds, blocks=blocks, sides=sides, seed=seed),
         )
         torch.set_num_threads(1)
         before = [pauses(core) for core in (door_core, engine_core)]
@@ -134,11 +135,11 @@ def validate(
     save(json_file, {"plan": asdict(asked.plan), "pauses": [*before, *after], **parts})
 
 
-def _rows(data: str | None, given: Sequence[str]) -> list[dict[str, Array]]:
+def _rows(data: str | None, given: Sequence[str] | None) -> list[dict[str, Array]]:
     """Return rows `(1, *shape)` by input; none where there are no data."""
     if data is None:
         return []
-    inputs, _ = load_rows(data, options(given))
+    inputs, _ = load_rows(data, given)
     rows = range(min(MOST_ROWS, *map(len, inputs.values())))
     return [{name: array[row : row + 1] for name, array in inputs.items()} for row in rows]
 

@@ -68,13 +68,37 @@ def drawn_requests(
         for burst in bursts:
             expected[burst.model] *= burst.factor(start, start + rates.step)
         counts = np.rint(expected).astype(np.int64) if rates.exact and not bursts else random.poisson(expected)
-        some = np.repeat(np.arange(len(models), dtype=np.int32), counts)
-        at = start + rates.step * random.random(len(some))
-        order = np.argsort(at, kind="stable")[: np.count_nonzero(at < traffic.duration)]
-        times.append(at[order])
-        whose.append(some[order])
-        leaves.append(_leaves(some[order], last, cumulated, random))
+        at, some = spread_out(counts, start, rates.step, random)
+        within = np.count_nonzero(at < traffic.duration)
+        times.append(at[:within])
+        whose.append(some[:within])
+        leaves.append(_leaves(some[:within], last, cumulated, random))
     return Requests(np.concatenate(times), np.concatenate(whose), np.concatenate(leaves), weight)
+
+
+def spread_out(
+    counts: NDArray[np.int64], start: float, step: float, random: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """Return when requests come, in order, and for which model: so many of each, at any instants of a slot."""
+    models = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    at = start + step * random.random(len(models))
+    order = np.argsort(at, kind="stable")
+    return at[order], models[order]
+
+
+def laid_over(
+    counts: NDArray[np.int64], places: int, minutes: NDArray[np.int64], random: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return counts `(places, minutes)` of a trace `(functions, minutes)`, its functions in an order that is drawn.
+
+    Where there are more places than functions these come again and again, each further time from any minute on; behind
+    the last minute of the trace comes the first.
+    """
+    functions, length = counts.shape
+    order = np.resize(random.permutation(functions), places)
+    starts = np.where(np.arange(places) < functions, 0, random.integers(length, size=places))
+    laid: NDArray[np.int64] = counts[order[:, None], (minutes + starts[:, None]) % length]
+    return laid
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +140,10 @@ def _generated(traffic: Traffic, models: int, random: np.random.Generator) -> Ra
 def _traced(traffic: Traffic, models: int, random: np.random.Generator) -> Rates:
     """Give functions to models: of a trace with fewer, again and again, each further time begun at any minute."""
     counts = read_invocations(Path(traffic.trace), traffic.only).counts
-    functions, minutes = counts.shape
-    window = (traffic.first + np.arange(ceil(traffic.duration / MINUTE))) % minutes
-    order = random.permutation(functions)
+    window = traffic.first + np.arange(ceil(traffic.duration / MINUTE))
+    every = laid_over(counts, max(models, len(counts)), window, random)
     expected = np.zeros((models, len(window)))
-    for place in range(max(models, functions)):
-        row = counts[order[place % functions]]
-        shift = 0 if place < functions else int(random.integers(minutes))
-        expected[place % models] += row[(window + shift) % minutes]
+    np.add.at(expected, np.arange(len(every)) % models, every)
     if traffic.rate:
         expected *= traffic.rate * MINUTE * len(window) / max(1.0, float(expected.sum()))
     means = expected.mean(axis=1) / MINUTE

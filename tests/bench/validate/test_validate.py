@@ -12,6 +12,7 @@ from latebind.bench.exits import Setting
 from latebind.bench.residency.live.zoo import Weighed, Zoo, made_up
 from latebind.bench.validate import live, loads, memory
 from latebind.bench.validate.client import Sent, poisson, rising
+from latebind.bench.validate.counts import Counts, average, summed
 from latebind.bench.validate.live import Played, Visit
 from latebind.bench.validate.logged import Logged
 from latebind.bench.validate.pauses import pauses
@@ -63,15 +64,17 @@ def test_a_log_tells_what_launches_and_messages_took(played: Played) -> None:
     assert seen.length == pytest.approx(0.455)
     assert [one.seconds for _, one in seen.launches] == pytest.approx([0.003] * 10)
     assert [at for at, _ in seen.launches][:2] == pytest.approx([0.001, 0.051])
+    assert all(one.fresh for _, one in seen.launches)
     assert [hop.seconds for _, hop in seen.idle] == pytest.approx([WAY] * 10)
     assert [hop.seconds for _, hop in seen.back] == pytest.approx([WAY] * 10)
     assert seen.busy == ()
 
 
 def test_what_is_simulated_takes_what_calibrations_took(played: Played) -> None:
-    (((block,), again),) = simulated(played, 0, times=2)
-    assert block.tolist() == pytest.approx([0.005] * 10)
-    assert again[0].tolist() == pytest.approx([0.005] * 10)
+    ((first, again),) = simulated(played, 0, times=2)
+    for run in (first, again):
+        (block,) = run.blocks
+        assert block.tolist() == pytest.approx([0.005] * 10)
 
 
 def test_what_ran_in_blocks_does_not_tell_in_what_is_simulated(played: Played) -> None:
@@ -81,8 +84,21 @@ def test_what_ran_in_blocks_does_not_tell_in_what_is_simulated(played: Played) -
         (at, one if not begun <= at < begun + 0.9 else type(one)("net", 0, 1, 0.03)) for at, one in played.log.launches
     )
     other = Logged(played.log.config, slower, (), played.log.heard)
-    (((block,),),) = simulated(Played("net", "graph", [visit], other), 0, times=1)
-    assert block.tolist() == pytest.approx([0.005] * 10)
+    ((run,),) = simulated(Played("net", "graph", [visit], other), 0, times=1)
+    assert run.blocks[0].tolist() == pytest.approx([0.005] * 10)
+
+
+def test_launches_are_counted_live_and_simulated(played: Played) -> None:
+    ((run,),) = simulated(played, 0, times=1)
+    (visit,) = played.visits
+    assert played.log.counts(visit.sent) == run.counts == Counts(launches=30, rows=30)
+    assert played.log.counts(visit.blocks[0]) == Counts(launches=10, rows=10)
+
+
+def test_counts_of_several_runs_are_averaged() -> None:
+    assert average([Counts(10, 20, 1), Counts(20, 20, 2)]) == Counts(15, 20, 1.5)
+    assert summed([Counts(10, 20, 1), Counts(20, 20, 2)]).rows_each == pytest.approx(4 / 3)
+    assert Counts().rows_each == 0.0
 
 
 def test_the_pace_changes_evenly_from_one_calibration_to_the_next() -> None:
@@ -94,11 +110,13 @@ def test_ratios_are_medians_of_rounds_and_count_who_was_answered() -> None:
     rounds = [
         Round(np.array([0.01, 0.03, inf]), [scale * np.array([0.01, 0.03, inf])] * 2) for scale in (1.05, 1.0, 3.0)
     ]
-    load = Load("net", "graph", rounds)
+    load = Load("net", "graph", rounds, Counts(30, 60), Counts(40, 60))
     (row,) = rows([load], seed=0)
     assert load.ratio("mean", 0).value == pytest.approx(1.05)
     assert row["not answered"] == "33.3% / 33.3%"
     assert row["mean ms"] == "20.00 / 33.67"
+    assert row["launches x rows"] == "30 x 2.00 / 40 x 1.50"
+    assert "loads" not in row
     assert row["within 10%, 20%"] == "yes"
 
 
@@ -118,14 +136,14 @@ def test_rates_rise_from_one_to_the_other() -> None:
 
 
 def test_calibrations_and_blocks_take_turns_and_leave_no_gap() -> None:
-    stretches = memory.Plan(rounds=2, seconds=6.0, calibration=3.0).stretches
+    stretches = memory.Plan(rounds=1, blocks=2, seconds=6.0, calibration=3.0).stretches
     assert stretches == [(0.0, 3.0), (3.0, 9.0), (9.0, 12.0), (12.0, 18.0), (18.0, 21.0)]
 
 
 def test_stretches_play_a_trace_one_after_another_each_from_its_own_beginning() -> None:
     spec = served("net", stages=1).spec
     zoo = Zoo(Path(), {name: Weighed(Path(), spec, 1000, 0.1) for name in ("one", "two")})
-    plan = memory.Plan(rounds=2, seconds=6.0, calibration=3.0)
+    plan = memory.Plan(rounds=2, blocks=1, seconds=6.0, calibration=3.0)
     found = memory.stretches(zoo, plan)
     assert [len(calls) > 10 for calls in found] == [True] * 5
     for calls, (begun, ended) in zip(found, plan.stretches, strict=True):
@@ -164,6 +182,8 @@ def test_live_and_simulated_hold_the_same_requests(models: Path) -> None:
     made = {spec.name: made_up(spec, Random(0))}
     (load,) = loads.run({spec.name: path}, ["late"], made, plan, Setting(), lambda text, share: None)
     (one,) = load.rounds
+    assert load.did.launches > 0
+    assert load.would.launches > 0
     assert len(one.live) == len(one.simulated[0]) > 0
     assert np.isfinite(one.live).all()
     assert np.isfinite(one.simulated[0]).all()

@@ -104,9 +104,10 @@ class _Tables:
         self._rests: dict[tuple[int, frozenset[int]], Prospect] = {}
 
     def renewed(self, view: PlanView, node: int, later: Callable[[str, Outlook], Outlook]) -> "_Tables":
-        """Return these tables, or new ones where something has changed notably that comes behind an open node."""
-        first = min(self.graph.before(node, view.open), default=node)
-        models = {model for i in view.open & self.graph.behind[first] for model in view.node(i).models}
+        """Return these tables, or new ones where something has changed notably behind a node that is to be picked."""
+        picked = (node, *self.graph.before(node, view.open))
+        behind = view.open.intersection(set().union(*[self.graph.behind[i] for i in picked]))
+        models = {model for i in behind for model in view.node(i).models}
         now = {model: later(model, view.outlook(model)) for model in models}
         if view.branches is self._branches and view.branches.judged <= GROWN * self._judged and self._hold(now):
             self._outlooks = {**now, **self._outlooks}

@@ -95,7 +95,6 @@ class EngineClient:
             undo.pop_all()
         loop = asyncio.get_running_loop()
         client._messages, _ = await loop.create_connection(lambda: EngineStream(client), sock=messages)
-        client._messages.set_write_buffer_limits(high=0)  # uvloop writes at the end of a turn what is less
         return client
 
     async def begin(self, order: EngineOrder) -> None:

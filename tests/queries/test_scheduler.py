@@ -235,6 +235,37 @@ def test_queries_and_requests_of_their_models_share_a_batch() -> None:
     assert sorted(run.requests) == [11, 14]
 
 
+def test_steps_that_are_told_of_together_are_one_batch() -> None:
+    for together in (True, False):
+        played = Played(CHAIN)
+        assert kinds(played.tell(Arrived("query", 9.0, (10, 13), (3, 4)))) == [Map, Map]
+        first, second = played.tell(Mapped(10, 0, more=together)), played.tell(Mapped(13, 0))
+        if together:
+            assert first == []
+            assert second == [Run(0, "gate", 0, (11, 14), (SLOTS + 3, SLOTS + 4))]
+        else:
+            assert first == [Run(0, "gate", 0, (11,), (SLOTS + 3,))]
+
+
+def test_a_step_that_may_begin_together_with_one_that_fails_does_not() -> None:
+    played = Played(FORK, workers=2)
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    for event in (Mapped(10, 0), StageDone(0), StageDone(0)):
+        played.tell(event)
+    assert played.tell(Mapped(10, 1, more=True)) == []
+    told, reply = played.tell(MapFailed(10, (2,)))
+    assert isinstance(told, StepEnded)
+    assert isinstance(reply, Reply)
+    assert (told.outcome, reply.outcome, reply.stage) == (Outcome.CANCELLED, Outcome.FAILED, 2)
+
+
+def test_simulated_looks_of_one_moment_follow_each_other_and_their_steps_begin_together() -> None:
+    simulator = Simulator(config(GATE, SMALL, LARGE, queries=[CHAIN]), mapping=0.001)
+    call = replace(asked(CHAIN, (GATE, SMALL, LARGE), time=1.0), rows=2)
+    records = simulator.run([call])
+    assert [record.latency for record in records] == pytest.approx([records[0].latency] * 2)
+
+
 def test_simulated_queries_take_what_their_models_take_and_leave_early() -> None:
     gate = served("gate", stages=4, hit_rates={0: 0.5})
     of, models = query(*CHAIN.nodes, planner="quickest"), (gate, SMALL, LARGE)

@@ -3,7 +3,7 @@
 Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simulator drive the very same code.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf, nextafter
 
@@ -13,7 +13,7 @@ from latebind.batching.lane import Lane
 from latebind.batching.picture import draw
 from latebind.batching.request import Request, State
 from latebind.batching.table import SubBatch
-from latebind.batching.view import GoOn, Launch, Shed
+from latebind.batching.view import GoOn, Launch, Models, Shed
 from latebind.batching.worker import Crew, Worker
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
@@ -35,23 +35,25 @@ class Scheduler:
         self._leave = config.policy.leave
         self._compact = config.policy.compact
         self._sheds = config.policy.shed
+        self._models = Models()
+        coverage, hopes = config.policy.coverage, self._policy.counts_exits
         self._lanes = {
-            served.spec.name: Lane(served, coverage=config.policy.coverage, hopes=self._policy.counts_exits)
-            for served in config.models
+            served.spec.name: Lane(served, self._models, coverage=coverage, hopes=hopes) for served in config.models
         }
-        self._crew = Crew(config, self._policy, tuple(lane.view for lane in self._lanes.values()))
+        self._crew = Crew(config, self._policy, self._models)
         self._workers = self._crew.workers
         self._residency: Residency | None = None
         if config.residency.budget:
-            self._residency = Residency(config.residency, config.models, self._lanes, self._crew)
+            self._residency = Residency(config.residency, config.models, self._lanes, self._models, self._crew)
         self._live: dict[int, Request] = {}
-        self._admission = Admission(self._lanes, at_once=self._crew.at_once, sheds=self._sheds)
+        at_once = self._crew.at_once
+        self._admission = Admission(self._lanes, self._models, self._residency, at_once=at_once, sheds=self._sheds)
         self._last_starts: list[tuple[float, int]] = []  # heap: when a queued request must start at the latest
         for lane in self._lanes.values():
             self._renew(lane)
         self._wake = inf
         self._undecided = False  # whether a worker rests at a boundary where it has a choice
-        self._accepted = self._ended = 0
+        self._accepted = self._ended = self._waiting = 0
         self._handlers: dict[type[Event], Callable[..., None]] = {
             Arrived: self._arrived,
             Cancelled: self._cancelled,
@@ -68,11 +70,16 @@ class Scheduler:
 
         Raises `IllegalEvent`, with nothing changed, for an event that the state does not allow.
         """
+        return self.handle_all((event,), now)
+
+    def handle_all(self, events: Iterable[Event], now: float) -> list[Action]:
+        """Take in what happened at once, and decide once; there is one event at least."""
         actions: list[Action] = []
-        self._handlers[type(event)](event, now, actions)
+        for event in events:
+            self._handlers[type(event)](event, now, actions)
         if self._residency is not None:
             actions.extend(self._residency.decide(now))
-        if self._admission.waiting or self._undecided:
+        if (self._waiting or self._undecided) and not (type(event) is Arrived and event.more):
             if self._sheds:
                 self._drop_late(now, actions)
             self._undecided = False
@@ -81,17 +88,17 @@ class Scheduler:
 
     def stats(self) -> dict[str, int]:
         """Return how many requests were accepted, are queued and running, and have ended since the start."""
-        queued = self._admission.waiting
-        return {"accepted": self._accepted, "queued": queued, "running": len(self._live) - queued, "ended": self._ended}
+        running = len(self._live) - self._waiting
+        return {"accepted": self._accepted, "queued": self._waiting, "running": running, "ended": self._ended}
 
     def tallies(self) -> dict[str, dict[str, int]]:
         """Return, by model, how many merges, preemptions and refills there were since the start."""
         return {name: self._crew.tally(name) for name in self._lanes}
 
-    def outlook(self, model: str) -> Outlook:
-        """Return what a request of `model` is to expect that comes now, with a load where it has to be loaded."""
-        loads = 0.0 if self._residency is None else self._residency.seconds_until(model)
-        return self._lanes[model].outlook(max(loads, self._crew.wait(self._lanes, self._admission.backlog)))
+    def outlook(self, model: str, *, loaded: bool = False) -> Outlook:
+        """Return what a request of `model` is to expect that comes now, behind its load, unless taken as `loaded`."""
+        loads = 0.0 if loaded or self._residency is None else self._residency.load_seconds(model)
+        return self._lanes[model].outlook(max(loads, self._crew.wait(self._lanes, self._models.seconds)))
 
     def picture(self, now: float) -> Picture:
         """Return what is under way at `now`, for somebody to look at."""
@@ -106,6 +113,7 @@ class Scheduler:
         assert sum(len(entry.members) for entry in entries) == len(members), "a request runs twice"
         assert not members & queued, "a request is queued and running"
         assert members | queued == set(self._live), "a live request is neither queued nor running"
+        assert len(queued) == self._waiting, "the count of queued requests is off"
         assert all(self._live[i].state is State.QUEUED for i in queued), "a queued request has another state"
         assert all(self._live[i].state is not State.QUEUED for i in members), "a running request counts as queued"
         slots = [(request.model, request.slot) for request in self._live.values()]
@@ -129,11 +137,11 @@ class Scheduler:
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
         if lane.estimate.pace.heard != lane.heard:
             self._renew(lane)
-        refusal, slack = self._refusal(lane, event, now)
+        refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
         if refusal is not None:
-            if not self._live:
+            if refusal is Outcome.REFUSED_LATE and not self._live:
                 lane.estimate.pace.relent()
-            actions.extend([Reply(i, event.model, refusal, NOT_RUN, 0.0, 0.0, slack) for i in event.requests])
+            actions.extend([Reply(i, event.model, refusal, NOT_RUN, seconds, 0.0, slack) for i in event.requests])
             return
         count, due = len(event.requests), event.deadline
         inputs, outputs = event.inputs or (1,) * count, event.outputs or (0,) * count
@@ -143,21 +151,12 @@ class Scheduler:
             if self._sheds:
                 heappush(self._last_starts, (due - lane.least(ins), i))
         self._accepted += count
-        self._admission.entered(lane, count)
+        self._waiting += count
         if self._residency is not None:
             self._residency.arrived(event.model, event.requests, now)
 
-    def _refusal(self, lane: Lane, event: Arrived, now: float) -> tuple[Outcome | None, float | None]:
-        """Say why requests cannot be accepted, if so, and what they have to spare."""
-        residency = self._residency
-        if residency is not None and residency.refuses(event.model, now):
-            return Outcome.NOT_LOADED, None
-        loads = 0.0 if residency is None else residency.seconds_until(event.model)
-        slack = self._admission.slack(lane, event, now, loads=loads)
-        return self._admission.refusal(lane, len(event.requests), slack), slack
-
     def _renew(self, lane: Lane) -> None:
-        self._admission.renew(lane, min(self._policy.batch_limit(lane.view), self._crew.largest))
+        lane.renew(min(self._policy.batch_limit(lane.view), self._crew.largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
         request = self._live.get(event.request)
@@ -227,7 +226,7 @@ class Scheduler:
         if self._residency is not None:
             self._residency.touch(batch.spec.name)
             self._take_up(worker, self._residency, now, actions)
-        elif worker.table.entries and not self._admission.waiting:
+        elif worker.table.entries and not self._waiting:
             if worker.table.is_open:
                 self._undecided = True
             else:
@@ -356,7 +355,7 @@ class Scheduler:
 
     def _may_begin(self) -> bool:
         """Tell whether somebody waits who may begin; others wait for their model."""
-        return self._admission.waiting > 0 if self._residency is None else self._residency.anybody_may_begin()
+        return self._models.requests > 0
 
     def _is_present(self, batch: SubBatch) -> bool:
         return self._residency is None or self._residency.present(batch)
@@ -379,9 +378,8 @@ class Scheduler:
         actions.append(Run(number, batch.spec.name, batch.stage, requests, slots, rows))
 
     def _dequeue(self, request: Request) -> None:
-        lane = self._lanes[request.model]
-        lane.remove(request.id)
-        self._admission.left(lane)
+        self._lanes[request.model].remove(request.id)
+        self._waiting -= 1
 
     def _end_all(self, batch: SubBatch, outcome: Outcome, now: float, actions: list[Action], stage: int) -> None:
         for request in batch.members.values():

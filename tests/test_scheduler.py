@@ -5,6 +5,7 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.errors import IllegalEvent
@@ -39,6 +40,20 @@ def test_a_request_runs_stage_by_stage_and_is_answered_after_the_last() -> None:
 
 def test_the_rows_of_one_call_run_as_one_batch() -> None:
     assert Scheduler(config()).handle(arrived(1, 2, 3), 0.0) == [run(0, 1, 2, 3)]
+
+
+def test_calls_that_come_together_run_as_one_batch() -> None:
+    scheduler = Scheduler(config())
+    assert scheduler.handle(replace(arrived(1), more=True), 0.0) == []
+    assert scheduler.handle(arrived(2, 3), 0.0) == [run(0, 1, 2, 3)]
+
+
+def test_whoever_came_with_a_call_that_is_refused_runs_without_it() -> None:
+    scheduler = Scheduler(config())
+    scheduler.handle(replace(arrived(1), more=True), 0.0)
+    refused, begun = scheduler.handle(arrived(2, deadline=-1.0), 0.0)
+    assert isinstance(refused, Reply)
+    assert begun == run(0, 1)
 
 
 def test_requests_that_come_meanwhile_form_the_next_batch() -> None:

@@ -7,15 +7,16 @@ from latebind.adaptation.following import Followed, Following
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.domain.config import ServeConfig
 from latebind.engine.engines import Engines
+from latebind.forks.client import ForkServer
 
 logger = logging.getLogger(__name__)
 
 
-async def start_beside(engines: Engines, settings: ServeConfig) -> Following | None:
+async def start_beside(engines: Engines, settings: ServeConfig, forks: ForkServer) -> Following | None:
     """Start the service for models that have learned caches in use, if it is wanted; to be closed at the end."""
     if not settings.adaptation.on:
         return None
-    following = Following(partial(_followed, settings, engines), engines.adopt)
+    following = Following(partial(_followed, settings, engines), engines.adopt, forks)
     if _followed(settings, engines) is None:
         logger.warning("nothing to adapt: no model that is served has learned caches in use")
     await following.renew()

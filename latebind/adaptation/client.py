@@ -3,8 +3,6 @@
 import asyncio
 import logging
 import socket
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import Self
@@ -25,10 +23,12 @@ from latebind.adaptation.messages import (
 from latebind.adaptation.sampling import Sampler
 from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ModelSpec
+from latebind.forks.client import Forked, ForkServer
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 
 logger = logging.getLogger(__name__)
 
+PROCESS, NAME = "latebind.adaptation.process", "latebind-adapt"  # its module, and what `top` calls it
 STOP_SECONDS = 20.0
 MOST_WAITING = 1 << 22  # bytes that the service has not read; above it nothing is sampled
 GATHER_SECONDS = 0.01  # that answers are gathered before they are sent, so that the service wakes less often
@@ -39,9 +39,7 @@ Adopt = Callable[[str, str], Awaitable[None]]  # model, version
 class AdaptationClient:
     """Watches what the door answers. Make one with `start`, end it with `close`."""
 
-    def __init__(
-        self, models: Sequence[ModelSpec], share: float, process: subprocess.Popen[bytes], adopt: Adopt
-    ) -> None:
+    def __init__(self, models: Sequence[ModelSpec], share: float, process: Forked, adopt: Adopt) -> None:
         self.statuses: dict[str, Status] = {}
         self.dropped = 0  # samples for which there was no room
         self._models = {
@@ -54,18 +52,13 @@ class AdaptationClient:
         self._listening: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, order: AdaptationOrder, models: Sequence[ModelSpec], adopt: Adopt) -> Self:
+    async def start(cls, order: AdaptationOrder, models: Sequence[ModelSpec], adopt: Adopt, forks: ForkServer) -> Self:
         """Start the service for `models`, in the order of the directories; raises `ConfigError` if it cannot."""
         messages, their_messages = socket.socketpair()
         control, their_control = socket.socketpair()
-        inherited = (their_messages.fileno(), their_control.fileno())
-        process = subprocess.Popen(
-            [sys.executable, "-m", "latebind.adaptation.process", *map(str, inherited)],
-            pass_fds=inherited,
-            stdin=subprocess.DEVNULL,
-        )
-        their_messages.close()
-        their_control.close()
+        with their_messages, their_control:
+            inherited = (their_messages.fileno(), their_control.fileno())
+            process = await forks.forked(PROCESS, [], name=NAME, inherited=inherited)
         client = cls(models, order.config.sample, process, adopt)
         reader, writer = await asyncio.open_connection(sock=control)
         writer.write(msgspec.json.encode(order) + b"\n")
@@ -129,7 +122,7 @@ class AdaptationClient:
             self._listening.cancel()
         try:
             await asyncio.to_thread(self._process.wait, STOP_SECONDS)
-        except subprocess.TimeoutExpired:
+        except TimeoutError:
             logger.error("the adaptation service did not end within %g s: it is killed", STOP_SECONDS)
             self._process.kill()
             self._process.wait()

@@ -9,6 +9,7 @@ from latebind.adaptation.client import AdaptationClient, Adopt
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.domain.errors import LatebindError
 from latebind.domain.model import ModelSpec
+from latebind.forks.client import ForkServer
 from latebind.repository.selection import Print
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 
@@ -30,9 +31,10 @@ class Following:
     Begin with `renew`, say `look` when what is served may be another, end with `close`.
     """
 
-    def __init__(self, find: Callable[[], Followed | None], adopt: Adopt) -> None:
+    def __init__(self, find: Callable[[], Followed | None], adopt: Adopt, forks: ForkServer) -> None:
         self._find = find
         self._adopt = adopt
+        self._forks = forks
         self._followed: Followed | None = None
         self._client: AdaptationClient | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -53,7 +55,7 @@ class Following:
             await before.close()
         self._followed = found = self._find()
         if found is not None:
-            self._client = await AdaptationClient.start(found.order, found.models, self._adopt)
+            self._client = await AdaptationClient.start(found.order, found.models, self._adopt, self._forks)
 
     def look(self) -> None:
         """See whether what is followed is another; then nothing is told until a service is there that knows it."""

@@ -1,4 +1,4 @@
-"""The adaptation service: `python -m latebind.adaptation.process`. Started by `client`, never by hand.
+"""The adaptation service, a process that `client` has forked.
 
 Of several services that share a folder of versions one leads, for each model: it retrains, and the others follow what
 it chooses (`lease`). Each watches its own traffic, and may stop its own exits.
@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -309,7 +308,3 @@ def _give_way(order: AdaptationOrder) -> None:
     if order.cores and others:
         os.sched_setaffinity(0, others)
     torch.set_num_threads(order.threads)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

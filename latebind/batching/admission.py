@@ -1,58 +1,94 @@
-"""Who is let in: how much work waits in all queues, and whether a newcomer behind it could be in time."""
+"""Who is let in: how much work goes first, and whether a newcomer behind it could be in time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from latebind.batching.lane import Lane
-from latebind.domain.actions import Outcome
+from latebind.batching.view import Models
+from latebind.domain.actions import Action, Outcome
 from latebind.domain.events import Arrived
 
 
-class Admission:
-    """Counts those who wait, over all lanes, and the seconds of work that they are, at full depth.
+class Loads(Protocol):
+    """What is known of models that come to memory while requests come."""
 
-    `at_once` workers share the work. Where it `sheds`, who cannot be in time is refused.
+    def refuses(self, name: str, now: float) -> bool:
+        """Tell whether a load has failed, and it is too early to try again."""
+
+    def seconds_to(self, name: str, now: float) -> float:
+        """Return the seconds until a model may be there: behind what is on its way, if it is loaded next."""
+
+    @property
+    def coming(self) -> str | None:
+        """The model that is on its way."""
+
+    def asked(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
+        """Hear that requests are refused for want of their model alone, and have it loaded where that pays.
+
+        Returns the seconds until it is expected, or None where it is not going to be loaded.
+        """
+
+
+class Admission:
+    """Where it `sheds`, who cannot be in time is refused.
+
+    `at_once` workers share the work of those who may begin. Others wait for their model, and are work only from when
+    that is there: of these only the one that is on its way counts, for which of the others comes next is still open.
     """
 
-    def __init__(self, lanes: Mapping[str, Lane], *, at_once: int, sheds: bool) -> None:
+    def __init__(
+        self, lanes: Mapping[str, Lane], models: Models, loads: Loads | None, *, at_once: int, sheds: bool
+    ) -> None:
         self._lanes = lanes
+        self._models = models
+        self._loads = loads
         self._at_once = at_once
         self._sheds = sheds
-        self.waiting = 0  # requests
-        self.backlog = 0.0  # seconds
 
-    def slack(self, lane: Lane, event: Arrived, now: float, *, loads: float = 0.0) -> float:
-        """Return the seconds that requests have to spare, behind all who go first; `loads` until their model comes."""
+    def refusal(
+        self, lane: Lane, event: Arrived, now: float, actions: list[Action]
+    ) -> tuple[Outcome | None, float, float | None]:
+        """Say why requests cannot be accepted, if so, the seconds until their model is expected where that is why.
+
+        The last is what they have to spare.
+        """
+        if self._loads is not None and self._loads.refuses(event.model, now):
+            return Outcome.NOT_LOADED, 0.0, None
+        slack = self.slack(lane, event, now)
+        if len(lane) + len(event.requests) > lane.max_queued:
+            return Outcome.REFUSED_FULL, 0.0, slack
+        if slack >= 0.0 or not self._sheds:
+            return None, 0.0, slack
+        if self._loads is not None and self.slack(lane, event, now, is_there=True) >= 0.0:
+            seconds = self._loads.asked(event.model, event.requests, now, actions)
+            if seconds is not None:
+                return Outcome.REFUSED_LOADING, seconds, slack
+        return Outcome.REFUSED_LATE, 0.0, slack
+
+    def slack(self, lane: Lane, event: Arrived, now: float, *, is_there: bool = False) -> float:
+        """Return the seconds that requests have to spare, behind their model and all who go first.
+
+        Where `is_there`, their model is taken to be in memory.
+        """
         others = len(event.requests) - 1 - (lane.behind(event.priority) if event.priority else 0)
-        ahead = max(loads, (self.backlog + others * lane.seconds_per_request) / self._at_once)
+        comes = 0.0 if is_there or self._loads is None else self._loads.seconds_to(event.model, now)
+        work = self._work_before(comes, event.model, now)
+        own = (len(lane.held) + others) * lane.seconds_per_request / self._at_once
+        ahead = max(comes, work / self._at_once) + own
         return event.deadline - (now + ahead + lane.least(max(event.inputs, default=1)))
 
-    def refusal(self, lane: Lane, count: int, slack: float) -> Outcome | None:
-        """Say why `count` requests cannot be accepted, if so."""
-        if len(lane) + count > lane.max_queued:
-            return Outcome.REFUSED_FULL
-        if self._sheds and slack < 0.0:
-            return Outcome.REFUSED_LATE
-        return None
-
-    def entered(self, lane: Lane, count: int) -> None:
-        """Count so many more who wait."""
-        self.waiting += count
-        self.backlog += count * lane.seconds_per_request
-
-    def left(self, lane: Lane) -> None:
-        """Count one less who waits."""
-        self.waiting -= 1
-        self.backlog = self.backlog - lane.seconds_per_request if self.waiting else 0.0
-
-    def renew(self, lane: Lane, limit: int) -> None:
-        """Count the work of a lane, in batches of `limit`, as launches are known to take by now."""
-        seconds = lane.whole(limit) / limit
-        self.backlog += len(lane) * (seconds - lane.seconds_per_request)
-        lane.seconds_per_request = seconds
-        lane.heard = lane.estimate.pace.heard
+    def _work_before(self, comes: float, model: str, now: float) -> float:
+        """Return the seconds of work that others are who may begin, or whose model is there before one's own turn."""
+        work = self._models.seconds
+        name = None if self._loads is None else self._loads.coming
+        if self._loads is None or name is None or name == model:
+            return work
+        if self._loads.seconds_to(name, now) < max(comes, work / self._at_once):
+            work += len(self._lanes[name].held) * self._lanes[name].seconds_per_request
+        return work
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        assert self.waiting == sum(map(len, self._lanes.values())), "the count of queued requests is off"
-        work = sum(len(lane) * lane.seconds_per_request for lane in self._lanes.values())
-        assert abs(self.backlog - work) <= 1e-6 * max(1.0, work), "the backlog does not fit the queues"
+        self._models.check()
+        work = sum(len(lane.queue) * lane.seconds_per_request for lane in self._lanes.values())
+        assert abs(self._models.seconds - work) <= 1e-6 * max(1.0, work), "the work that waits does not fit the queues"

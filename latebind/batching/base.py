@@ -29,4 +29,4 @@ class Stacked:
 
 def by_age(view: WorkView) -> list[ModelView]:
     """Return the models that somebody waits for, the one whose oldest request came first in front."""
-    return sorted([model for model in view.models if model.queue], key=lambda model: model.queue.oldest.arrived)
+    return sorted(view.models.waiting, key=lambda model: model.queue.oldest.arrived)

@@ -17,9 +17,7 @@ class GraphBatching(Stacked):
         if view.entries:
             return GoOn()
         ripe, first, wake = None, inf, inf
-        for model in view.models:
-            if not model.queue:
-                continue
+        for model in view.models.waiting:
             arrived = model.queue.oldest.arrived
             due = arrived if len(model.queue) >= self.room(view, model) else arrived + self._config.window
             if due > now:

@@ -5,15 +5,18 @@ from math import inf
 from latebind.batching.estimate import Estimate
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
-from latebind.batching.view import ModelView
+from latebind.batching.view import Models, ModelView
 from latebind.domain.config import ServedModel
 from latebind.domain.outlook import Outlook
 
 
 class Lane:
-    """The queue of one model and what its requests take; with exits where they are hoped for."""
+    """The queue of one model and what its requests take; with exits where they are hoped for.
 
-    def __init__(self, served: ServedModel, *, coverage: float, hopes: bool) -> None:
+    It is one more of `models`, to which it tells who may begin.
+    """
+
+    def __init__(self, served: ServedModel, models: Models, *, coverage: float, hopes: bool) -> None:
         self.spec = served.spec
         self.max_queued = served.max_queued
         self.queue = Queue()  # those who may begin
@@ -21,8 +24,12 @@ class Lane:
         self.open = True
         self.estimate = Estimate(served.spec, served.costs, coverage=coverage)
         self.view = ModelView(served.spec, self.estimate, self.queue)
+        self._models = models
+        models.append(self.view)
         self.seconds_per_request = 0.0  # of a worker, at the largest batch that the policy forms
         self.heard = 0  # launches by when that was worked out
+        self._least: dict[int, float] = {}  # by the steps of an input
+        self._least_heard = 0  # likewise
         self._hopes = hopes and self.estimate.exits.some
 
     def __len__(self) -> int:
@@ -48,29 +55,52 @@ class Lane:
 
     def add(self, request: Request) -> None:
         """Append a request."""
-        (self.queue if self.open else self.held).add(request)
+        if self.open:
+            self.queue.add(request)
+            self._models.came(self.view, 1, self.seconds_per_request)
+        else:
+            self.held.add(request)
 
     def remove(self, request: int) -> None:
         """Take one out who waits."""
-        (self.queue if request in self.queue else self.held).remove(request)
+        if request in self.queue:
+            self.queue.remove(request)
+            self._models.went(self.view, 1, self.seconds_per_request)
+        else:
+            self.held.remove(request)
 
     def release(self, before: float = inf) -> None:
         """Let those begin who are held, in the order in which they came, up to the request `before`."""
-        _move(self.held, self.queue, before)
+        self._models.came(self.view, _move(self.held, self.queue, before), self.seconds_per_request)
 
     def withhold(self) -> None:
         """Let nobody begin."""
         self.open = False
-        _move(self.queue, self.held)
+        self._models.went(self.view, _move(self.queue, self.held), self.seconds_per_request)
+
+    def renew(self, limit: int) -> None:
+        """Count the work of each request, in batches of `limit`, as launches are known to take by now."""
+        seconds = self.whole(limit) / limit
+        self._models.seconds += len(self.queue) * (seconds - self.seconds_per_request)
+        self.seconds_per_request = seconds
+        self.heard = self.estimate.pace.heard
 
     def least(self, inputs: int) -> float:
         """Return the seconds that a request takes at least, alone, with as short an answer as any.
 
         That is to the end of the network, or to its first exit where exits are hoped for.
         """
-        if self._hopes:
-            return self.estimate.exits.next(0, 1).seconds
-        return self.estimate.whole(1, inputs, self.estimate.fewest_outputs)
+        if self._least_heard != self.estimate.pace.heard:
+            self._least.clear()
+            self._least_heard = self.estimate.pace.heard
+        found = self._least.get(inputs)
+        if found is None:
+            if self._hopes:
+                found = self.estimate.exits.next(0, 1).seconds
+            else:
+                found = self.estimate.whole(1, inputs, self.estimate.fewest_outputs)
+            self._least[inputs] = found
+        return found
 
     def outlook(self, wait: float) -> Outlook:
         """Return what a request alone is to expect that waits so long before it begins."""
@@ -86,8 +116,9 @@ class Lane:
         return self.estimate.whole(batch)
 
 
-def _move(source: Queue, target: Queue, before: float = inf) -> None:
-    for request in list(source.values()):
-        if request.id < before:
-            source.remove(request.id)
-            target.add(request)
+def _move(source: Queue, target: Queue, before: float = inf) -> int:
+    moved = [request for request in source.values() if request.id < before]
+    for request in moved:
+        source.remove(request.id)
+        target.add(request)
+    return len(moved)

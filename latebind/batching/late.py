@@ -69,8 +69,7 @@ class Late(LazyPlus):
 
     def decide(self, view: WorkView, now: float) -> Decision:
         """Launch, go on, shed, or leave who waits to workers that fit better."""
-        estimates = [model.estimate for model in view.models]
-        if any(e.decoder is not None for e in estimates) or not any(e.exits.some for e in estimates):
+        if view.models.decode or not view.models.exit:
             return super().decide(view, now)
         return self._most_answers(view, now)
 
@@ -87,7 +86,7 @@ class Late(LazyPlus):
 
     def _most_answers(self, view: WorkView, now: float) -> Decision:
         choices = []
-        waiting = sum([len(model.queue) for model in view.models]) + view.resting
+        waiting = view.models.requests + view.resting
         for place, entry in enumerate(view.entries):
             model = view.model_of(entry)
             members = sorted(entry.members.values(), key=DEADLINE)
@@ -101,8 +100,8 @@ class Late(LazyPlus):
             if len(members) >= most:
                 return choice.decision()
             choices.append(choice)
-        for model in view.models:
-            most = self._share(view, model) if model.queue else 0
+        for model in view.models.waiting:
+            most = self._share(view, model)
             if most:
                 count = together(model, 0, len(model.queue), waiting, most, now)
                 choices.append(Choice(model, self._in_time(model, count, now), 0, -1))

@@ -42,8 +42,7 @@ class LazyPlus(Stacked):
         """Launch, shed or go on."""
         if view.entries:
             return self._at_a_boundary(view, now)
-        some = [model for model in view.models if model.queue]
-        model = min(some, key=lambda model: model.queue.urgent(1)[0].deadline)
+        model = min(view.models.waiting, key=lambda model: model.queue.urgent(1)[0].deadline)
         most = self._share(view, model)
         if not most:
             return Wait()
@@ -77,7 +76,7 @@ class LazyPlus(Stacked):
             return GoOn()
         own = view.model_of(top)
         closed = self._closed(view, own, top, now)
-        for model in sorted([model for model in view.models if model.queue], key=alone):
+        for model in sorted(view.models.waiting, key=alone):
             room = self.room(view, model)
             if room <= 0 or (model is own and (closed or not gathered(own, top, min(room, len(own.queue)), now))):
                 continue
@@ -96,7 +95,7 @@ class LazyPlus(Stacked):
     def _closed(self, view: WorkView, own: ModelView, top: SubBatch, now: float) -> bool:
         """Tell whether those of another model have waited for so long that the batch is to come to its end."""
         most = PATIENCE * own.estimate.whole(len(top.members), top.inputs)
-        others = [model.queue for model in view.models if model is not own and model.queue]
+        others = [model.queue for model in view.models.waiting if model is not own]
         return any(now - queue.oldest.arrived > most for queue in others)
 
     def _pays(self, own: ModelView, top: SubBatch, model: ModelView, newcomers: Sequence[Request]) -> bool:

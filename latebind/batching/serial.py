@@ -17,5 +17,5 @@ class Serial(Stacked):
         del now
         if view.entries:
             return GoOn()
-        model = min((m for m in view.models if m.queue), key=lambda m: m.queue.oldest.arrived)
+        model = min(view.models.waiting, key=lambda model: model.queue.oldest.arrived)
         return launch(model, model.queue.first(1))

@@ -17,5 +17,4 @@ class Static(GraphBatching):
         decision = super().decide(view, now)
         if not isinstance(decision, Launch):
             return decision
-        model = next(model for model in view.models if model.name == decision.model)
-        return replace(decision, padded=self.room(view, model))
+        return replace(decision, padded=self.room(view, view.models.named(decision.model)))

@@ -1,10 +1,11 @@
 """What a batching policy sees and what it may answer. Read-only: the scheduler alone changes anything."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol
+from typing import Protocol, overload
 
 from msgspec import Struct
 
@@ -29,6 +30,77 @@ class ModelView:
         return self.spec.name
 
 
+class Models(Sequence[ModelView]):
+    """All models, in their order, and who may begin over all of them; lanes tell it, policies only read.
+
+    `waiting` are the models that somebody waits for who may begin, in the same order: decisions cost in proportion to
+    these. Their `requests` are `seconds` of work for one worker, at full depth.
+    """
+
+    def __init__(self, models: Iterable[ModelView] = ()) -> None:
+        self._models: list[ModelView] = []
+        self._places: dict[str, int] = {}
+        self._waiting_places: list[int] = []
+        self.waiting: list[ModelView] = []
+        self.requests = 0
+        self.seconds = 0.0
+        self.decode = False  # whether any writes sequences
+        self.exit = False  # whether any has requests that leave early
+        for model in models:
+            self.append(model)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    @overload
+    def __getitem__(self, place: int) -> ModelView: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[ModelView]: ...
+
+    def __getitem__(self, place: int | slice) -> ModelView | list[ModelView]:
+        return self._models[place]
+
+    def __iter__(self) -> Iterator[ModelView]:
+        return iter(self._models)
+
+    def named(self, name: str) -> ModelView:
+        """Return the model of this name."""
+        return self._models[self._places[name]]
+
+    def append(self, model: ModelView) -> None:
+        """Take in one more model, whose queue is empty."""
+        self._places[model.name] = len(self._models)
+        self._models.append(model)
+        self.decode = self.decode or model.estimate.decoder is not None
+        self.exit = self.exit or model.estimate.exits.some
+
+    def came(self, model: ModelView, count: int, seconds: float) -> None:
+        """Count so many who have come to the queue of a model, with the seconds of work that each is."""
+        if count and len(model.queue) == count:
+            place = self._places[model.name]
+            at = bisect_left(self._waiting_places, place)
+            self._waiting_places.insert(at, place)
+            self.waiting.insert(at, model)
+        self.requests += count
+        self.seconds += count * seconds
+
+    def went(self, model: ModelView, count: int, seconds: float) -> None:
+        """Count so many who have left the queue of a model."""
+        if count and not model.queue:
+            at = bisect_left(self._waiting_places, self._places[model.name])
+            del self._waiting_places[at], self.waiting[at]
+        self.requests -= count
+        self.seconds = self.seconds - count * seconds if self.requests else 0.0
+
+    def check(self) -> None:
+        """Raise `AssertionError` where an invariant does not hold."""
+        assert self.waiting == [model for model in self._models if model.queue], (
+            "models that somebody waits for are off"
+        )
+        assert self.requests == sum([len(model.queue) for model in self.waiting]), "the count of who may begin is off"
+
+
 ANY_SIZE = sys.maxsize  # the granularity of a worker that takes all that policy and model allow
 
 
@@ -40,7 +112,7 @@ class WorkView:
     `aside` cannot go on, for its next stage is not in memory.
     """
 
-    models: Sequence[ModelView]
+    models: Models
     entries: Sequence[SubBatch] = ()
     granularity: int = ANY_SIZE
     crew: Sequence["WorkView"] = ()
@@ -62,7 +134,7 @@ class WorkView:
 
     def model_of(self, batch: SubBatch) -> ModelView:
         """Return the model of a sub-batch."""
-        return next(model for model in self.models if model.spec is batch.spec)
+        return self.models.named(batch.spec.name)
 
 
 class Launch(Struct, frozen=True, gc=False):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from latebind.batching.lane import Lane
 from latebind.batching.table import BatchTable, SubBatch
-from latebind.batching.view import ANY_SIZE, BatchPolicy, ModelView, WorkView
+from latebind.batching.view import ANY_SIZE, BatchPolicy, Models, WorkView
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
 
@@ -52,7 +52,7 @@ class Worker:
 class Crew:
     """All workers. At most `at_once` of them run at a time."""
 
-    def __init__(self, config: SchedulerConfig, policy: BatchPolicy, models: Sequence[ModelView]) -> None:
+    def __init__(self, config: SchedulerConfig, policy: BatchPolicy, models: Models) -> None:
         views: list[WorkView] = []
         self.workers: list[Worker] = []
         for granularity in config.granularities or (ANY_SIZE,) * config.workers:

@@ -24,15 +24,15 @@ def serving(repository: Path, *options: str, cores: Sequence[int] = (), log: Pat
     """Serve `repository` on a free port with these options of `latebind serve`; yields the URL.
 
     `cores` are those of the door; the engine takes its own by `--cores`. `log` takes what the server prints on
-    standard error, which else goes where ours goes. No spare process disturbs what is measured, unless asked for.
+    standard error, which else goes where ours goes.
     """
-    with launched(repository, "--no-spare", *options, cores=cores, log=log) as server:
+    with launched(repository, *options, cores=cores, log=log) as server:
         yield server.url
 
 
 @contextmanager
 def launched(repository: Path, *options: str, cores: Sequence[int] = (), log: Path | None = None) -> Iterator[Launched]:
-    """Do what `serving` does, with a spare; yields the process as well, which may have ended at the end."""
+    """Do what `serving` does; yields the process as well, which may have ended at the end."""
     command = [sys.executable, "-m", "latebind", "serve", str(repository), "--port", "0", *options]
     with (log or Path(os.devnull)).open("ab") as errors:
         process = subprocess.Popen(

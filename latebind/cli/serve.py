@@ -25,6 +25,7 @@ from latebind.domain.sizes import size
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
+from latebind.forks.client import ForkServer
 from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.repository.mirror import open_selection
@@ -141,10 +142,6 @@ def serve(
     sample: Annotated[float | None, typer.Option(help="Most requests to run again for that, as a share. 0.2.")] = None,
     retrain_s: Annotated[float | None, typer.Option(help="Seconds until caches are retrained anyway. 900.")] = None,
     adapted: Annotated[Path | None, typer.Option(help="Folder for their versions. Default: beside each model.")] = None,
-    spare: Annotated[
-        bool | None,
-        typer.Option(help="Keep a process ready to take over: a crash is over sooner, for some 250 MB of memory."),
-    ] = None,
     watch: Annotated[
         float | None, typer.Option(help="Look for new models and versions every so many seconds. Default: on SIGHUP.")
     ] = None,
@@ -241,7 +238,7 @@ def serve(
                 "policy": evict,
                 "tier": tier,
             },
-            generations={"spare": spare, "watch": watch},
+            generations={"watch": watch},
             repository={
                 "cache": _named(cache),
                 "most": None if cache_size is None else size("--cache-size", cache_size),
@@ -287,10 +284,12 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
     secured = Secured.by(settings.server)  # what is wrong there is told before an engine is started
     make_room(Limits().connections * (1 if settings.server.grpc_port is None else 2))
     async with AsyncExitStack() as stack:
-        engines = await Engines.start(order, selection.first(), settings.generations)
+        forks = stack.enter_context(ForkServer())
+        forks.warm()
+        engines = await Engines.start(order, selection.first(), forks, settings.generations)
         stack.push_async_callback(engines.close)
         catalogue = Catalogue(engines, selection)
-        observer = await start_beside(engines, settings)
+        observer = await start_beside(engines, settings, forks)
         if observer is not None:
             stack.push_async_callback(observer.close)
         following = asyncio.create_task(catalogue.follow(settings.generations.watch))

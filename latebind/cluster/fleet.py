@@ -11,7 +11,8 @@ from typing import Any
 
 from latebind.cluster.homes import Homes
 from latebind.cluster.upstream import Parts, Upstream
-from latebind.domain.errors import Unavailable
+from latebind.cluster.wishes import Wishes
+from latebind.domain.errors import Refused, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
@@ -74,12 +75,18 @@ class Peer:
 
 
 class Fleet:
-    """All replicas. It stands where a door has its gateway, but calls go to the doors of replicas, not to slots."""
+    """All replicas, each of which takes `most` calls at once.
 
-    def __init__(self, *, seed: int = 0) -> None:
+    It stands where a door has its gateway, but calls go to the doors of replicas, not to slots.
+    """
+
+    def __init__(self, *, most: int, seed: int = 0) -> None:
         self.models: Mapping[str, ModelSpec] = {}
         self.homes = Homes()
+        self.wishes = Wishes()
         self._peers: dict[str, Peer] = {}
+        self._coming: dict[str, Peer] = {}
+        self._most = most
         self._random = Random(seed)
 
     @property
@@ -88,23 +95,39 @@ class Fleet:
         return list(self._peers.values())
 
     def see(self, replicas: Iterable[Seen]) -> None:
-        """Take in which replicas there are now. Calls that others have are still answered by them."""
-        before, self._peers = self._peers, {}
+        """Take in which replicas there are now. Calls that others have are still answered by them.
+
+        Where there are wishes, a new one is among the `coming` until it has been told of them.
+        """
+        serving, before = self._peers, {**self._peers, **self._coming}
+        self._peers, self._coming = {}, {}
         for seen in replicas:
             peer = before.pop(seen.name, None) or Peer(seen)
             peer.seen = seen
-            self._peers[seen.name] = peer
+            ready = seen.name in serving or not self.wishes
+            (self._peers if ready else self._coming)[seen.name] = peer
         for gone in before.values():
             gone.close()
         self.homes.settle([(peer.seen.name, peer.seen.figures) for peer in self._peers.values()], time.monotonic())
 
+    @property
+    def coming(self) -> list[Peer]:
+        """The replicas that have to be told of wishes before they get calls."""
+        return list(self._coming.values())
+
+    async def tell(self, peer: Peer) -> None:
+        """Tell one of these, and send it calls from then on. Raises `Lost`."""
+        await self.wishes.tell(peer.seen.name, peer.ask)
+        if self._coming.get(peer.seen.name) is peer:
+            self._peers[peer.seen.name] = self._coming.pop(peer.seen.name)
+
     def choose(self, model: str, tried: Collection[str] = ()) -> Peer:
         """Return the replica that a call for a model goes to: of its homes the one with the fewest calls under way.
 
-        Those of `tried`, and who was lost a moment ago, are asked last. Raises `Unavailable` where there is none.
+        Those of `tried`, and who was lost a moment ago, are asked last. Raises `Unavailable` where there is none, and
+        `Refused` where all have as many calls as they take.
         """
-        if not self._peers:
-            raise Unavailable("no replica is there yet: try again later")
+        self.require_room()
         now = time.monotonic()
         self.homes.note(model)
         homes = self.homes.of.get(model, ())
@@ -114,7 +137,19 @@ class Fleet:
             away = bool(homes) and name not in homes
             return name in tried, peer.doubted > now, away, peer.under_way, self._random.random()
 
-        return min(self._peers.values(), key=rank)
+        return min((peer for peer in self._peers.values() if peer.under_way < self._most), key=rank)
+
+    def require_room(self) -> None:
+        """Raise `Unavailable` where there is no replica, and `Refused` where all have as many calls as they take."""
+        if not self._peers:
+            raise Unavailable("no replica is there yet: try again later")
+        if not self.has_room:
+            raise Refused(f"every replica has {self._most} calls under way: try again later")
+
+    @property
+    def has_room(self) -> bool:
+        """Whether any replica takes another call."""
+        return any(peer.under_way < self._most for peer in self._peers.values())
 
     def doubt(self, peer: Peer) -> None:
         """A replica was lost: whether it is gone Ray will tell."""

@@ -5,6 +5,7 @@ replica is lost meanwhile, another one is asked the long way.
 """
 
 import asyncio
+import time
 from collections import Counter
 from functools import partial
 
@@ -14,16 +15,20 @@ from latebind.cluster.fleet import Peer
 from latebind.cluster.relay import Relay
 from latebind.cluster.upstream import Lost, Parts, Upstream
 from latebind.domain.errors import Unavailable
+from latebind.server.calls import CLIENT
 from latebind.server.rest.request import Reply, Request, error_reply, reply_to
 from latebind.server.rest.shortcut import END, MOST_HEADS, Line, size_beside
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """What a head says: the model, the bytes behind it, and the head as replicas take it."""
+    """What a head says: the model, the bytes behind it, and the head as replicas take it.
+
+    That has the address of whoever calls between its two parts.
+    """
 
     model: str
     size: int
-    head: bytes
+    head: tuple[bytes, bytes]
 
 
 class Passing:
@@ -49,20 +54,21 @@ class Passing:
             return
         if len(self._heads) == MOST_HEADS:
             self._heads.clear()
-        self._heads[head] = Known(request.model, size, parts[0])
+        before, mark, after = parts[0].partition(CLIENT + b": ")
+        self._heads[head] = Known(request.model, size, (before + mark, after[after.find(b"\r\n") :]))
 
     def take(self, line: Line, data: bytes, client: str) -> "Passed | None":
         """Begin to pass on what has come on an idle connection; None where that goes the long way, untouched."""
-        del client
         body = data.find(END) + len(END)
         known = self._heads.get(data[:body])
-        if known is None or len(data) - body != known.size or not self._relay.fleet.ready():
+        if known is None or len(data) - body != known.size or not self._relay.fleet.has_room:
             return None
         peer = self._relay.fleet.choose(known.model)
         upstream = peer.take()
         if upstream is None:
             return None
-        return Passed(self, line, known.model, (known.head, data[body:]), peer, upstream)
+        before, after = known.head
+        return Passed(self, line, known.model, (before + client.encode() + after, data[body:]), peer, upstream)
 
     def give_up(self) -> None:
         """Tell all who are on the way that there is no time left."""
@@ -100,7 +106,7 @@ class Passing:
     async def _again(self, passed: "Passed") -> None:
         """Root of a task: ask the long way, and answer whatever comes of it."""
         try:
-            reply = await self._relay.one(passed.model, passed.parts)
+            reply = await self._relay.one(passed.model, passed.parts, begun=passed.begun)
         except Exception as error:  # the client is told, as any other
             reply = reply_to(error)
         self.end(passed, reply)
@@ -109,7 +115,7 @@ class Passing:
 class Passed:
     """A call on its way. Its connection begins no other one meanwhile."""
 
-    __slots__ = ("_passing", "_peer", "line", "model", "parts", "task", "upstream")
+    __slots__ = ("_passing", "_peer", "begun", "line", "model", "parts", "task", "upstream")
 
     expects = False
 
@@ -117,6 +123,7 @@ class Passed:
         self.line = line
         self.model = model
         self.parts = parts
+        self.begun = time.monotonic()
         self.upstream: Upstream | None = upstream
         self.task: asyncio.Task[None] | None = None
         self._passing = passing

@@ -1,11 +1,13 @@
 """Sends calls on to replicas: one that a model is at home in, once more where that one is lost, or all of them."""
 
 import asyncio
+import time
 from collections.abc import Iterable
 
 from latebind.cluster.fleet import Fleet, Peer
-from latebind.cluster.upstream import Lost, Parts
+from latebind.cluster.upstream import Lost, Parts, failed
 from latebind.domain.errors import Refused, Unavailable
+from latebind.server.calls import CLIENT, WAITED
 from latebind.server.limits import Limits
 from latebind.server.rest.body import Body
 from latebind.server.rest.exchange import Exchange
@@ -14,7 +16,11 @@ from latebind.server.rest.request import Reply
 TRIES = 3
 # Headers that belong to one connection, or that the ingress has looked at.
 STAYS = frozenset(
-    b"authorization connection content-length expect host keep-alive origin te transfer-encoding upgrade".split()
+    (
+        *b"authorization connection content-length expect host keep-alive origin te transfer-encoding upgrade".split(),
+        CLIENT,
+        WAITED,
+    )
 )
 
 Header = tuple[bytes, bytes]
@@ -43,22 +49,28 @@ class Relay:
 
     async def read(self, exchange: Exchange) -> Parts:
         """Return a client's request as replicas take it, once its body is here. Raises what `Body` raises."""
-        headers = [header for header in exchange.headers if header[0] not in STAYS]
+        headers = [(CLIENT, exchange.client.encode())]
+        headers += [header for header in exchange.headers if header[0] not in STAYS]
         counted = [header for header in exchange.headers if header[0] != b"content-encoding"]  # a replica undoes it
         body = await Body(counted, exchange.receive, self._limits).read()
         return self.request(exchange.method, exchange.target, headers, body)
 
-    async def one(self, model: str, parts: Parts) -> Reply:
+    def require_room(self) -> None:
+        """Raise `Refused` where a call would be refused whatever it brings, so that its body need not be read."""
+        self.fleet.require_room()
+        self._require_bytes(0)
+
+    async def one(self, model: str, parts: Parts, *, begun: float | None = None) -> Reply:
         """Return the reply of one replica, of another where that is lost: such a call does no harm when made again.
 
-        Raises `Unavailable`, and `Refused` where the calls under way have too many bytes together.
+        It was `begun` (`time.monotonic()`) with a replica that was lost, or is now. Who is asked later hears how much
+        of its time is gone. Raises `Unavailable`, and `Refused` where there are too many calls under way.
         """
         size = len(parts[1])
-        if self._held + size > self._limits.held_bytes:
-            raise Refused(f"the calls under way have more than {self._limits.held_bytes} bytes: try again later")
+        self._require_bytes(size)
         self._held += size
         try:
-            return await self._one(model, parts)
+            return await self._one(model, parts, begun)
         finally:
             self._held -= size
 
@@ -69,18 +81,37 @@ class Relay:
             raise Unavailable("no replica is there yet: try again later")
         return await asyncio.gather(*[self._ask(peer, parts) for peer in peers])
 
+    async def wish(self, model: str, parts: Parts) -> list[Reply]:
+        """Do what `all` does, of a request to load or unload a model, and have replicas told that start later."""
+        wishes = self.fleet.wishes
+        before = wishes.note(model, parts)  # first, so that one that starts meanwhile is told too
+        try:
+            replies = await self.all(parts)
+        except BaseException:
+            wishes.take_back(model, parts, before)
+            raise
+        if any(failed(reply) for reply in replies):
+            wishes.take_back(model, parts, before)
+        return replies
+
     async def each(self, parts: Parts) -> dict[str, Reply]:
         """Return the replies of those replicas that are not lost meanwhile, by name."""
         peers = self.fleet.peers
         replies = await asyncio.gather(*[self._ask(peer, parts) for peer in peers], return_exceptions=True)
         return {peer.seen.name: reply for peer, reply in zip(peers, replies, strict=True) if isinstance(reply, Reply)}
 
-    async def _one(self, model: str, parts: Parts) -> Reply:
+    def _require_bytes(self, size: int) -> None:
+        if self._held + size > self._limits.held_bytes:
+            raise Refused(f"the calls under way have more than {self._limits.held_bytes} bytes: try again later")
+
+    async def _one(self, model: str, parts: Parts, begun: float | None) -> Reply:
         tried: list[str] = []
+        now = time.monotonic()
         while True:
             peer = self.fleet.choose(model, tried)
+            late = begun is not None or bool(tried)
             try:
-                return await peer.ask(parts)
+                return await peer.ask(_later(parts, begun or now) if late else parts)
             except Lost as lost:
                 self.fleet.doubt(peer)
                 tried.append(peer.seen.name)
@@ -94,3 +125,9 @@ class Relay:
         except Lost as lost:
             self.fleet.doubt(peer)
             raise Unavailable(f"a replica was lost before it had answered ({lost}): try again later") from None
+
+
+def _later(parts: Parts, begun: float) -> Parts:
+    """Return a request that says how long it has waited."""
+    line, _, rest = parts[0].partition(b"\r\n")
+    return b"%b\r\n%b: %.6f\r\n%b" % (line, WAITED, time.monotonic() - begun, rest), *parts[1:]

@@ -17,6 +17,7 @@ class Outcome(IntEnum):
     CANCELLED = 4
     FAILED = 5
     NOT_LOADED = 6  # its model could not be brought into memory
+    REFUSED_LOADING = 7  # its model is being loaded, which takes longer than it may
 
 
 class Run(Struct, frozen=True, gc=False):
@@ -39,8 +40,9 @@ class Reply(Told, frozen=True, gc=False):
     """End `request` of `model` with `outcome`.
 
     `stage` is the last stage it ran, -1 if none; of a query, the node that it came to. `waited` and `ran` are its
-    seconds in the queue and on a worker. `slack` are those that it was taken to have to spare when it came, below 0
-    where it was refused for that; it is told for the figures and makes no difference between two replies.
+    seconds in the queue and on a worker; `waited` of one REFUSED_LOADING those until its model is expected. `slack` are
+    those that it was taken to have to spare when it came, below 0 where it was refused for that; it is told for the
+    figures and makes no difference between two replies.
     """
 
     request: int

@@ -193,13 +193,11 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one engine follows another. Seconds.
 
-    A `spare` stands ready to take over. A model that ran in `crashes` engines as they died `within` such a time is not
-    served any more. An engine that does not start is tried again after `back_off`, twice as long each further time. One
-    that another took over from has `drain` to answer what it has. Every `watch` the repository is looked at for new
-    versions; 0: only when asked to.
+    A model that ran in `crashes` engines as they died `within` such a time is not served any more. An engine that does
+    not start is tried again after `back_off`, twice as long each further time. One that another took over from has
+    `drain` to answer what it has. Every `watch` the repository is looked at for new versions; 0: only when asked to.
     """
 
-    spare: bool = True
     crashes: int = 3
     within: float = 60.0
     back_off: float = 1.0
@@ -317,7 +315,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Each asks Ray for so many `cpus`; with 0 it runs beside others wherever there is room. `address` is that of the
     cluster to serve on; empty: one of its own is started on this machine, which only this machine reaches. One replica
     more is started where answers were at risk for `up_after` seconds, and one ended where fewer would have done for
-    `down_after`. The ingress runs on a node that has the Ray resource `ingress`; empty: on any.
+    `down_after`. The ingress runs on a node that has the Ray resource `ingress`; empty: on any. It sends a replica so
+    many `calls` at once, and refuses what is beyond.
     """
 
     replicas: int = 1
@@ -327,12 +326,15 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     up_after: float = 5.0
     down_after: float = 60.0
     ingress: str = ""
+    calls: int = 256
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
             raise ConfigError(f"cluster.replicas is {self.replicas}: give 1 or more")
         if self.max_replicas and self.max_replicas < self.replicas:
             raise ConfigError(f"cluster.max_replicas is {self.max_replicas}: give {self.replicas} or more, or 0")
+        if self.calls < 1:
+            raise ConfigError(f"cluster.calls is {self.calls}: give 1 or more")
         if self.cpus < 0:
             raise ConfigError(f"cluster.cpus is {self.cpus}: give 0 or more")
         for name, value in (("up_after", self.up_after), ("down_after", self.down_after)):

@@ -21,6 +21,7 @@ LatebindError
 |- Failed                  500  the model raised while it ran
 |  `- StepFailed           500  a step of a query, which the message names
 |- Unavailable             503  the engine is starting, draining or gone
+|  `- Loading            503  its model is being brought into memory, which takes longer than the request may
 `- IllegalEvent                 an event that the state does not allow: a bug, the state is unchanged
 """
 
@@ -132,6 +133,14 @@ class Unavailable(LatebindError):
 
     http_status = 503
     grpc_status = "UNAVAILABLE"
+
+
+class Loading(Unavailable):
+    """A request whose model is being brought into memory, which takes longer than it may: there in some `seconds`."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
 
 
 class IllegalEvent(LatebindError):

@@ -12,7 +12,8 @@ class Arrived(Struct, frozen=True, gc=False):
     numbers behind its own as the query has nodes. `deadline` is in seconds of the scheduler's clock. `inputs` are the
     steps of the input of each request, 1 where it is left out; `outputs` those of its answer, which only an oracle
     knows beforehand. Of those who wait for a model, `priority` 1 goes first, up to 255, and 0 last. Where `trace` is
-    not 0, their life is followed (`domain.tracing`) and told under this number.
+    not 0, their life is followed (`domain.tracing`) and told under this number. `more` says that another call of this
+    model has come with it and is told next, so that nothing need begin before.
     """
 
     model: str
@@ -23,6 +24,7 @@ class Arrived(Struct, frozen=True, gc=False):
     outputs: tuple[int, ...] = ()
     priority: int = 0
     trace: int = 0
+    more: bool = False
 
 
 class Cancelled(Struct, frozen=True, gc=False):
@@ -83,25 +85,34 @@ class LoadFailed(Struct, frozen=True, gc=False):
 
 
 class Branched(Struct, frozen=True, gc=False):
-    """Whether the conditions of the `nodes` of a `Branch` hold, in their order."""
+    """Whether the conditions of the `nodes` of a `Branch` hold, in their order.
+
+    Where `more` is to be told at once of what was looked into together, nothing begins until it has been.
+    """
 
     request: int
     nodes: tuple[int, ...]
     holds: tuple[bool, ...]
+    more: bool = False
 
 
 class Mapped(Struct, frozen=True, gc=False):
-    """The inputs of `node` lie where its model reads them; behind the last node, the outputs of the query."""
+    """The inputs of `node` lie where its model reads them; behind the last node, the outputs of the query.
+
+    For `more` see `Branched`.
+    """
 
     request: int
     node: int
+    more: bool = False
 
 
 class MapFailed(Struct, frozen=True, gc=False):
-    """The conditions of `nodes`, or the inputs of the one, could not be worked out."""
+    """The conditions of `nodes`, or the inputs of the one, could not be worked out. For `more` see `Branched`."""
 
     request: int
     nodes: tuple[int, ...]
+    more: bool = False
 
 
 class Woke(Struct, frozen=True, gc=False):

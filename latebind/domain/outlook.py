@@ -1,10 +1,9 @@
 """What a request of a model is to expect if it came now: how long it would wait, and run. Seconds."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(Struct, frozen=True, gc=False):
     """`wait` is for others and for loading; then it ends after `ends[i]`, ascending, with the chance `chances[i]`.
 
     The last end is that of the whole network; those before are at learned caches.

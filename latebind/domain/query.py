@@ -31,15 +31,16 @@ class PlannerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who picks the model of each step, and when.
 
     Where it does not `replan`, all are picked when the query comes. `price` is what a second costs in shares of
-    accuracy, where the planner weighs them; 0: accuracy alone counts, as long as the deadline is met.
+    accuracy, where the planner weighs them; 0: accuracy alone counts, as long as the deadline is met. Where there is
+    none, what learned caches earn is divided between accuracy and latency (`queries/bargain.py`).
     """
 
     name: str = "expected"
     replan: bool = True
-    price: float = 0.0
+    price: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.price < float("inf"):
+        if self.price is not None and not 0.0 <= self.price < float("inf"):
             raise ConfigError(f"price is {self.price} of accuracy a second: give 0 or more")
 
 

@@ -9,7 +9,7 @@ from typing import Protocol, Self, cast
 import msgspec
 
 from latebind.domain.actions import Outcome
-from latebind.domain.errors import Expired, Failed, LatebindError, Refused, StepFailed, Unavailable
+from latebind.domain.errors import Expired, Failed, LatebindError, Loading, Refused, StepFailed, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.engine.lane import Lane
 from latebind.engine.messages import Ended, Stepped, pack_arrived, pack_cancelled
@@ -119,8 +119,8 @@ class Claim:
         self._left -= 1
         if not self._left and self._then is not None:
             ends = cast(list[Ended], self._ended)
-            worst = next((end for end in ends if end.outcome is not Outcome.ANSWERED), None)
-            self._tell(self._answer(ends) if worst is None else _error(self._lane.spec, worst))
+            worse = [end for end in ends if end.outcome is not Outcome.ANSWERED]
+            self._tell(_error(self._lane.spec, worse[0]) if worse else self._answer(ends))
 
     def fail(self, error: LatebindError) -> None:
         """Answer the call with an error, whatever becomes of its requests."""
@@ -169,7 +169,17 @@ def _error(spec: ModelSpec, end: Ended) -> LatebindError:
         case Outcome.REFUSED_FULL:
             return Refused(f"the queue of {who} is full: try again later")
         case Outcome.REFUSED_LATE:
-            return Refused(f"{who} has too much to do to answer by the deadline: allow more time or try again later")
+            return Refused(
+                f"{who} has too much to do, or to load first, to answer by the deadline: "
+                "allow more time or try again later"
+            )
+        case Outcome.REFUSED_LOADING:
+            seconds = f"{max(end.waited, 0.1):.1f} s"
+            return Loading(
+                f"{who} is not in memory and is being loaded, for about {seconds}, which is longer than this request "
+                f"may take: try again in {seconds}, or allow more time",
+                end.waited,
+            )
         case Outcome.EXPIRED:
             return Expired(f"the deadline passed before {who} had the answer: allow more time")
         case Outcome.NOT_LOADED:

@@ -4,8 +4,6 @@ import asyncio
 import logging
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
@@ -27,13 +25,16 @@ from latebind.engine.messages import Ended, EndedReader, Stepped
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.running import read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
+from latebind.forks.client import Forked, ForkServer
 from latebind.sequence.padding import room
 from latebind.server.gateway import Answer, Snapshot
 
 logger = logging.getLogger(__name__)
 
+PROCESS, NAME = "latebind.engine.process", "latebind-engine"  # its module, and what `top` calls it
 STOP_SECONDS = 10.0
 CONTROL_BYTES = 1 << 24
+PORTION = 4  # claims that are written at once: the engine begins with these while the door reads on
 
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -45,7 +46,7 @@ class EngineClient:
     time-out, of those that have such. `on_lost` is called where the process ends before it was told to.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], control: Control, files: Sequence[int]) -> None:
+    def __init__(self, process: Forked, control: Control, files: Sequence[int]) -> None:
         self.models: Mapping[str, ModelSpec] = {}
         self.deadlines: Mapping[str, float] = {}
         self.on_lost: Callable[[], None] | None = None
@@ -60,18 +61,24 @@ class EngineClient:
         self.sent: dict[int, Claim] = {}  # what the engine has, by request
         self._numbers = count(1)
         self._alive = False
+        self._own = ExitStack()  # what ends with it
         self._emptied: asyncio.Event | None = None  # set once somebody waits for the last answer
 
     @classmethod
-    async def start(cls, order: EngineOrder) -> Self:
-        """Start the process, have it load every model and wait until it serves; raises what it could not load."""
-        client = await cls.prepare(order.log_format)
-        await client.begin(order)
+    async def start(cls, order: EngineOrder, forks: ForkServer | None = None) -> Self:
+        """Start the process, have it load every model and wait until it serves; raises what it could not load.
+
+        Without `forks` it has a fork server of its own, which ends with it.
+        """
+        with ExitStack() as own:
+            client = await cls.prepare(order.log_format, forks or own.enter_context(ForkServer()))
+            await client.begin(order)
+            client._own = own.pop_all()
         return client
 
     @classmethod
-    async def prepare(cls, log_format: str) -> Self:
-        """Start a process that imports what it needs and waits; it serves nothing before `begin`.
+    async def prepare(cls, log_format: str, forks: ForkServer) -> Self:
+        """Start a process that waits for its order; it serves nothing before `begin`.
 
         Raises `OSError` where there is no room for one.
         """
@@ -81,14 +88,9 @@ class EngineClient:
                 undo.callback(os.close, file)
             pairs = socket.socketpair(), socket.socketpair()
             (messages, their_messages), (control, their_control) = pairs
-            inherited = (*files, their_messages.fileno(), their_control.fileno())
-            process = subprocess.Popen(
-                [sys.executable, "-m", "latebind.engine.process", *map(str, inherited), log_format],
-                pass_fds=inherited,
-                stdin=subprocess.DEVNULL,
-            )
-            their_messages.close()
-            their_control.close()
+            with their_messages, their_control:
+                inherited = (*files, their_messages.fileno(), their_control.fileno())
+                process = await forks.forked(PROCESS, [log_format], name=NAME, inherited=inherited)
             client = cls(process, await asyncio.open_connection(sock=control, limit=CONTROL_BYTES), files)
             undo.pop_all()
         loop = asyncio.get_running_loop()
@@ -107,11 +109,6 @@ class EngineClient:
     def process_id(self) -> int:
         """The number of the engine's process."""
         return self._process.pid
-
-    @property
-    def waits(self) -> bool:
-        """Whether the process is there and has no order yet."""
-        return not self._alive and self._process.poll() is None
 
     @property
     def idle(self) -> bool:
@@ -161,15 +158,18 @@ class EngineClient:
             raise Unavailable("the engine ended before this request could run: send it again")
 
     def write(self, messages: bytes) -> None:
-        """Send messages of a claim, with others of this turn of the loop; nobody hears them if the engine has ended."""
+        """Send messages of a claim, with a few others of this turn; nobody hears them if the engine has ended."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(messages)
+        if len(self._unsent) == PORTION:
+            self._flush()
 
     def _flush(self) -> None:
-        assert self._messages is not None
-        self._messages.write(b"".join(self._unsent))
-        self._unsent.clear()
+        if self._unsent:
+            assert self._messages is not None
+            self._messages.write(b"".join(self._unsent))
+            self._unsent.clear()
 
     async def metrics(self) -> Snapshot:
         """Return the engine's figures of this moment."""
@@ -216,7 +216,7 @@ class EngineClient:
         self._control_writer.close()
         try:
             await asyncio.to_thread(self._process.wait, patience)
-        except subprocess.TimeoutExpired:
+        except TimeoutError:
             logger.error("the engine did not end within %g s: it is killed", patience)
             self._process.kill()
             self._process.wait()
@@ -224,6 +224,7 @@ class EngineClient:
         self._lanes = {}  # with which the slots go
         while self._files:
             os.close(self._files.pop())
+        self._own.close()
 
     def receive(self, ended: Ended | Stepped) -> None:
         """Take in the end of one request, or of a step of one."""

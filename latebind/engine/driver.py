@@ -5,7 +5,8 @@ own beside each worker, and one loads models where memory is limited). The threa
 it itself while another takes over listening, so no request waits for a thread to wake up; the thread that ends a stage
 takes its next `Run` back at once (leader and followers, Schmidt et al. 2000). What takes less than another thread takes
 to wake up is done without one. What looks into tensors of queries is
-performed by whoever heard that it is to be done, outside the lock and before its next `Run`: others wait for it.
+performed by whoever heard that it is to be done, outside the lock and before its next `Run`: others wait for it. What
+is to be looked into at once is told of together, so that steps that may begin at once are one batch.
 """
 
 import logging
@@ -81,7 +82,7 @@ class Driver:
         self._short = _short_runs(config)
         self._listening = Lock()  # held by the one thread that listens, the `_listener`
         self._listener = NO_THREAD
-        self._ready: deque[Run | Look] = deque()
+        self._ready: deque[Run | list[Look]] = deque()
         self._closed = False
         for worker in workers:
             worker.tell(self._overhear)
@@ -127,13 +128,14 @@ class Driver:
     def _take_part(self) -> None:
         """Root of every thread: listen until there is something to do, do it and what follows, listen again."""
         with torch.inference_mode():
-            while (work := self._hear()) is not None:
-                self._do(work)
+            while (run := self._hear()) is not None:
+                self._do(run)
 
-    def _hear(self) -> Run | Look | None:
-        """Take the listener's place and return the first work that comes of what is heard; None at the end.
+    def _hear(self) -> Run | None:
+        """Take the listener's place and return the first run that comes of what is heard; None at the end.
 
-        Short runs are done at once, by the listener.
+        Short runs are done at once, by the listener, and so is what looks into tensors. What comes of it may be long,
+        and then somebody else listens meanwhile.
         """
         with self._listening:
             self._listener = get_ident()
@@ -141,9 +143,13 @@ class Driver:
                 while True:
                     if self._ready:
                         work = self._ready.popleft()
-                        if not self._is_short(work):
+                        if not isinstance(work, Run):
+                            self._ready.extend(self._look(work)[0])
+                        elif self._is_short(work):
+                            looks, runs, _ = self._handle((self._run(work),))
+                            self._ready.extend((looks, *runs) if looks else runs)
+                        else:
                             return work
-                        self._do(work)
                     elif self._closed:
                         return None
                     else:
@@ -165,10 +171,10 @@ class Driver:
                 self._wake_time = inf
                 events.append(Woke())
         looks, runs, _ = self._handle(events)
-        self._ready.extend((*looks, *runs))
+        self._ready.extend((looks, *runs) if looks else runs)
 
-    def _is_short(self, work: Run | Look) -> bool:
-        return isinstance(work, Run) and len(work.requests) <= self._short.get((work.model, work.stage), 0)
+    def _is_short(self, run: Run) -> bool:
+        return len(run.requests) <= self._short.get((run.model, run.stage), 0)
 
     def _call_listener(self) -> None:
         """Have the listener see what is ready and when the timer rings, unless that is this thread, which will."""
@@ -179,31 +185,36 @@ class Driver:
         """Take in what a thread beside the workers tells; what is to be done because of it goes to whoever listens."""
         looks, runs, sooner = self._handle((event,))
         if looks or runs or sooner:
-            self._ready.extend((*looks, *runs))
+            self._ready.extend((looks, *runs) if looks else runs)
             self._call_listener()
 
-    def _do(self, work: Run | Look) -> None:
-        """Do this and report it, then what comes of it, one run at a time; more runs go to whoever listens."""
-        looks: deque[Look] = deque()
-        run: Run | None = None
-        if isinstance(work, Run):
-            run = work
-        else:
-            looks.append(work)
-        while looks or run is not None:
-            event: Event
+    def _do(self, run: Run) -> None:
+        """Do this and report it, then what comes of it, one run at a time."""
+        mine: Run | None = run
+        while mine is not None:
+            looks, runs, sooner = self._handle((self._run(mine),))
+            mine = self._keep(None, runs, sooner=sooner)
             if looks:
-                event = self._steps.perform(looks.popleft())
-            else:
-                assert run is not None
-                event, run = self._run(run), None
-            found, runs, sooner = self._handle((event,))
-            looks.extend(found)
-            if run is None and runs:
-                run = runs.pop(0)
-            if runs or sooner:
-                self._ready.extend(runs)
-                self._call_listener()
+                runs, sooner = self._look(looks)
+                mine = self._keep(mine, runs, sooner=sooner)
+
+    def _keep(self, mine: Run | None, runs: list[Run], *, sooner: bool) -> Run | None:
+        """Return the run that this thread does next; the others go to whoever listens."""
+        if mine is None and runs:
+            mine = runs.pop(0)
+        if runs or sooner:
+            self._ready.extend(runs)
+            self._call_listener()
+        return mine
+
+    def _look(self, looks: list[Look]) -> tuple[list[Run], bool]:
+        """Look into tensors; return the runs that come of it, and whether the timer is now to ring sooner."""
+        runs, sooner = list[Run](), False
+        while looks:
+            looks, more, rings = self._handle(self._steps.perform_all(looks))
+            runs += more
+            sooner = sooner or rings
+        return runs, sooner
 
     def _run(self, run: Run) -> StageDone | StageFailed:
         """Run a stage, with a note of whose it is for the case that this process does not survive it."""

@@ -22,7 +22,7 @@ from latebind.engine.client import EngineClient
 from latebind.engine.crashes import Crashes
 from latebind.engine.order import EngineOrder
 from latebind.engine.probe import Unfit, probe
-from latebind.engine.spare import Spare
+from latebind.forks.client import ForkServer
 from latebind.repository.selection import Serving
 from latebind.server.gateway import Snapshot
 
@@ -47,14 +47,14 @@ class NotUp(LatebindError):
 
 
 class Engines:
-    """Owns the engine that serves, the spare and those that end. Make one with `start`, end it with `close`.
+    """Owns the engine that serves, and those that end. Make one with `start`, end it with `close`.
 
     Calls that come while there is no engine wait for the next one until their deadline, so many at most. `unavailable`
     says of models that are wanted and not served why that is; `deadlines` are the seconds of requests for queries that
     name no time-out, of those that have such. `on_change` is called when another engine has taken over.
     """
 
-    def __init__(self, order: EngineOrder, config: GenerationsConfig) -> None:
+    def __init__(self, order: EngineOrder, config: GenerationsConfig, forks: ForkServer) -> None:
         self.serving = Serving()
         self.unavailable: dict[str, str] = {}
         self.models: Mapping[str, ModelSpec] = {}
@@ -62,7 +62,7 @@ class Engines:
         self.on_change: Callable[[], None] | None = None
         self._order = order
         self._config = config
-        self._spare = Spare(wanted=config.spare, log_format=order.log_format)
+        self._forks = forks
         self._crashes = Crashes(config.crashes, config.within)
         self._engine: EngineClient | None = None
         self._number = 0
@@ -74,12 +74,14 @@ class Engines:
         self._closed = False
 
     @classmethod
-    async def start(cls, order: EngineOrder, serving: Serving, config: GenerationsConfig | None = None) -> Self:
+    async def start(
+        cls, order: EngineOrder, serving: Serving, forks: ForkServer, config: GenerationsConfig | None = None
+    ) -> Self:
         """Start an engine of this order that serves `serving`; raises what it could not load or what does not answer.
 
-        What directories and queries `order` names itself does not count.
+        What directories and queries `order` names itself does not count. `forks` makes this engine and all later ones.
         """
-        engines = cls(order, config or GenerationsConfig())
+        engines = cls(order, config or GenerationsConfig(), forks)
         try:
             await engines.change(serving, tried=serving.names)
         except BaseException:
@@ -158,7 +160,7 @@ class Engines:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         engines = {*self._ending, *([self._engine] if self._engine else [])}
         ends = [engine.close(grace, patience=END_SECONDS) if grace else engine.kill() for engine in engines]
-        await asyncio.gather(self._spare.close(), *ends)
+        await asyncio.gather(*ends)
 
     async def _claim_later(self, model: str, rows: int, deadline: float, priority: int) -> Claim:
         """Wait for an engine where one is to be expected, and claim of that."""
@@ -190,7 +192,7 @@ class Engines:
         if not serving.names:
             return None, serving
         try:
-            engine = await self._spare.take()
+            engine = await EngineClient.prepare(self._order.log_format, self._forks)
         except OSError as error:
             raise NotUp(Unavailable(f"no process can be started: {error}"), (), crashed=False) from error
         try:
@@ -234,7 +236,6 @@ class Engines:
             self.on_change()
         if before is not None:
             self._begin(self._end(before))
-        self._begin(self._spare.renew())
 
     async def _end(self, engine: EngineClient) -> None:
         """Let an engine answer what it has, then end it."""

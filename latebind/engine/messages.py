@@ -12,6 +12,8 @@ from latebind.domain.events import Arrived, Cancelled
 TO_ENGINE = Struct("<BBBxHIIIQd")  # kind, more follows, priority, model, trace, slot, steps of input, request, deadline
 TO_DOOR = Struct("<BxhhHQff")  # outcome, stage, node, option, request, two times in seconds
 OUTCOMES = tuple(Outcome)  # by their numbers: calling the class takes five times as long
+Numbers = tuple[int, ...]
+Call = tuple[str, float, Numbers, Numbers, Numbers, Numbers, int, int]  # an `Arrived` before it says what is next
 NO_STEP = -1  # the node of a message that tells of a request, whose times are those that it waited and ran
 
 
@@ -93,17 +95,27 @@ class EventReader:
         self._rows: list[tuple[int, int, int]] = []
 
     def feed(self, data: bytes) -> Iterator[Arrived | Cancelled]:
-        """Yield the events that `data` completes."""
+        """Yield the events that `data` completes; a call says so where another of its model is next."""
         self._bytes, whole = _split(self._bytes + data, TO_ENGINE.size)
+        call: Call | None = None
         for kind, more, priority, model, trace, slot, steps, request, deadline in TO_ENGINE.iter_unpack(whole):
             if kind == Kind.CANCELLED:
+                if call is not None:
+                    yield Arrived(*call)
+                    call = None
                 yield Cancelled(request)
                 continue
             self._rows.append((request, slot, steps))
-            if not more:
-                requests, slots, inputs = zip(*self._rows, strict=True)
-                self._rows.clear()
-                yield Arrived(self._models[model], deadline, requests, slots, inputs, priority=priority, trace=trace)
+            if more:
+                continue
+            name = self._models[model]
+            if call is not None:
+                yield Arrived(*call, more=call[0] == name)
+            requests, slots, inputs = zip(*self._rows, strict=True)
+            call = name, deadline, requests, slots, inputs, (), priority, trace
+            self._rows.clear()
+        if call is not None:
+            yield Arrived(*call)
 
 
 class EndedReader:

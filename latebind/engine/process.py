@@ -1,8 +1,7 @@
-"""The engine's process: `python -m latebind.engine.process`. Started by `client`, never by hand.
+"""The engine's process, which `client` has forked.
 
 Inherits four descriptors: the slots, who runs, a stream of fixed messages and a stream of JSON lines for control.
-The first control line tells what to load; the answer says what is served. That line may be long in coming: a spare
-waits for it with everything imported. The process ends when the door closes its end.
+The first control line tells what to load; the answer says what is served. It ends when the door closes its end.
 """
 
 import logging
@@ -10,7 +9,6 @@ import os
 import selectors
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,6 +34,7 @@ from latebind.engine.running import Running, map_running, telling
 from latebind.engine.served import with_queries
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Staging
+from latebind.engine.waiting import Waiting
 from latebind.engine.worker import LoadedModel, Worker
 from latebind.heap import settle
 from latebind.learned.head import Head
@@ -54,7 +53,6 @@ def main(arguments: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)  # the door hears it, answers what is in flight, then closes
     with socket.socket(fileno=messages) as message_socket, socket.socket(fileno=control) as control_socket:
         with control_socket.makefile("rb") as lines:
-            logging.getLogger(__name__).info("process %d is ready for an order", os.getpid())
             line = lines.readline()
         if not line:
             return
@@ -84,6 +82,8 @@ class Engine:
         self._selector = selectors.DefaultSelector()
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
+        self._few = True  # whether calls come one by one; where they come together, others want the core
+        self._waiting = Waiting(self._selector.select, rests=lambda: self._few and not any(running))
         workers, loader, residency = _models(order, running)
         self._served = served = with_queries(workers[0], list(map(Path, order.queries)), order.engine.slots)
         config = SchedulerConfig(
@@ -148,13 +148,14 @@ class Engine:
     def _listen(self, seconds: float | None) -> list[Event] | None:
         """Wait for messages, control lines or a wake-up; None once the door has closed."""
         events: list[Event] = []
-        for key, _ in self._selector.select(seconds):
+        for key, _ in self._waiting.wait(seconds):
             sock: socket.socket = key.data
             data = sock.recv(READ_BYTES)
             if not data:
                 return None
             if sock is self._messages:
                 events.extend(self._reader.feed(data))
+                self._few = len(events) == 1
             elif sock is self._control:
                 *lines, self._lines = (self._lines + data).split(b"\n")
                 for line in lines:
@@ -251,7 +252,3 @@ def _staging(config: EngineConfig, models: Sequence[str], memory: SlotMemory) ->
 
 def _tell(control: socket.socket, message: object) -> None:
     control.sendall(msgspec.json.encode(message) + b"\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -16,6 +16,8 @@ from latebind.domain.actions import Run
 from latebind.domain.events import Arrived
 from latebind.engine.slots import SlotMemory
 
+MOST_VIEWS = 1024  # that are kept of a model's slots
+
 
 class Stream(Protocol):
     """One worker's stream of execution. For one thread at a time."""
@@ -56,9 +58,8 @@ class HostStaging:
     """Of the CPU: a batch is a view of slots that follow each other, else a copy of their rows."""
 
     def __init__(self, models: Sequence[str], memory: SlotMemory) -> None:
-        self._slots = {
-            name: (tensors_of(memory.by_name[name].inputs), tensors_of(memory.by_name[name].outputs)) for name in models
-        }
+        self._inputs = {name: Views(memory.by_name[name].inputs) for name in models}
+        self._outputs = {name: Views(memory.by_name[name].outputs) for name in models}
 
     def arrived(self, event: Arrived) -> None:
         """Inputs are where they are read."""
@@ -82,22 +83,42 @@ class HostStaging:
 
     def inputs(self, action: Run) -> tuple[Tensor, ...]:
         """Return views where the slots follow each other, else copies."""
-        inputs, _ = self._slots[action.model]
-        if follow_each_other(action.slots):
-            first = action.slots[0]
-            return tuple([rows[first : first + len(action.slots)] for rows in inputs])
-        return tuple([rows[list(action.slots)] for rows in inputs])
+        inputs, slots = self._inputs[action.model], action.slots
+        if follow_each_other(slots):
+            return inputs.of(slots[0], len(slots))
+        return tuple([rows[list(slots)] for rows in inputs.whole])
 
     def answer(self, model: str, slots: Sequence[int], results: Sequence[Tensor], places: Sequence[int]) -> None:
         """Copy all at once where slots and rows follow each other, else row by row."""
-        _, outputs = self._slots[model]
-        together = bool(slots) and follow_each_other(slots) and follow_each_other(places)
-        for rows, result in zip(outputs, results, strict=True):
-            if together:
-                rows[slots[0] : slots[0] + len(slots)] = result[places[0] : places[0] + len(slots)]
-                continue
+        outputs = self._outputs[model]
+        if slots and follow_each_other(slots) and follow_each_other(places):
+            first, count = places[0], len(places)
+            for rows, result in zip(outputs.of(slots[0], count), results, strict=True):
+                rows.copy_(result if len(result) == count else result[first : first + count])
+            return
+        for rows, result in zip(outputs.whole, results, strict=True):
             for slot, place in zip(slots, places, strict=True):
                 rows[slot] = result[place]
+
+
+class Views:
+    """Tensors that are the slots of a model; of slots that follow each other, a view is made once and kept.
+
+    Making one takes as long as a small stage.
+    """
+
+    def __init__(self, arrays: Sequence[NDArray[np.generic]]) -> None:
+        self.whole = tensors_of(arrays)
+        self._made: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+
+    def of(self, first: int, count: int) -> tuple[Tensor, ...]:
+        """Return so many slots from the first on, of each tensor. From any thread: two may make the same view."""
+        found = self._made.get((first, count))
+        if found is None:
+            if len(self._made) >= MOST_VIEWS:
+                self._made.clear()
+            found = self._made[first, count] = tuple([rows[first : first + count] for rows in self.whole])
+        return found
 
 
 def tensors_of(arrays: Sequence[NDArray[np.generic]]) -> tuple[Tensor, ...]:

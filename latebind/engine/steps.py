@@ -1,6 +1,7 @@
 """Steps of queries as the driver performs them: what looks into tensors, and what staging hears of their inputs."""
 
 import logging
+from collections.abc import Sequence
 from math import inf
 from typing import Protocol
 
@@ -46,20 +47,25 @@ class Steps:
         self._tensors = tensors
         self._staging = staging
 
-    def perform(self, action: Look) -> Branched | Mapped | MapFailed:
-        """Look into tensors; whatever that raises fails this request alone."""
+    def perform_all(self, looks: Sequence[Look]) -> list[Branched | Mapped | MapFailed]:
+        """Look into tensors, one after another; what comes of it is to be told together."""
+        last = len(looks) - 1
+        return [self.perform(action, more=place < last) for place, action in enumerate(looks)]
+
+    def perform(self, action: Look, *, more: bool = False) -> Branched | Mapped | MapFailed:
+        """Look into tensors; whatever that raises fails this request alone. For `more` see `Branched`."""
         nodes = action.nodes if isinstance(action, Branch) else (action.node,)
         try:
             if isinstance(action, Branch):
-                return Branched(action.request, nodes, self._tensors.branch(action))
+                return Branched(action.request, nodes, self._tensors.branch(action), more)
             self._tensors.map(action)
             self._stage(action)
-            return Mapped(action.request, action.node)
+            return Mapped(action.request, action.node, more)
         except Exception:
             doing = "judging" if isinstance(action, Branch) else "mapping"
             names = ", ".join([self._name(action.query, node) for node in nodes])
             logger.exception("%s %s of %s failed for request %d", doing, names, action.query, action.request)
-            return MapFailed(action.request, nodes)
+            return MapFailed(action.request, nodes, more)
 
     def arrived(self, event: Arrived) -> None:
         """Hear of requests from the door. The inputs of queries are only read here."""

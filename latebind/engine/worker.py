@@ -157,7 +157,8 @@ class Worker:
 
     def _begin(self, action: Run, aside: Aside | None) -> Batch:
         """Return the inputs of those that begin here."""
-        (aside or self._unanswered).begin(action)
+        if self._models[action.model].lookups:
+            (aside or self._unanswered).begin(action)
         self._activations.put_aside()
         return Batch(action.requests, self._stream.inputs(action))
 
@@ -177,6 +178,9 @@ class Worker:
 
     def _end(self, action: Run, aside: Aside | None, results: Sequence[Tensor], places: Sequence[int]) -> None:
         """Write the outputs of the network into the slots of those that have no answer yet."""
+        if not self._models[action.model].lookups:
+            self._stream.answer(action.model, action.slots, results, places)
+            return
         with aside.ending(action) if aside is not None else nullcontext(self._unanswered.among(action)) as wanted:
             slots = [action.slots[place] for place in wanted]
             self._stream.answer(action.model, slots, results, [places[place] for place in wanted])

@@ -9,12 +9,14 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from latebind.domain.costs import Curve
+from latebind.forks.client import ForkServer
 from latebind.learned.activations import capture, half
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.explored import Exploration
@@ -127,6 +129,17 @@ class Explorer:
         missing = [order for order in orders if self.kept.network(order.boundary, order.kind) is None]
         rows = _Rows.of(fit, self.seed)
         work = self._work(missing, rows, len(planned), processes)
+        with ForkServer() as forks:
+            if processes > 1 and missing:
+                forks.warm()  # while activations are recorded
+            limited = self._train(missing, fit, rows, work, partial(train_all, forks=forks, processes=processes))
+        self.kept.clear()
+        return Explored(self._measured(planned, orders, fit, rows, work), len(orders) - len(missing), limited)
+
+    def _train(
+        self, missing: Sequence[Order], fit: Samples, rows: "_Rows", work: "_Work", train: Callable[..., None]
+    ) -> dict[int, int]:
+        """Train what is missing, group by group; return of how many rows those learned who could not have all."""
         limited: dict[int, int] = {}
         for number, (count, group) in enumerate(self._groups(missing, len(fit))):
             if number == 0:  # what a broken build has left is of use to those trained first, or in the way
@@ -134,12 +147,11 @@ class Explorer:
             if count < len(fit):
                 limited[group[0].stage] = rows.first(count).learn
             self._record(group, fit, rows.first(count), work)
-            train_all(group, work.seconds(group), processes=processes, tell=work.training(group))
+            train(group, work.seconds(group), tell=work.training(group))
             work.finish(group)
             for order in group:
                 forget(self.kept.activations(order.boundary))
-        self.kept.clear()
-        return Explored(self._measured(planned, orders, fit, rows, work), len(orders) - len(missing), limited)
+        return limited
 
     def _order(self, one: Candidate, threads: int) -> Order:
         return Order(

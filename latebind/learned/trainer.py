@@ -1,6 +1,6 @@
 """Training one network, from what is recorded on disk to what is kept there; resumed where a kill broke it off.
 
-Also a process of its own, started by `training` and never by hand: `python -m latebind.learned.trainer ORDER`.
+Also a process of its own, which `training` has forked.
 """
 
 import hashlib
@@ -194,7 +194,3 @@ def _end_with_parent() -> None:
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,29 +1,30 @@
 """Training several networks: side by side in processes of their own where that is faster, else one after another here.
 
-A process imports torch before it can learn, and pays that only where there is much to learn: the pace of each network
-is measured first. The threads of each training do not depend on where it runs, and so neither do its weights.
+Processes are forked, with torch in them; what that and the way back take is only worth it where there is something to
+learn, so the pace of each network is measured first. The threads of each training do not depend on where it runs, and
+so neither do its weights.
 """
 
 import os
 import selectors
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import IO
 
 import msgspec
 import torch
 
 from latebind.domain.errors import TrainingStopped
+from latebind.forks.client import Forked, ForkServer
 from latebind.learned.networks import make_predictor
 from latebind.learned.train import BATCH, Lesson, PredictorTraining
 from latebind.learned.trainer import Order, on_threads, train_network
 from latebind.program.measure import time_call
 
-STARTING_SECONDS = 6.0  # to have a process ready to learn while its siblings get ready too
+STARTING_SECONDS = 1.0  # that a process takes until it learns, and its siblings with it
+PROCESS, NAME = "latebind.learned.trainer", "latebind-train"  # its module, and what `top` calls it
 READ_BYTES = 1 << 16
 
 Tell = Callable[[dict[int, float]], None]  # what share of each order is done, by its place in the list
@@ -36,14 +37,16 @@ def side_by_side(networks: int) -> tuple[int, int]:
     return processes, cores // processes
 
 
-def train_all(orders: Sequence[Order], seconds: Sequence[float], *, processes: int, tell: Tell) -> None:
+def train_all(
+    orders: Sequence[Order], seconds: Sequence[float], *, forks: ForkServer, processes: int, tell: Tell
+) -> None:
     """Train what the orders ask for; `seconds` is what each is expected to take.
 
     Raises `TrainingStopped` if a process dies. What is trained is kept, whatever happens to the others.
     """
     saved = sum(seconds) - max(max(seconds, default=0.0), sum(seconds) / processes)
     if saved > STARTING_SECONDS:
-        in_processes(orders, seconds, processes=processes, tell=tell)
+        in_processes(orders, seconds, forks=forks, processes=processes, tell=tell)
     else:
         _here(orders, tell)
 
@@ -70,7 +73,9 @@ def _here(orders: Sequence[Order], tell: Tell) -> None:
         shares[place] = 1.0
 
 
-def in_processes(orders: Sequence[Order], seconds: Sequence[float], *, processes: int, tell: Tell) -> None:
+def in_processes(
+    orders: Sequence[Order], seconds: Sequence[float], *, forks: ForkServer, processes: int, tell: Tell
+) -> None:
     """Train each in a process of its own, so many at once, the longest first; none outlives this one."""
     waiting = sorted(range(len(orders)), key=lambda place: seconds[place])
     shares: dict[int, float] = {}
@@ -78,7 +83,7 @@ def in_processes(orders: Sequence[Order], seconds: Sequence[float], *, processes
         while waiting or selector.get_map():
             while waiting and len(selector.get_map()) < processes:
                 place = waiting.pop()
-                trainer = _Trainer(place, orders[place])
+                trainer = _Trainer(place, orders[place], forks)
                 exit_.callback(trainer.end)
                 selector.register(trainer.output, selectors.EVENT_READ, trainer)
             for key, _ in selector.select():
@@ -96,30 +101,29 @@ class _Trainer:
 
     place: int
     order: Order
+    forks: InitVar[ForkServer]
     share: float = 0.0
     closed: bool = False
+    output: int = field(init=False)  # what it writes, a descriptor
+    _here: int = field(init=False)  # nothing is written: it tells the process that this one is still there
     _errors: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
-    _process: subprocess.Popen[bytes] = field(init=False)
+    _process: Forked = field(init=False)
     _rest: bytes = b""
 
-    def __post_init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "latebind.learned.trainer", msgspec.json.encode(self.order).decode()],
-            stdin=subprocess.PIPE,  # nothing is written: it tells the process that this one is still there
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,  # Ctrl-C is for this process, which ends the others
-        )
-
-    @property
-    def output(self) -> IO[bytes]:
-        """What it writes."""
-        assert self._process.stdout is not None
-        return self._process.stdout
+    def __post_init__(self, forks: ForkServer) -> None:
+        theirs, self._here = os.pipe()
+        self.output, written = os.pipe()
+        words = [msgspec.json.encode(self.order).decode()]
+        try:
+            standard = (theirs, written, self._errors.fileno())
+            self._process = forks.fork(PROCESS, words, name=NAME, standard=standard)
+        finally:
+            os.close(theirs)
+            os.close(written)
 
     def read(self) -> float:
         """Read what it has written and return what share is done."""
-        data = os.read(self.output.fileno(), READ_BYTES)
+        data = os.read(self.output, READ_BYTES)
         *lines, self._rest = (self._rest + data).split(b"\n")
         self.closed = not data
         if lines:
@@ -143,6 +147,6 @@ class _Trainer:
         """Kill it if it still runs; what it has saved is whole."""
         self._process.kill()
         self._process.wait()
-        for file in (self._process.stdin, self._process.stdout, self._errors):
-            if file is not None:
-                file.close()
+        self._errors.close()
+        os.close(self.output)
+        os.close(self._here)

@@ -132,12 +132,13 @@ class Eager:
     def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: Use) -> StageFunction:
         """Rebuild the graph as a module; the number of threads is the process's."""
         torch.set_num_threads(use.threads)
-        module = rebuild(graph, weights, device=use.device)
+        run = rebuild(graph, weights, device=use.device).forward  # a call of the module looks for hooks first
 
         def stage(*inputs: Tensor) -> tuple[Tensor, ...]:
+            if torch.is_inference_mode_enabled():  # once for a thread that serves
+                return apart(run(*inputs), inputs)
             with torch.inference_mode():
-                found: tuple[Tensor, ...] = module(*inputs)
-            return apart(found, inputs)
+                return apart(run(*inputs), inputs)
 
         return stage
 

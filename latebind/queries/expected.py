@@ -10,11 +10,14 @@ share it becomes less likely when they are late. Two such shares multiply where 
 is never held to be worth more than it is.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
+from math import inf, prod
 
 from latebind.domain.outlook import Outlook
-from latebind.domain.query import PlannerConfig
+from latebind.domain.query import Node, PlannerConfig
+from latebind.queries.bargain import Bargain, Terms
 from latebind.queries.branches import Branches
 from latebind.queries.planner import Choice, PlanView
 from latebind.queries.prospect import ROUNDING, TIE, Prospect, behind, best, mixed, relative, together
@@ -23,33 +26,60 @@ from latebind.queries.succession import Ahead, Graph
 NOTABLE = 0.05  # of a model's whole time, or of the chance to leave somewhere: what changes by less is as before
 GROWN = 1.1  # times as many conditions as when the tables were made
 NEWEST = 0.05  # of the mean wait
+SELDOM = 64  # queries, after which it is looked whether prices still hold
+MOST_NODES = 6  # of a query for which a price is looked for: of more, accuracy alone counts
 MOST_PROSPECTS = 100  # of a query's nodes, by what else may run; then any of the same node has to do
 
 
 class Expected:
-    """Maximises expected accuracy less `price` times expected seconds.
+    """Maximises expected accuracy less `price` times expected seconds; the price is found where none is given.
 
     A choice's budget is how long the step may take for the rest still to be as good as if it left at no cache.
     """
 
     def __init__(self, config: PlannerConfig) -> None:
-        self._price = config.price
-        self._known: dict[str, _Tables] = {}
+        self._price = config.price if config.replan or config.price is not None else 0.0
+        self._known: dict[tuple[str, float], _Tables] = {}  # by query and price
+        self._bargains: dict[str, Bargain] = {}
+        self._begun = 0  # queries, since models were looked at for their prices
         self._waits: dict[str, float] = {}  # what those met on average who came to a model
 
     def pick(self, view: PlanView, node: int) -> Choice:
         """Return what `node` is to run with. Those before it that are open too are taken to run to their ends."""
         self._learn(view, node)
-        tables = self._known.get(view.query.name)
+        price = self._price_for(view) if self._price is None else self._price
+        tables = self._known.get((view.query.name, price))
         if tables is None or tables.graph.query is not view.query:
-            tables = _Tables(Graph(view.query), view.branches, self._price)
-        tables = self._known[view.query.name] = tables.renewed(view, node, self._later)
+            tables = _Tables(Graph(view.query), view.branches, price)
+        tables = self._known[view.query.name, price] = tables.renewed(view, node, self._later)
         ends: dict[int, float] = {}
         for before in tables.graph.before(node, view.open):
             begins = _begins(view, before, ends)
             outlook = view.outlooks(before)[tables.choose(view, before, view.left - begins).option]
             ends[before] = begins + outlook.wait + outlook.whole
         return tables.choose(view, node, view.left - _begins(view, node, ends))
+
+    def _price_for(self, view: PlanView) -> float:
+        """Return the price of a second; now and then, when a query begins, it is found anew."""
+        if len(view.query.nodes) > MOST_NODES:
+            return 0.0
+        known = self._bargains.get(view.query.name)
+        if len(view.open) == len(view.query.nodes):
+            self._begun += 1
+        if known is None or (self._begun >= SELDOM and not self._goes_on(known, view)):
+            models = {model for node in view.query.nodes for model in node.models}
+            found = {model: view.outlook(model) for model in models}
+            alone = {model: Outlook(0.0, one.ends, one.chances) for model, one in found.items()}
+            known = self._bargains[view.query.name] = Bargain(alone, partial(_begin, Graph(view.query), view.branches))
+        return known.price(view.allowed)
+
+    def _goes_on(self, bargain: Bargain, view: PlanView) -> bool:
+        """Whether models take by themselves what they did."""
+        self._begun = 0
+        now = {model: view.outlook(model) for model in bargain.outlooks}
+        return all(
+            alike(known, Outlook(0.0, now[model].ends, now[model].chances)) for model, known in bargain.outlooks.items()
+        )
 
     def _learn(self, view: PlanView, node: int) -> None:
         for model, outlook in zip(view.node(node).models, view.outlooks(node), strict=True):
@@ -58,7 +88,7 @@ class Expected:
 
     def _later(self, model: str, now: Outlook) -> Outlook:
         """Return what to expect of a model at a later step: who waits for it now will have gone by then."""
-        return replace(now, wait=self._waits.get(model, now.wait))
+        return Outlook(self._waits.get(model, now.wait), now.ends, now.chances)
 
 
 class _Tables:
@@ -68,18 +98,19 @@ class _Tables:
         self.graph = graph
         self._branches, self._judged = branches, branches.judged
         self._price = price
-        self._outlooks: dict[str, Outlook] = {}
+        self._outlooks: Mapping[str, Outlook] = {}
         self._prospects: dict[tuple[int, Ahead], Prospect] = {}
         self._first: dict[int, tuple[int, Ahead]] = {}  # the first prospect asked for of each node
         self._rests: dict[tuple[int, frozenset[int]], Prospect] = {}
 
     def renewed(self, view: PlanView, node: int, later: Callable[[str, Outlook], Outlook]) -> "_Tables":
-        """Return these tables, or new ones where something has changed notably that comes behind an open node."""
-        first = min(self.graph.before(node, view.open), default=node)
-        models = {model for i in view.open & self.graph.behind[first] for model in view.node(i).models}
+        """Return these tables, or new ones where something has changed notably behind a node that is to be picked."""
+        picked = (node, *self.graph.before(node, view.open))
+        behind = view.open.intersection(set().union(*[self.graph.behind[i] for i in picked]))
+        models = {model for i in behind for model in view.node(i).models}
         now = {model: later(model, view.outlook(model)) for model in models}
         if view.branches is self._branches and view.branches.judged <= GROWN * self._judged and self._hold(now):
-            self._outlooks = now | self._outlooks
+            self._outlooks = {**now, **self._outlooks}
             return self
         fresh = _Tables(self.graph, view.branches, self._price)
         fresh._outlooks = now
@@ -88,23 +119,53 @@ class _Tables:
     def _hold(self, now: Mapping[str, Outlook]) -> bool:
         return all(model not in self._outlooks or alike(self._outlooks[model], seen) for model, seen in now.items())
 
+    def begin(self, outlooks: Mapping[str, Outlook]) -> Terms:
+        """Return what the whole query comes to, with these models. Steps behind no other are taken to run."""
+        self._outlooks = outlooks
+        nodes, everybody = self.graph.query.nodes, frozenset(range(len(self.graph.query.nodes)))
+        first = [
+            (node, self._rest(number, self.graph.concerning(number, Ahead(everybody - {number}))))
+            for number, node in enumerate(nodes)
+            if not node.after
+        ]
+
+        def terms(allowed: float) -> tuple[float, float]:
+            found = [self._best(node, rest, allowed) for node, rest in first]
+            return prod([right for right, _ in found]), sum([cost for _, cost in found])
+
+        return terms
+
+    def _best(self, node: Node, rest: Prospect, left: float) -> tuple[float, float]:
+        """Return the chance and the price of the best model of a node, with `rest` behind it."""
+        options = [
+            self._terms(rest, self._outlooks[model], accuracy, left)
+            for model, accuracy in zip(node.models, node.accuracies, strict=True)
+        ]
+        return max(options, key=lambda terms: terms[0] - terms[1])[:2]
+
     def choose(self, view: PlanView, node: int, left: float) -> Choice:
         """Return what a node is to run with that begins with so much time left."""
         rest = self._rest_behind(view, node)
-        accuracies = view.node(node).accuracies
-        chosen, highest, picked = 0, -float("inf"), None
-        for option, outlook in sorted(enumerate(view.outlooks(node)), key=_seconds):
-            worth = self._worth(rest, outlook, accuracies[option], left)
-            if worth > highest + TIE:
-                chosen, highest, picked = option, worth, outlook
-        assert picked is not None  # a node has models
-        return Choice(chosen, _budget(rest, picked, left))
+        outlooks = view.outlooks(node)
+        chosen, highest, quickest = 0, -inf, inf
+        for option, accuracy in enumerate(view.query.nodes[node].accuracies):
+            right, cost, seconds = self._terms(rest, outlooks[option], accuracy, left)
+            worth = right - cost
+            if worth > highest + TIE or (worth > highest - TIE and seconds < quickest):
+                chosen, highest, quickest = option, worth, seconds
+        return Choice(chosen, _budget(rest, outlooks[chosen], left))
 
-    def _worth(self, rest: Prospect, outlook: Outlook, accuracy: float, left: float) -> float:
-        left -= outlook.wait
-        ends = zip(outlook.ends, outlook.chances, strict=True)
-        follows = sum([chance * rest.worth(left - end) for end, chance in ends])
-        return accuracy * follows - self._price * (outlook.wait + outlook.mean)
+    def _terms(self, rest: Prospect, outlook: Outlook, accuracy: float, left: float) -> tuple[float, float, float]:
+        """Return the chance that a model and the rest are right in time, their price, and the seconds of the model."""
+        left += ROUNDING - outlook.wait
+        seconds, right, cost = outlook.wait, 0.0, 0.0
+        for end, chance in zip(outlook.ends, outlook.chances, strict=True):
+            seconds += end * chance
+            place = bisect_right(rest.at, left - end)
+            if place:
+                right += chance * rest.right[place - 1]
+                cost += chance * rest.cost[place - 1]
+        return accuracy * right, accuracy * cost + self._price * seconds, seconds
 
     def _rest_behind(self, view: PlanView, node: int) -> Prospect:
         key = (node, view.open)
@@ -145,7 +206,7 @@ class _Tables:
 
 def alike(one: Outlook, other: Outlook) -> bool:
     """Return whether plans may go on with one of these where the other is true."""
-    if one is other:
+    if one.ends is other.ends and one.chances is other.chances and one.wait == other.wait:
         return True
     least = NOTABLE * (one.wait + one.whole)
     return (
@@ -156,12 +217,12 @@ def alike(one: Outlook, other: Outlook) -> bool:
     )
 
 
+def _begin(graph: Graph, branches: Branches, outlooks: Mapping[str, Outlook], price: float) -> Terms:
+    return _Tables(graph, branches, price).begin(outlooks)
+
+
 def _begins(view: PlanView, node: int, ends: Mapping[int, float]) -> float:
     return max([ends[i] for i in view.node(node).after if i in ends], default=0.0)
-
-
-def _seconds(option: tuple[int, Outlook]) -> float:
-    return option[1].wait + option[1].mean
 
 
 def _budget(rest: Prospect, outlook: Outlook, left: float) -> float:

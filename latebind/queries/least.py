@@ -27,5 +27,13 @@ def least_seconds_after(query: Query, number: int, outlook: Outlooks) -> float:
     return max(ends.values())
 
 
+def longest_path(query: Query) -> int:
+    """Return how many nodes are on the longest path."""
+    steps: list[int] = []
+    for node in query.nodes:
+        steps.append(1 + max([steps[i] for i in node.after], default=0))
+    return max(steps)
+
+
 def _quickest(node: Node, outlook: Outlooks) -> float:
     return min([found.wait + found.least for found in map(outlook, node.models)])

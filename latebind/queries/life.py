@@ -23,6 +23,7 @@ class Phase(IntEnum):
 
 SETTLED = frozenset({Phase.ENDED, Phase.LEFT_OUT})
 AT_WORK = frozenset({Phase.JUDGED, Phase.MAPPED, Phase.RUNNING})
+OPEN = frozenset({Phase.WAITING, Phase.JUDGED})
 
 # What may follow what.
 LEGAL_MOVES = {
@@ -39,7 +40,7 @@ class Life:
     """A request of a query. `doom` is how it will end, once nothing of it is at work any more, and `failed` the node.
 
     Of each node, `chosen` is the option that it runs with, `began` when it could begin, `planned` what was planned for
-    it beforehand.
+    it beforehand. The nodes in `open` may still begin.
     """
 
     def __init__(
@@ -59,9 +60,13 @@ class Life:
         self.budgets = [0.0] * nodes
         self.began = [inf] * nodes
         self.planned: dict[int, Choice] = {}
+        self.open = frozenset(range(nodes))
+        self.has_run = False  # any step, to its end
+        self._settled: set[int] = set()
         self.waited = 0.0
         self.doom: Outcome | None = None
         self.failed = NOT_RUN
+        self._working = 0
 
     @property
     def outputs(self) -> int:
@@ -71,22 +76,12 @@ class Life:
     @property
     def at_work(self) -> bool:
         """Whether anything is done for it, which has to end before it can."""
-        return any(phase in AT_WORK for phase in self.phases)
+        return self._working > 0
 
     @property
     def running(self) -> list[int]:
         """The nodes that are requests of their models now."""
         return [node for node, phase in enumerate(self.phases) if phase is Phase.RUNNING]
-
-    @property
-    def open(self) -> frozenset[int]:
-        """The nodes that may still begin."""
-        return frozenset([i for i in range(self.outputs) if self.phases[i] in {Phase.WAITING, Phase.JUDGED}])
-
-    @property
-    def has_run(self) -> bool:
-        """Whether any step has been answered."""
-        return any(self.has_answered(node) for node in range(self.outputs))
 
     @property
     def came_to(self) -> int:
@@ -111,17 +106,13 @@ class Life:
         for number, node in enumerate(self.query.nodes):
             if self.doom is not None:
                 return
-            if self.phases[number] is not Phase.WAITING or not all(self.phases[i] in SETTLED for i in node.after):
+            if self.phases[number] is not Phase.WAITING or not self._settled.issuperset(node.after):
                 continue
             if all(any(self.has_answered(i) for i in group) for group in node.needs):
                 yield number
             else:
                 self.move(number, Phase.LEFT_OUT)
-        if (
-            self.doom is None
-            and self.phases[-1] is Phase.WAITING
-            and all(phase in SETTLED for phase in self.phases[:-1])
-        ):
+        if self.doom is None and self.phases[-1] is Phase.WAITING and len(self._settled) == self.outputs:
             yield self.outputs
 
     def move(self, node: int, phase: Phase) -> None:
@@ -130,6 +121,13 @@ class Life:
         if phase not in LEGAL_MOVES[before]:
             raise IllegalEvent(f"node {node} of request {self.request} is {before.name} and cannot become {phase.name}")
         self.phases[node] = phase
+        self._working += (phase in AT_WORK) - (before in AT_WORK)
+        if phase not in OPEN and before in OPEN:
+            self.open -= {node}
+        if phase in SETTLED:
+            self._settled.add(node)
+        if before is Phase.RUNNING:
+            self.has_run = True
 
     def fail(self, node: int, outcome: Outcome) -> None:
         """Have the query end with `outcome`, unless it already has to end."""

@@ -1,7 +1,6 @@
 """How long a query takes from the end of a step to the beginning of the next: seconds, as they were of late. Pure."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from latebind.domain.outlook import Outlook
 
@@ -27,8 +26,12 @@ class Passing:
         if not self.seconds:
             return outlook
 
+        known: dict[str, Outlook] = {}
+
         def of_step(model: str) -> Outlook:
-            found = outlook(model)
-            return replace(found, wait=found.wait + self.seconds)
+            if model not in known:
+                found = outlook(model)
+                known[model] = Outlook(found.wait + self.seconds, found.ends, found.chances)
+            return known[model]
 
         return of_step

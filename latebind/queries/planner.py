@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
+
 from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, Query
 from latebind.queries.branches import Branches
@@ -13,6 +15,7 @@ from latebind.queries.branches import Branches
 class PlanView:
     """A query at one moment: `left` seconds are left of its deadline, and the nodes in `open` may still run.
 
+    When it came it was `allowed` so many, less what lies between its steps; 0: nobody knows.
     `outlook` tells of a model what a request is to expect that comes now; `branches` how often conditions hold.
     """
 
@@ -21,6 +24,7 @@ class PlanView:
     left: float
     outlook: Callable[[str], Outlook]
     branches: Branches
+    allowed: float = 0.0
 
     def node(self, number: int) -> Node:
         """Return a node."""
@@ -31,8 +35,7 @@ class PlanView:
         return [self.outlook(model) for model in self.query.nodes[number].models]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True, gc=False):
     """The option that a node is to run with, and how many seconds it may take."""
 
     option: int

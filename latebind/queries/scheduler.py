@@ -7,23 +7,26 @@ that has to be loaded and leaves early as all do. What looks into tensors is ask
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from latebind.domain.actions import Action, Branch, Map, Outcome, Reply, StepEnded
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFailed, Mapped
+from latebind.domain.outlook import Outlook
 from latebind.domain.picture import Picture
-from latebind.domain.query import NOT_RUN, lay_out
+from latebind.domain.query import NOT_RUN, Query, lay_out
 from latebind.queries import make_planner
 from latebind.queries.branches import Branches
-from latebind.queries.least import least_seconds, least_seconds_after
+from latebind.queries.least import least_seconds, least_seconds_after, longest_path
 from latebind.queries.life import Life, Phase
 from latebind.queries.passing import Passing
 from latebind.queries.planner import Choice, PlanView
 from latebind.scheduler import Scheduler
 
+LOOKED = (Branched, Mapped, MapFailed)
 # How a query ends whose later step was refused: it had been accepted itself.
-ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED}
+ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED, Outcome.REFUSED_LOADING: Outcome.EXPIRED}
 
 
 class QueryScheduler:
@@ -37,9 +40,12 @@ class QueryScheduler:
         self._planners = {query.name: make_planner(query.planner) for query in config.queries}
         self._branches = {query.name: Branches() for query in config.queries}
         self._passing = {query.name: Passing() for query in config.queries}
+        self._lengths = {query.name: 1 + longest_path(query) for query in config.queries}
         self._live: dict[int, Life] = {}
         self._steps: dict[int, Life] = {}  # the queries by those of their steps that are requests of models now
         self._replies: deque[Reply] = deque()  # to steps, which nobody has taken in yet
+        self._untold: list[Event] = []  # to the scheduler of models
+        self._outlooks: dict[str, Outlook] = {}  # of models, as long as nothing changes below
         self._accepted = 0
         self._ended = 0
         self._handlers: dict[type[Event], Callable[..., None]] = {
@@ -54,18 +60,21 @@ class QueryScheduler:
         Raises `IllegalEvent`, with nothing changed, for an event that the state does not allow.
         """
         actions: list[Action] = []
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(event, now, actions)
+        more = False
+        if isinstance(event, LOOKED):
+            self._handlers[type(event)](event, now, actions)
+            more = event.more
         elif isinstance(event, Arrived) and event.model in self._queries:
             self._arrived(event, now, actions)
         elif isinstance(event, Cancelled) and event.request in self._live:
             self._live[event.request].fail(NOT_RUN, Outcome.CANCELLED)
             self._go_on(self._live[event.request], now, actions)
         else:
-            self._below(event, now, actions)
-        while self._replies:
-            self._step_ended(self._replies.popleft(), now, actions)
+            self._untold.append(event)
+        while self._replies or (self._untold and not more):
+            self._tell_below(now, actions)
+            while self._replies:
+                self._step_ended(self._replies.popleft(), now, actions)
         return actions
 
     def stats(self) -> dict[str, int]:
@@ -106,8 +115,8 @@ class QueryScheduler:
         query = self._queries[event.model]
         if any(request in self._live for request in event.requests):
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
-        slack = event.deadline - (now + least_seconds(query, self._scheduler.outlook))
-        if self._sheds and slack < 0.0:
+        slack = event.deadline - (now + least_seconds(query, self._outlook))
+        if self._sheds and slack < 0.0 and self._is_late(query, event.deadline, now):
             late = Outcome.REFUSED_LATE
             actions.extend([Reply(request, query.name, late, NOT_RUN, 0.0, 0.0, slack) for request in event.requests])
             return
@@ -143,10 +152,11 @@ class QueryScheduler:
             life.move(node, Phase.RUNNING)
             step, option = life.step(node), life.chosen[node]
             self._steps[step] = life
-            due = life.deadline - least_seconds_after(life.query, node, self._scheduler.outlook)
+            due = life.deadline - least_seconds_after(life.query, node, self._outlook)
             row = self._rows.row(life.query.name, node, option, life.slot)
             model = life.query.nodes[node].models[option]
-            self._below(Arrived(model, due, (step,), (row,), priority=life.priority), now, actions)
+            self._untold.append(Arrived(model, due, (step,), (row,), priority=life.priority))
+            return
         self._go_on(life, now, actions)
 
     def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:
@@ -156,9 +166,11 @@ class QueryScheduler:
         life.fail(event.nodes[0], Outcome.FAILED)
         self._go_on(life, now, actions)
 
-    def _below(self, event: Event, now: float, actions: list[Action]) -> None:
-        """Tell the scheduler of models; what it replies to steps stays here."""
-        for action in self._scheduler.handle(event, now):
+    def _tell_below(self, now: float, actions: list[Action]) -> None:
+        """Tell the scheduler of models what it has not heard yet; what it replies to steps stays here."""
+        events, self._untold = self._untold, []
+        self._outlooks.clear()
+        for action in self._scheduler.handle_all(events, now) if events else ():
             if isinstance(action, Reply) and action.request in self._steps:
                 self._replies.append(action)
             else:
@@ -193,7 +205,7 @@ class QueryScheduler:
             actions.append(Branch(query, life.request, life.slot, tuple(judged), chosen))
         if life.doom is not None:
             for node in life.running:
-                self._below(Cancelled(life.step(node)), now, actions)
+                self._untold.append(Cancelled(life.step(node)))
         if not life.at_work:
             self._end(life, now, actions)
 
@@ -214,14 +226,25 @@ class QueryScheduler:
         name = life.query.name
         passing = self._passing[name]
         left = life.deadline - now - passing.seconds
-        view = PlanView(life.query, life.open, left, passing.added(self._scheduler.outlook), self._branches[name])
+        allowed = life.deadline - life.arrived - passing.seconds * self._lengths[name]
+        view = PlanView(life.query, life.open, left, passing.added(self._outlook), self._branches[name], allowed)
         return self._planners[name].pick(view, node)
+
+    def _is_late(self, query: Query, deadline: float, now: float) -> bool:
+        """Tell whether a query would be late with all models in memory; else its steps ask for those that are not."""
+        return deadline < now + least_seconds(query, partial(self._scheduler.outlook, loaded=True))
+
+    def _outlook(self, model: str) -> Outlook:
+        found = self._outlooks.get(model)
+        if found is None:
+            found = self._outlooks[model] = self._scheduler.outlook(model)
+        return found
 
     def _end(self, life: Life, now: float, actions: list[Action]) -> None:
         del self._live[life.request]
         self._ended += 1
         outcome = Outcome.ANSWERED if life.doom is None else life.doom
-        ran = now - life.arrived - life.waited
+        ran = max(0.0, now - life.arrived - life.waited)  # who is told to come again has not waited yet
         actions.append(Reply(life.request, life.query.name, outcome, life.came_to, life.waited, ran, life.slack))
 
     def _life(self, event: Branched | Mapped | MapFailed, nodes: Sequence[int], *phases: Phase) -> Life:

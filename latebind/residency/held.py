@@ -1,10 +1,13 @@
 """One model as it lies in memory: which of its pieces are there, and which of those may go."""
 
+from dataclasses import replace
 from math import inf
 
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.footprint import Footprint
 from latebind.residency.life import LEGAL_MOVES, Life
+
+NEWEST = 0.3  # of what a piece is taken to need, when it was measured again
 
 
 class Held:
@@ -65,6 +68,11 @@ class Held:
         return seconds if self.loading else seconds + self.footprint.fixed
 
     @property
+    def stage_bytes(self) -> int:
+        """The bytes of all stages."""
+        return sum(self.footprint.sizes[: self.footprint.stages])
+
+    @property
     def whole(self) -> bool:
         """Whether all of it that is in memory may go."""
         return not self.kept and not self.loading and self.needed == inf
@@ -83,6 +91,17 @@ class Held:
     def size_of(self, pieces: tuple[int, ...]) -> int:
         """Return the bytes of these pieces."""
         return sum([self.footprint.sizes[piece] for piece in pieces])
+
+    def learn(self, pieces: tuple[int, ...], seconds: float) -> None:
+        """Take into account how long pieces took to load."""
+        footprint = self.footprint
+        expected = sum([footprint.seconds[piece] for piece in pieces])
+        if expected <= 0.0:
+            return
+        known = list(footprint.seconds)
+        for piece in pieces:
+            known[piece] += NEWEST * (seconds - expected) * known[piece] / expected
+        self.footprint = replace(footprint, seconds=tuple(known))
 
     def move(self, life: Life) -> None:
         """Go to `life`, or raise `IllegalEvent` and stay."""

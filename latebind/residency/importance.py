@@ -109,6 +109,10 @@ class ByImportance(ABC):
         """Return the score of a model, for somebody to look at."""
         return self._importance(model, now)
 
+    def gain(self, model: Held, now: float) -> float:
+        """Return what a byte of a model would be worth if all of it were in memory."""
+        return self._importance(model, now)
+
     def requested(self, model: Held, now: float) -> None:
         """Score it anew where it is in memory."""
         if model in self._queue:

@@ -54,6 +54,11 @@ class Late(ByImportance):
         self._every.heard("", now)
         super().requested(model, now)
 
+    def gain(self, model: Held, now: float) -> float:
+        """Return the worth of a byte of its stages, whether they are there or not."""
+        stages = next(lot for lot in self._lots_of(model) if 0 in lot.pieces)
+        return stages.seconds / self._until(model, now)
+
     def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
         """Take what is worth least."""
         self._waiting = view.waiting if self._foresight else 0

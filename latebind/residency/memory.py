@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 
-from latebind.domain.errors import IllegalEvent
+from latebind.domain.errors import ConfigError, IllegalEvent
 from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
@@ -127,3 +127,15 @@ class Memory:
 def _stages(model: Held, pieces: tuple[int, ...]) -> int:
     """Return how many of these pieces are stages."""
     return sum([piece < model.footprint.stages for piece in pieces])
+
+
+def require_room(model: Held, budget: int, *, whole: bool) -> None:
+    """Raise `ConfigError` for a model that could never run."""
+    sizes = model.footprint.sizes[: model.footprint.stages]
+    need = sum(sizes) if whole else max((a + b for a, b in zip(sizes, (*sizes[1:], 0), strict=True)), default=0)
+    if need > budget:
+        what = "all of it" if whole else "two stages in turn"
+        raise ConfigError(
+            f"model {model.name!r} needs {need:,} bytes for {what} and residency.budget is {budget:,}: give more memory"
+            + (", or a policy that evicts stages" if whole else "")
+        )

@@ -6,11 +6,11 @@ more begin together. What does not fit as a whole opens at its first stage and s
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 
 from latebind.batching.lane import Lane
 from latebind.batching.table import SubBatch
+from latebind.batching.view import Models
 from latebind.batching.worker import Crew
 from latebind.domain.actions import Action, Evict, Load
 from latebind.domain.config import ResidencyConfig, ServedModel
@@ -20,9 +20,11 @@ from latebind.residency import make_policy
 from latebind.residency.base import Oracle, Victim
 from latebind.residency.held import Held
 from latebind.residency.importance import ByImportance
-from latebind.residency.memory import Memory
+from latebind.residency.memory import Memory, require_room
+from latebind.residency.opening import arrives_in_time
+from latebind.residency.turns import Turns
+from latebind.residency.wishes import Wishes
 
-NEWEST = 0.3  # of what a piece is taken to need, when it was measured again
 MOST_BACK_OFF = 60.0  # seconds
 
 
@@ -34,10 +36,12 @@ class Residency:
         config: ResidencyConfig,
         models: Iterable[ServedModel],
         lanes: Mapping[str, Lane],
+        queues: Models,
         crew: Crew,
     ) -> None:
         self._config = config
         self._lanes = lanes
+        self._queues = queues
         self._crew = crew
         self._policy = make_policy(config)
         if isinstance(self._policy, Oracle):
@@ -47,7 +51,7 @@ class Residency:
         self._whole = self._policy.whole or not config.stages
         self.memory = Memory(config.budget, {served.spec.name: served.footprint for served in models})
         for model in self.memory.models.values():
-            _require_room(model, config.budget, whole=self._whole)
+            require_room(model, config.budget, whole=self._whole)
         for lane in lanes.values():
             lane.open = False
         self._touched: set[str] = set()
@@ -57,6 +61,9 @@ class Residency:
         self._target: Held | None = None  # what is being loaded, until it is complete
         self._streams: set[str] = set()  # models of which not all fits
         self._drains = False  # whether nobody begins, for one who has waited too long needs room
+        self._turns = Turns(config, lanes)
+        self._wishes = Wishes(self._policy)
+        self._ends = 0.0  # when what is on its way is expected
         self._with_caches = [name for name, model in self.memory.models.items() if model.footprint.behind]
         self._failures: dict[str, tuple[int, float]] = {}  # how often in a row, and when to try again
 
@@ -77,13 +84,14 @@ class Residency:
     def loaded(self, event: Loaded, now: float) -> None:
         """Hear that pieces have come."""
         model = self.memory.loaded(event.model, event.pieces, event.sizes)
-        _learn(model, event)
+        model.learn(event.pieces, event.seconds)
         self._failures.pop(event.model, None)
         self._policy.loaded(model, now)
         self._guards[event.model] = self._newest
         if model.complete:
             self._target = None
             self._streams.discard(event.model)
+            self._wishes.loaded(model, now)
         self._touched.add(event.model)
 
     def failed(self, event: LoadFailed, now: float) -> None:
@@ -93,7 +101,26 @@ class Residency:
         self._failures[event.model] = times, now + min(MOST_BACK_OFF, self._config.back_off * 2.0 ** (times - 1))
         self._target = None
         self._streams.discard(event.model)
+        self._wishes.discard(model)
         self._touched.add(model.name)
+
+    def asked(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
+        """Hear that requests are refused for want of their model alone, and have it loaded where that pays.
+
+        Returns the seconds until it is expected, or None where it is not going to be loaded.
+        """
+        model = self.memory.models[name]
+        for _ in requests:
+            self._policy.requested(model, now)
+        self._settle()
+        if not model.waiting and not model.loading and model.stage_bytes <= self.memory.budget:
+            self._wishes.add(model)
+            if not self._is_loading and self._next(now) is None:
+                self._grant(now, actions)
+        if not (model.waiting or model.loading or model in self._wishes):
+            return None
+        others = [] if model.loading else [one for one in self._waiting.values() if one is not model]
+        return self.seconds_to(name, now) + sum([one.load_seconds for one in others if not one.loading])
 
     # What the scheduler asks ----------------------------------------------------------------------------------------
 
@@ -101,9 +128,24 @@ class Residency:
         """Tell whether a load has failed, and it is too early to try again."""
         return now < self._failures.get(name, (0, -inf))[1] and not self.memory.models[name].complete
 
-    def seconds_until(self, name: str) -> float:
+    def load_seconds(self, name: str) -> float:
         """Return the seconds that a model takes to load, if that began now."""
         return self.memory.models[name].load_seconds
+
+    def seconds_to(self, name: str, now: float) -> float:
+        """Return the seconds until a model may be there: behind what is on its way, if it is loaded next."""
+        model = self.memory.models[name]
+        if model.complete:
+            return 0.0
+        under_way = max(0.0, self._ends - now) if self._is_loading else 0.0
+        if not model.loading:
+            return under_way + model.load_seconds
+        return under_way + sum([model.footprint.seconds[piece] for piece in model.missing])
+
+    @property
+    def coming(self) -> str | None:
+        """The model that is on its way."""
+        return self._target.name if self._target is not None and self._target.loading else None
 
     def present(self, batch: SubBatch) -> bool:
         """Tell whether the stage that a sub-batch is before is in memory."""
@@ -116,10 +158,6 @@ class Residency:
             name: (model, policy.worth(model, now) if policy is not None else None)
             for name, model in self.memory.models.items()
         }
-
-    def anybody_may_begin(self) -> bool:
-        """Tell whether somebody waits whose model is open."""
-        return any(self._lanes[name].queue for name in self._waiting)
 
     def decide(self, now: float) -> list[Action]:
         """Open and close lanes, and return what is to go and to come, in this order."""
@@ -184,7 +222,7 @@ class Residency:
             return True
         if self._whole or model is not self._target or 0 not in model.resident:
             return False
-        return model.name in self._streams or (self._config.beside and _arrives_in_time(model, lane))
+        return model.name in self._streams or (self._config.beside and arrives_in_time(model, lane))
 
     def _release_head(self) -> None:
         """Of all in the order in which they came, let those of one model begin once nothing else has begun."""
@@ -202,27 +240,67 @@ class Residency:
         """Have the next pieces of whoever is to be loaded first come, if there is room or can be made."""
         model = self._next(now)
         if model is None:
-            if self._target is None:
-                self._load_caches(actions)
+            if self._drains and all(one.complete for one in self._waiting.values()):  # who waited too long has gone
+                self._drains = False
+                self._touched.update(self._waiting)
+            if not self._grant(now, actions) and self._target is None:
+                self._load_caches(now, actions)
             return
-        begins = model is not self._target
-        if begins and self._target is not None:
-            self._touched.add(self._target.name)
-        self._target = model
-        ahead = tuple([piece for piece in model.missing if model.needed <= piece < inf]) or model.missing
-        pieces = model.missing if self._whole else ahead[:1]
+        begins = self._aim_at(model)
+        pieces = self._pieces(model)
         if begins and not self._whole and self._streams_through(model):
             self._streams.add(model.name)
         # Room for all of it is made at once: a piece at a time, over a long load, each idle model would lose its last.
         wanted = pieces if model.name in self._streams else model.missing
         need = model.size_of(wanted) - self.memory.free
         if need > 0 and not self._make_room(model, need, now, actions):
-            self._drains = self._is_overdue(model, now)
+            self._drains = self._turns.is_overdue(model, self._waiting, now)
             return
         self._drains = False
+        self._begin(model, pieces, begins, now, actions)
+
+    def _aim_at(self, model: Held) -> bool:
+        """Have a model be the one that is loaded; returns whether it was another one before."""
+        begins = model is not self._target
+        if begins and self._target is not None:
+            self._touched.add(self._target.name)
+        self._target = model
+        return begins
+
+    def _pieces(self, model: Held) -> tuple[int, ...]:
+        """Return the next pieces of a model: all that are missing, or the first that those want who have begun."""
+        ahead = tuple([piece for piece in model.missing if model.needed <= piece < inf]) or model.missing
+        return model.missing if self._whole else ahead[:1]
+
+    def _begin(self, model: Held, pieces: tuple[int, ...], begins: bool, now: float, actions: list[Action]) -> None:
         self.memory.begin(model.name, pieces)
+        seconds = sum([model.footprint.seconds[piece] for piece in pieces])
+        self._ends = now + (seconds + model.footprint.fixed * begins)
         actions.append(Load(model.name, pieces, begins))
         self._touched.add(model.name)
+
+    def _grant(self, now: float, actions: list[Action]) -> bool:
+        """Where nobody waits for a load, have more come of a model that requests were refused for want of.
+
+        That is the first for which there is room, or whose worth is more than that of what goes; others are forgotten.
+        """
+        if not self._config.beside and self._busy():
+            return False
+        for model in self._wishes:
+            need = model.size_of(model.missing) - self.memory.free
+            if need > 0:
+                model.kept = True  # what has come of it already
+                self.memory.settle(model)
+                victims = self._victims(need, model, now)
+                model.kept = self._keeps(model)
+                self.memory.settle(model)
+                if not victims or not self._wishes.pays(model, victims, self.memory.models, now):
+                    self._wishes.discard(model)
+                    continue
+                self._go(victims, now, actions)
+            self._begin(model, self._pieces(model), self._aim_at(model), now, actions)
+            return True
+        return False
 
     def _next(self, now: float) -> Held | None:
         """Return the model to load: one that has begun without all of it, whoever waited too long, the most urgent."""
@@ -230,27 +308,12 @@ class Residency:
             model = self.memory.models[batch.spec.name]
             if any(piece >= batch.stage for piece in model.missing):
                 return model
-        wanted = [model for model in self._waiting.values() if not model.complete]
-        if not wanted or (not self._config.beside and self._busy()):
+        if all(model.complete for model in self._waiting.values()) or (not self._config.beside and self._busy()):
             return None
         if self._config.order == "fifo":
-            first = min(self._waiting.values(), key=self._oldest)
+            first = min(self._waiting.values(), key=self._turns.oldest)
             return None if first.complete or self._busy() else first
-        overdue = [model for model in wanted if self._is_overdue(model, now)]
-        if overdue or self._config.order == "oldest":
-            return min(overdue or wanted, key=self._oldest)
-        return max(wanted, key=lambda model: self._urgency(model, now))
-
-    def _urgency(self, model: Held, now: float) -> tuple[float, float]:
-        """Return the seconds that its requests have waited together, for each second that loading it takes."""
-        seconds = max(model.load_seconds, 1e-9)
-        return self._lanes[model.name].waited(now) / seconds, model.waiting / seconds
-
-    def _is_overdue(self, model: Held, now: float) -> bool:
-        """Tell whether its oldest request must have its model soon, lest it wait longer than anybody is to."""
-        ahead = sum([one.load_seconds for one in self._waiting.values()])
-        trigger = max(self._config.patience - ahead, 0.25 * self._config.patience)
-        return model.waiting > 0 and now - self._lanes[model.name].oldest.arrived >= trigger
+        return self._turns.next(self._waiting, now)
 
     def _streams_through(self, model: Held) -> bool:
         """Tell whether a model is not to wait until all of it has a place: it never has, or nobody else wants any.
@@ -281,9 +344,9 @@ class Residency:
     def _victims(self, need: int, model: Held, now: float) -> list[Victim]:
         """Have the policy choose. Those who wait for `model` will be served by what is loaded now, and do not count."""
         waiting = list(self._waiting.values())
-        first = min(map(self._oldest, waiting), default=0)
+        first = min(map(self._turns.oldest, waiting), default=0)
         for one in waiting:
-            one.place = self._oldest(one) - first
+            one.place = self._turns.oldest(one) - first
         kept, model.waiting, model.place = model.waiting, 0, None
         view = self.memory.view(sum([one.waiting for one in waiting]))
         victims = self._policy.victims(view, need, model, now)
@@ -298,16 +361,14 @@ class Residency:
             self._touched.add(model.name)
             actions.append(Evict(victim.model, victim.pieces))
 
-    def _load_caches(self, actions: list[Action]) -> None:
+    def _load_caches(self, now: float, actions: list[Action]) -> None:
         """Have learned caches of models that are complete come where there is room that nobody else wants."""
         for name in self._with_caches:
             model = self.memory.models[name]
             footprint = model.footprint
             for piece in range(footprint.stages, len(footprint.sizes)):
                 if model.complete and piece not in model.resident and footprint.sizes[piece] <= self.memory.free:
-                    self.memory.begin(name, (piece,))
-                    actions.append(Load(name, (piece,)))
-                    self._target = model
+                    self._begin(model, (piece,), self._aim_at(model), now, actions)
                     return
 
     # What is so -----------------------------------------------------------------------------------------------------
@@ -326,53 +387,12 @@ class Residency:
     def _progresses(self) -> bool:
         """Tell whether something runs, or could."""
         runs = any(worker.running is not None or worker.table.entries for worker in self._crew.workers)
-        return runs or self.anybody_may_begin()
+        return runs or self._queues.requests > 0
 
     def _busy(self) -> bool:
         """Tell whether anybody has begun, or may."""
-        return any(True for _ in self._crew.begun()) or self.anybody_may_begin()
+        return any(True for _ in self._crew.begun()) or self._queues.requests > 0
 
     @property
     def _is_loading(self) -> bool:
         return self._target is not None and bool(self._target.loading)
-
-    def _oldest(self, model: Held) -> int:
-        return self._lanes[model.name].oldest.id
-
-
-def _arrives_in_time(model: Held, lane: Lane) -> bool:
-    """Tell whether who begins now would wait for no stage longer than the next piece takes to come."""
-    footprint, batch = model.footprint, max(1, min(len(lane), lane.spec.max_batch))
-    arrives, runs = 0.0, next((footprint.seconds[piece] for piece in model.missing), 0.0)
-    for stage in range(footprint.stages):
-        if stage not in model.resident:
-            arrives += footprint.seconds[stage]
-            if arrives > runs:
-                return False
-        runs += lane.estimate.unit(batch, stage)
-    return True
-
-
-def _learn(model: Held, event: Loaded) -> None:
-    """Take what pieces took to load into account."""
-    footprint = model.footprint
-    expected = sum([footprint.seconds[piece] for piece in event.pieces])
-    if expected <= 0.0:
-        return
-    seconds = list(footprint.seconds)
-    for piece in event.pieces:
-        seconds[piece] += NEWEST * (event.seconds - expected) * seconds[piece] / expected
-    model.footprint = replace(footprint, seconds=tuple(seconds))
-
-
-def _require_room(model: Held, budget: int, *, whole: bool) -> None:
-    """Refuse a model that could never run."""
-    footprint = model.footprint
-    sizes = footprint.sizes[: footprint.stages]
-    need = sum(sizes) if whole else max((a + b for a, b in zip(sizes, (*sizes[1:], 0), strict=True)), default=0)
-    if need > budget:
-        what = "all of it" if whole else "two stages in turn"
-        raise ConfigError(
-            f"model {model.name!r} needs {need:,} bytes for {what} and residency.budget is {budget:,}: give more memory"
-            + (", or a policy that evicts stages" if whole else "")
-        )

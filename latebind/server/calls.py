@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec import structs
 
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import ModelSpec
@@ -13,6 +14,8 @@ from latebind.server.shared_memory import Place, Reference, Regions
 from latebind.server.tensors import Tensor
 
 LONGEST_ID = 1024
+CLIENT = b"latebind-client"  # header: the address that a call came from, where an ingress sends it on
+WAITED = b"latebind-waited"  # header: seconds of its deadline that a call has waited elsewhere
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -66,7 +69,7 @@ class Call(msgspec.Struct, frozen=True):
     """A checked infer call of `rows` rows; `inputs` are in the order in which their bytes follow.
 
     `size` are the bytes that its body must have. `timeout` in microseconds, 0 for the default; `priority` 1 is the
-    first, 0 the default.
+    first, 0 the default. `waited` are seconds of its time that are gone as it comes.
     """
 
     inputs: tuple[Given, ...]
@@ -76,12 +79,26 @@ class Call(msgspec.Struct, frozen=True):
     id: str = ""
     timeout: int = 0
     priority: int = 0
+    waited: float = 0.0
 
     @property
     def elsewhere(self) -> bool:
         """Whether any of its tensors lies in shared memory of the client's own."""
-        given, wanted = self.inputs, self.wanted
-        return any(one.place is not None for one in given) or any(one.place is not None for one in wanted)
+        places = [given.place for given in self.inputs] + [wanted.place for wanted in self.wanted]
+        return places.count(None) < len(places)
+
+
+def waited(call: Call, said: str | bytes | None) -> Call:
+    """Return a call that has waited for as long as its caller says, if that says so. Raises `InvalidRequest`."""
+    if not said:
+        return call
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise InvalidRequest(f"the header {WAITED.decode()} is no number of seconds")
+    return structs.replace(call, waited=seconds)
 
 
 class Calls:

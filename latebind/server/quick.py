@@ -1,5 +1,6 @@
 """A call that the engine has and no task waits for: what comes of it is told by a call."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,20 @@ class Quicks:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.under_way: set[Quick] = set()
+        self._emptied: asyncio.Event | None = None  # set once somebody waits for the last one
+
+    async def emptied(self) -> None:
+        """Return when none is under way."""
+        if self.under_way:
+            self._emptied = self._emptied or asyncio.Event()
+            await self._emptied.wait()
+
+    def leave(self, quick: "Quick") -> None:
+        """One is no longer under way."""
+        self.under_way.discard(quick)
+        if self._emptied is not None and not self.under_way:
+            self._emptied.set()
+            self._emptied = None
 
     def give_up(self) -> None:
         """Tell all that there is no time left."""
@@ -63,7 +78,7 @@ class Quick:
     def lose(self) -> None:
         """Nobody wants the answer, if there is none yet."""
         if self in self._all.under_way:
-            self._all.under_way.discard(self)
+            self._all.leave(self)
             self._claim.cancel()
             self._claim.release()
 
@@ -73,7 +88,7 @@ class Quick:
         self._end(Unavailable("the server shut down before it had the answer"))
 
     def _end(self, what: Outcome) -> None:
-        self._all.under_way.discard(self)
+        self._all.leave(self)
         reply = self._encode(what)
         self._all.service.let_go(self._claim, what if isinstance(what, Answer) else None, self._client)
         self._send(self, reply)

@@ -183,7 +183,7 @@ class Service:
         version: str | None,
         followed: Explained | None = None,
     ) -> Answer:
-        deadline = time.monotonic() + self._seconds(spec, call.timeout)
+        deadline = time.monotonic() + self._seconds(spec, call.timeout) - call.waited
         claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline, priority=call.priority)
         try:
             if claim.spec is not spec:

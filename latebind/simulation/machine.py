@@ -91,6 +91,7 @@ class Machine:
         actions = self.scheduler.handle(event, now)
         if self._watch is not None:
             self._watch(event, actions, now)
+        looks: list[Branch | Map] = []
         for action in actions:
             match action:
                 case Run():
@@ -104,12 +105,14 @@ class Machine:
                 case Evict():
                     self._evict(action)
                 case Branch() | Map():
-                    self._agenda.at(now + self._mapping, self._telling(self._mapped(action, now)))
+                    looks.append(action)
                 case StepEnded():
                     self.steps.append(action)
                 case WakeAt():
                     self._agenda.call_off(self._wake)  # a later WakeAt replaces it
                     self._wake = self._agenda.at(action.time, self._telling(Woke()))
+        if looks:
+            self._agenda.at(now + self._mapping * len(looks), partial(self._look, looks))
 
     def _record(self, reply: Reply, now: float) -> None:
         arrival = self._arrivals.pop(reply.request)
@@ -148,18 +151,24 @@ class Machine:
     def _evict(self, action: Evict) -> None:
         """Memory is given back at once: nothing is to be done."""
 
-    def _mapped(self, action: Branch | Map, now: float) -> Branched | Mapped | MapFailed:
+    def _look(self, looks: list[Branch | Map], now: float) -> None:
+        """Look into tensors one after another, and tell together."""
+        for place, action in enumerate(looks, start=1):
+            if not self._stopped:
+                self._tell(self._mapped(action, now, more=place < len(looks)), now)
+
+    def _mapped(self, action: Branch | Map, now: float, *, more: bool) -> Branched | Mapped | MapFailed:
         """Return what comes of looking into the tensors of a query; a step that may begin comes like a request."""
         arrival = self._arrivals[action.request]
         if isinstance(action, Branch):
             holds = tuple([arrival.steps[node].holds for node in action.nodes])
-            return Branched(action.request, action.nodes, holds)
+            return Branched(action.request, action.nodes, holds, more)
         if action.node < len(arrival.steps):
             option = action.chosen[action.node]
             model = self._queries[action.query].nodes[action.node].models[option]
             leaves_at = arrival.steps[action.node].leaves_at[option]
             self._arrivals[action.request + 1 + action.node] = Arrival(now, model, arrival.allowed, leaves_at)
-        return Mapped(action.request, action.node)
+        return Mapped(action.request, action.node, more)
 
     def _exited(self, action: Run) -> tuple[int, ...]:
         """Return who has its answer when this step has run."""

@@ -13,6 +13,7 @@ from latebind.learned.stored import read_caches, with_caches
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from tests.digits import Built
+from tests.forked import FORKS
 
 CONFIG = AdaptationConfig(on=True, sample=1.0, interval=3600.0, yields=False)
 
@@ -41,7 +42,7 @@ def test_another_service_is_started_when_a_model_is_another(built: Built) -> Non
 
     async def test() -> None:
         there: list[Followed | None] = [first]
-        following = Following(lambda: there[0], nobody_adopts)
+        following = Following(lambda: there[0], nobody_adopts, FORKS)
         await following.renew()
         await until(lambda: "digits" in following.figures())
         service = following._client

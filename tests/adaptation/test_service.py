@@ -22,6 +22,7 @@ from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.repository.directory import ModelDirectory
 from tests.digits import Built
+from tests.forked import FORKS
 
 PATIENCE = 60.0
 CONFIG = AdaptationConfig(on=True, sample=1.0, interval=3600.0, yields=False)
@@ -34,10 +35,10 @@ def model(built: Built, tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def serving(model: Path) -> AsyncIterator[tuple[EngineClient, AdaptationClient]]:
-    engine = await EngineClient.start(EngineOrder((str(model),), EngineConfig(), PolicyConfig()))
+    engine = await EngineClient.start(EngineOrder((str(model),), EngineConfig(), PolicyConfig()), FORKS)
     order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=())
     try:
-        adaptation = await AdaptationClient.start(order, list(engine.models.values()), engine.adopt)
+        adaptation = await AdaptationClient.start(order, list(engine.models.values()), engine.adopt, FORKS)
         try:
             yield engine, adaptation
         finally:
@@ -70,10 +71,10 @@ async def sharing(
         wanted.append(version)
 
     async with AsyncExitStack() as stack:
-        first = await AdaptationClient.start(order, models, engine.adopt)
+        first = await AdaptationClient.start(order, models, engine.adopt, FORKS)
         stack.push_async_callback(first.close)
         await until(lambda: any(folder.glob("*/*/leader-*")))
-        second = await AdaptationClient.start(order, models, note)
+        second = await AdaptationClient.start(order, models, note, FORKS)
         stack.push_async_callback(second.close)
         await until(lambda: bool(wanted))
         yield first, second, wanted
@@ -122,7 +123,7 @@ def test_operators_choose_while_serving_and_without_the_service_it_goes_on(built
 
 def test_an_engine_begins_with_the_version_that_is_current(built: Built, model: Path) -> None:
     async def left() -> set[int]:
-        engine = await EngineClient.start(EngineOrder((str(model),), EngineConfig(), PolicyConfig()))
+        engine = await EngineClient.start(EngineOrder((str(model),), EngineConfig(), PolicyConfig()), FORKS)
         try:
             rows = [{"image": row.numpy()} for row in torch.split(built.unseen[:20], 1)]
             answers = [await engine.infer("digits", row, deadline=time.monotonic() + 30) for row in rows]
@@ -140,7 +141,7 @@ def test_a_model_without_learned_caches_is_refused_with_what_to_do(model: Path) 
         directory.write_files({}, remove=directory.names("caches"))
         order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=())
         with pytest.raises(ConfigError, match="build or calibrate it with data first"):
-            await AdaptationClient.start(order, [], lambda model, version: asyncio.sleep(0))
+            await AdaptationClient.start(order, [], lambda model, version: asyncio.sleep(0), FORKS)
 
     asyncio.run(test())
 
@@ -153,7 +154,7 @@ def test_one_of_two_that_share_a_folder_retrains_and_the_other_follows_and_takes
         shared = Versions(versions_folder(model, str(tmp_path / "shared")), ModelDirectory.open(model))
         second_leads = versions_folder(model, str(tmp_path / "shared")) / "leader-000002"
         order = EngineOrder((str(model),), EngineConfig(), PolicyConfig(), adapted=str(tmp_path / "shared"))
-        engine = await EngineClient.start(order)
+        engine = await EngineClient.start(order, FORKS)
         try:
             async with sharing(model, engine, tmp_path / "shared") as (first, second, wanted):
                 await ask(engine, second, built.unseen[:120])  # a follower is shown as much, and retrains nothing

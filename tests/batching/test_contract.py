@@ -14,6 +14,7 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.events import Arrived, Event, StageDone
 from latebind.scheduler import Scheduler
+from tests.batching.views import models_of
 from tests.models import served
 
 PRIORITIES = st.sampled_from((0, 0, 0, 1, 2, 255))
@@ -45,13 +46,13 @@ def test_a_policy_keeps_to_its_contract(
     if not first and not second:
         return
     now = max(first + second)[0] + pause
-    decision = policy.decide(WorkView(tuple(views.values())), now)
+    decision = policy.decide(WorkView(models_of(*views.values())), now)
     # 1. The same view at the same time gives the same decision.
-    assert policy.decide(WorkView(tuple(views.values())), now) == decision
+    assert policy.decide(WorkView(models_of(*views.values())), now) == decision
     if isinstance(decision, Wait):
         # 2. It waits for a time to come, and by then it no longer waits.
         assert decision.until > now
-        assert isinstance(policy.decide(WorkView(tuple(views.values())), decision.until), Launch)
+        assert isinstance(policy.decide(WorkView(models_of(*views.values())), decision.until), Launch)
         return
     # 3. With nothing begun it has nothing to go on with.
     assert not isinstance(decision, GoOn)

@@ -11,6 +11,7 @@ from latebind.batching.view import ModelView, WorkView
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve
 from tests.batching.chains import DECODER, ENCODER, STATIC, chain
+from tests.batching.views import models_of
 
 STEEP = Curve((1, 2), (1.0, 2.0))
 
@@ -18,7 +19,7 @@ STEEP = Curve((1, 2), (1.0, 2.0))
 def view(served: ServedModel, *running: Request, stage: int = 0) -> tuple[WorkView, ModelView]:
     model = ModelView(served.spec, Estimate(served.spec, served.costs), Queue())
     entries = [SubBatch(served.spec, {request.id: request for request in running}, stage)] if running else []
-    return WorkView((model,), entries), model
+    return WorkView(models_of(model), entries), model
 
 
 def request(
@@ -101,4 +102,4 @@ def test_those_below_must_be_in_time_too() -> None:
         second = request(2, arrived=0, due=100)
         entries = [SubBatch(below.spec, {1: first}, 2), SubBatch(above.spec, {2: second}, 2)]
         newcomers = [request(3, arrived=0, due=100)]
-        assert Profiled().all_in_time(WorkView(models, entries), models[1], newcomers, 2.0) is fits
+        assert Profiled().all_in_time(WorkView(models_of(*models), entries), models[1], newcomers, 2.0) is fits

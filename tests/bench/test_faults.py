@@ -40,7 +40,7 @@ def test_how_late_the_seventh_is_counts_in_stages() -> None:
 
 @pytest.mark.slow
 def test_after_a_crash_everybody_is_answered_and_the_next_engine_serves() -> None:
-    report = crash.run(2, pause=0.0, spare=False)
+    report = crash.run(2, pause=0.0)
     assert len(report.seconds) == 2
     assert (report.without_answer, report.wrong) == (0, 0)
     assert report.answered + report.refused == report.requests
@@ -55,9 +55,7 @@ def test_a_server_that_is_told_to_end_answers_everybody_and_leaves_nothing() -> 
 @pytest.mark.slow
 def test_nobody_notices_new_versions(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    result = CliRunner().invoke(
-        app, ["bench", "faults", "--part", "reload", "--versions", "2", "--no-spare", "--json", str(file)]
-    )
+    result = CliRunner().invoke(app, ["bench", "faults", "--part", "reload", "--versions", "2", "--json", str(file)])
     assert result.exit_code == 0, result.output
     assert '"failed": {}' in file.read_text()
     assert '"wrong": 0' in file.read_text()

@@ -204,7 +204,7 @@ def test_serve_answers_tells_metrics_and_ends_cleanly_on_sigterm(models: Path) -
 
 def test_serve_exits_with_0_on_sigint(models: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "latebind", "serve", str(models), "--model", "words", "--port", "0", "--no-spare"],
+        [sys.executable, "-m", "latebind", "serve", str(models), "--model", "words", "--port", "0"],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -13,6 +13,7 @@ import torch
 
 from latebind.bench.client import Caller, Line, encode, written
 from latebind.bench.server import launched
+from latebind.engine.client import NAME
 from tests.versions import WIDTH, add_version
 
 PATIENCE = 60.0
@@ -38,7 +39,7 @@ def test_on_hang_up_the_server_looks_for_new_versions_and_serves_them(tmp_path: 
     torch.set_num_threads(1)
     add_version(tmp_path / "models", "scale", 1, 2.0)
     later = add_version(tmp_path / "later", "scale", 2, 3.0)
-    with launched(tmp_path / "models", "--no-spare") as server:
+    with launched(tmp_path / "models") as server:
         assert factor(server.url) == 2.0
         copytree(later, tmp_path / "models" / "scale" / "2")
         server.process.send_signal(signal.SIGHUP)
@@ -53,10 +54,10 @@ def test_on_hang_up_the_server_looks_for_new_versions_and_serves_them(tmp_path: 
 def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     add_version(tmp_path, "scale", 1, 2.0)
-    with launched(tmp_path, "--spare") as server:
+    with launched(tmp_path) as server:
         children = psutil.Process(server.process.pid).children(recursive=True)
         assert children
-        engine = min(children, key=lambda child: child.pid)
+        (engine,) = [child for child in children if child.name() == NAME]
         os.kill(engine.pid, signal.SIGSTOP)  # a call that would hold the server up
         line = Line(server.url)
         line.send(written(line.host, "scale", encode({"x": torch.ones(1, WIDTH).numpy()}, timeout=30.0)))

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -16,10 +17,12 @@ from latebind.cluster.fleet import Fleet, Seen
 from latebind.cluster.homes import BUDGET, MODELS, Homes
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application
-from latebind.domain.config import DoorConfig, ServeConfig
+from latebind.domain.config import ClusterConfig, DoorConfig, ServeConfig
+from latebind.domain.model import ModelSpec
 from latebind.repository.selection import Selection
 from latebind.server.access import Guard
 from latebind.server.door import Door
+from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
 from latebind.server.secured import Secured
@@ -29,8 +32,22 @@ from tests.server.shelf import Shelf
 
 SECRET = "what-the-ingress-shows"
 SERVER = DoorConfig(port=0, grpc_port=0, manage=True)
+CLUSTER = ClusterConfig()
 
 T = TypeVar("T")
+
+
+class Heard:
+    """Observes whose calls were answered."""
+
+    def __init__(self) -> None:
+        self.clients: list[str] = []
+
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
+        self.clients.append(client)
+
+    def figures(self) -> Mapping[str, AdaptationFigures]:
+        return {}
 
 
 class Dead:
@@ -45,6 +62,19 @@ class Dead:
 
     async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.called += bool(await reader.read(1))
+        writer.transport.abort()
+
+
+class Dying(Dead):
+    """A replica that takes calls and answers none, until it is told to die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = asyncio.Event()
+
+    async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.called += bool(await reader.read(1))
+        await self.told.wait()
         writer.transport.abort()
 
 
@@ -76,6 +106,7 @@ class Small:
     gateways: Sequence[Arithmetic]
     shelves: Sequence[Shelf]
     seen: list[Seen]  # what Ray would tell
+    heard: Heard  # by all replicas
     grpc: str
     loop: asyncio.AbstractEventLoop
 
@@ -102,13 +133,27 @@ class Small:
         self.do(tell)
 
 
+def until(condition: Callable[[], object], *, seconds: float = 10.0, pause: float = 0.01) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to be so"
+        time.sleep(pause)
+
+
 @contextmanager
 def small(
-    replicas: int = 2, *, server: DoorConfig = SERVER, dead: Dead | None = None, limits: Limits | None = None
+    replicas: int = 2,
+    *,
+    server: DoorConfig = SERVER,
+    cluster: ClusterConfig = CLUSTER,
+    dead: Dead | None = None,
+    limits: Limits | None = None,
 ) -> Iterator[Small]:
     """Open such a cluster for as long as the block lasts."""
     started: Future[tuple[Small, asyncio.Event]] = Future()
-    thread = threading.Thread(target=lambda: uvloop.run(_serve(replicas, server, dead, limits, started)), daemon=True)
+    settings = ServeConfig(server=server, cluster=cluster)
+    thread = threading.Thread(target=lambda: uvloop.run(_serve(replicas, settings, dead, limits, started)), daemon=True)
     thread.start()
     found, ended = started.result(PATIENCE)
     try:
@@ -120,12 +165,13 @@ def small(
 
 
 async def _serve(
-    replicas: int, server: DoorConfig, dead: Dead | None, limits: Limits | None, started: Future[Any]
+    replicas: int, settings: ServeConfig, dead: Dead | None, limits: Limits | None, started: Future[Any]
 ) -> None:
     ended = asyncio.Event()
     async with AsyncExitStack() as stack:
         gateways = [Arithmetic() for _ in range(replicas)]
         shelves = [Shelf(gateway) for gateway in gateways]
+        heard = Heard()
         nobodys = Arithmetic()  # a site has one
         seen = [await dead.open()] if dead is not None else []
         for number, (gateway, shelf) in enumerate(zip(gateways, shelves, strict=True)):
@@ -134,7 +180,8 @@ async def _serve(
                 DoorConfig(port=0, manage=True),
                 catalogue=shelf,
                 routes=(*ROUTES, replica_route()),
-                secured=Secured(Guard(token=SECRET), tls=None),
+                observer=heard,
+                secured=Secured(Guard(token=SECRET), tls=None, behind=True),
             )
             await stack.enter_async_context(door)
             seen.append(Seen(f"replica-{number}", "127.0.0.1", door.port))
@@ -142,11 +189,13 @@ async def _serve(
         async def look(hear: Callable[[Sequence[Seen]], None]) -> None:
             hear(seen)
 
-        application = Application(Selection(Path()), ServeConfig(server=server), SECRET)
+        application = Application(Selection(Path()), settings, SECRET)
         ingress = await Ingress.start(application, look, limits=limits)
         stack.push_async_callback(ingress.close)
         loop = asyncio.get_running_loop()
         port, grpc_port = ingress.ports
         site = Site(ingress.door, nobodys, loop, port, Shelf(nobodys))
-        started.set_result((Small(site, ingress.fleet, gateways, shelves, seen, f"127.0.0.1:{grpc_port}", loop), ended))
+        started.set_result(
+            (Small(site, ingress.fleet, gateways, shelves, seen, heard, f"127.0.0.1:{grpc_port}", loop), ended)
+        )
         await ended.wait()

@@ -13,7 +13,7 @@ from latebind.cluster.homes import BUDGET, MODELS
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application, Replica
 from latebind.cluster.scaling import Load
-from latebind.domain.config import DoorConfig, GenerationsConfig, ResidencyConfig, ServeConfig
+from latebind.domain.config import DoorConfig, ResidencyConfig, ServeConfig
 from latebind.repository.selection import Selection
 from tests.versions import WIDTH, add_version
 
@@ -21,7 +21,6 @@ BYTES = 1 << 24
 SETTINGS = ServeConfig(
     server=DoorConfig(port=0, deadline=30.0),
     residency=ResidencyConfig(budget=BYTES),
-    generations=GenerationsConfig(spare=False),
 )
 
 

@@ -63,7 +63,7 @@ def snapshot(now: float, answered: int, refused: int, *, slack: float, latency: 
     def told(seconds: float, count: int) -> dict[str, Any]:
         return {"le": [], "counts": [], "sum": seconds, "count": count}
 
-    kinds = ("refused_full", "expired", "cancelled", "failed", "not_loaded")
+    kinds = ("refused_full", "refused_loading", "expired", "cancelled", "failed", "not_loaded")
     model: Any = {
         "requests": {"answered": answered, "refused_late": refused, **dict.fromkeys(kinds, 0)},
         "run_seconds": {"1": run},

@@ -11,6 +11,7 @@ import pytest
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
+from tests.forked import FORKS
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Started:
 def started(order: EngineOrder) -> Iterator[Started]:
     """Have an engine run for as long as the block lasts."""
     with asyncio.Runner() as runner:
-        client = runner.run(EngineClient.start(order))
+        client = runner.run(EngineClient.start(order, FORKS))
         try:
             yield Started(client, runner)
         finally:
@@ -38,4 +39,4 @@ def started(order: EngineOrder) -> Iterator[Started]:
 def check_refused(order: EngineOrder, says: str) -> None:
     """See that no engine starts by this order, and that the reason is told."""
     with pytest.raises(ConfigError, match=says):
-        asyncio.run(asyncio.wait_for(EngineClient.start(order), 60))
+        asyncio.run(asyncio.wait_for(EngineClient.start(order, FORKS), 60))

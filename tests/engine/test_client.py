@@ -23,6 +23,7 @@ from latebind.engine.pool import Phase
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
 from tests.engine.started import Started, check_refused, started
+from tests.forked import FORKS
 from tests.networks import Chain
 
 Images = np.ndarray[Any, np.dtype[np.float32]]
@@ -34,7 +35,7 @@ async def engine(
 ) -> AsyncIterator[EngineClient]:
     paths = tuple(str(path) for path in find_models(models))
     order = EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig(), str(log) if log else None)
-    client = await EngineClient.start(order)
+    client = await EngineClient.start(order, FORKS)
     try:
         yield client
     finally:
@@ -71,9 +72,9 @@ def test_an_engine_that_shall_stay_awake_holds_the_device_or_says_why_not(models
     async def test() -> None:
         if not os.access(DEVICE, os.R_OK | os.W_OK):
             with pytest.raises(ConfigError, match="leave --awake out"):
-                await EngineClient.start(order)
+                await EngineClient.start(order, FORKS)
             return
-        client = await EngineClient.start(order)
+        client = await EngineClient.start(order, FORKS)
         held = [link.readlink() for link in Path(f"/proc/{client.process_id}/fd").iterdir()]
         await client.close()
         assert DEVICE in held

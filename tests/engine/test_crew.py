@@ -22,6 +22,7 @@ from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_byte
 from latebind.engine.worker import LoadedModel, Worker
 from latebind.repository.listing import find_models
 from tests.digits import Built
+from tests.forked import FORKS
 from tests.networks import Chain
 from tests.program.test_backends import usable
 from tests.sequences import backwards, rows_of, some_sentences
@@ -129,7 +130,7 @@ def test_what_the_engine_adopts_reaches_every_worker(built: Built, tmp_path: Pat
     )
 
     async def test() -> None:
-        client = await EngineClient.start(order)
+        client = await EngineClient.start(order, FORKS)
         try:
             images = built.unseen[:60].numpy()
 
@@ -158,7 +159,7 @@ def test_workers_of_several_granularities_answer_every_call_and_no_more_run_than
     sent = [np.random.default_rng(n).standard_normal((1 + n % 6, 3, 8, 8)).astype(np.float32) for n in range(30)]
 
     async def test() -> None:
-        client = await EngineClient.start(order)
+        client = await EngineClient.start(order, FORKS)
         try:
             calls = [client.infer("chain", {"image": rows}, deadline=soon()) for rows in sent]
             for rows, answer in zip(sent, await asyncio.gather(*calls), strict=True):

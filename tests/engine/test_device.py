@@ -31,6 +31,7 @@ from latebind.program.measure import time_call
 from latebind.repository.listing import find_models
 from tests.digits import Built
 from tests.engine.test_staging import memory_of
+from tests.forked import FORKS
 from tests.networks import Chain
 
 SLOTS = 4
@@ -225,7 +226,7 @@ def test_an_engine_on_cuda_answers_as_the_network_does(models: Path) -> None:
     async def ask() -> list[NDArray[np.generic]]:
         paths = tuple(str(path) for path in find_models(models, ["chain"]))
         config = EngineConfig(workers=2, device="cuda", backend="eager")
-        client = await EngineClient.start(EngineOrder(paths, config, PolicyConfig("graph", max_batch=4)))
+        client = await EngineClient.start(EngineOrder(paths, config, PolicyConfig("graph", max_batch=4)), FORKS)
         try:
             soon = time.monotonic() + 30
             calls = [client.infer("chain", {"image": rows[i : i + 1]}, deadline=soon) for i in range(len(rows))]

@@ -23,6 +23,7 @@ from latebind.engine.engines import Engines, NotUp
 from latebind.engine.order import EngineOrder
 from latebind.repository.mirror import open_selection
 from latebind.repository.selection import Selection
+from tests.forked import FORKS
 from tests.versions import QUERY, WIDTH, add_version, spoil
 
 
@@ -46,12 +47,10 @@ def shop(built: Path, tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def serving(
-    root: Path | Selection, *names: str, spare: bool = False, crashes: int = 3
-) -> AsyncIterator[tuple[Engines, Catalogue]]:
+async def serving(root: Path | Selection, *names: str, crashes: int = 3) -> AsyncIterator[tuple[Engines, Catalogue]]:
     selection = root if isinstance(root, Selection) else Selection(root, names)
-    config = GenerationsConfig(spare=spare, crashes=crashes, within=600.0)  # however slow the machine is
-    engines = await Engines.start(EngineOrder((), EngineConfig(), PolicyConfig()), selection.first(), config)
+    config = GenerationsConfig(crashes=crashes, within=600.0)  # however slow the machine is
+    engines = await Engines.start(EngineOrder((), EngineConfig(), PolicyConfig()), selection.first(), FORKS, config)
     try:
         yield engines, Catalogue(engines, selection)
     finally:
@@ -112,7 +111,7 @@ async def kill_while_it_runs(engines: Engines, model: str) -> None:
 
 def test_a_dead_engine_is_followed_by_another_and_every_call_is_answered(shop: Path) -> None:
     async def test() -> None:
-        async with serving(shop, spare=True) as (engines, _):
+        async with serving(shop) as (engines, _):
             done = asyncio.Event()
             calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
             await asyncio.sleep(0)
@@ -136,6 +135,9 @@ def test_a_dead_engine_is_followed_by_another_and_every_call_is_answered(shop: P
 def test_nobody_waits_for_an_engine_beyond_the_deadline(shop: Path) -> None:
     async def test() -> None:
         async with serving(shop, "scale") as (engines, _):
+            forks = psutil.Process(engines.process_id).parent()
+            assert forks is not None
+            forks.suspend()  # so that no engine follows
             os.kill(engines.process_id, signal.SIGKILL)
             while engines.ready():
                 await asyncio.sleep(0.001)
@@ -143,6 +145,7 @@ def test_nobody_waits_for_an_engine_beyond_the_deadline(shop: Path) -> None:
             with pytest.raises(Unavailable, match="starting again"):
                 await ask(engines, seconds=0.05)
             assert time.monotonic() - begun < 1.0
+            forks.resume()
 
     run(test())
 
@@ -151,7 +154,7 @@ def test_nobody_waits_for_an_engine_beyond_the_deadline(shop: Path) -> None:
 def test_a_model_with_which_engines_die_is_left_out_and_the_others_are_served(shop: Path) -> None:
     async def test() -> None:
         (shop / "asking.query.toml").write_text(QUERY)
-        async with serving(shop, spare=True) as (engines, catalogue):
+        async with serving(shop) as (engines, catalogue):
             done = asyncio.Event()
             calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
             for _ in range(3):
@@ -307,10 +310,10 @@ def test_an_unloaded_model_gives_its_memory_back(tmp_path: Path, built: Path) ->
 
 def test_no_process_is_left_when_all_is_closed(shop: Path) -> None:
     async def test() -> None:
+        FORKS.warm()
         before = set(psutil.Process().children(recursive=True))
-        async with serving(shop, "scale", spare=True) as (engines, _):
-            while len(set(psutil.Process().children(recursive=True)) - before) < 2:
-                await asyncio.sleep(0.01)
+        async with serving(shop, "scale") as (engines, _):
+            assert len(set(psutil.Process().children(recursive=True)) - before) == 1
             os.kill(engines.process_id, signal.SIGKILL)
         assert set(psutil.Process().children(recursive=True)) == before
 

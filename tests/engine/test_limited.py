@@ -20,6 +20,7 @@ from latebind.engine.slots import file_bytes
 from latebind.program.build import build_program
 from latebind.repository.directory import WEIGHTS
 from tests.engine.resident import MB, WIDTH, Tied, mapped_bytes
+from tests.forked import FORKS
 
 
 def soon() -> float:
@@ -55,7 +56,7 @@ def test_models_take_turns_in_memory_that_holds_one_and_answer_as_always(wide: P
     rows = np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32)
 
     async def asked(budget: int) -> list[bytes]:
-        client, found = await EngineClient.start(order_of(paths, budget, policy)), []
+        client, found = await EngineClient.start(order_of(paths, budget, policy), FORKS), []
         try:
             for name in ("one", "two", "one", "one"):
                 answer = await client.infer(name, {"x": rows}, deadline=soon())
@@ -84,7 +85,7 @@ def test_a_client_hears_that_a_model_could_not_be_loaded(tmp_path: Path) -> None
     rows = np.zeros((1, WIDTH), np.float32)
 
     async def test() -> None:
-        client = await EngineClient.start(order_of([tmp_path / "1"], 20 * MB))
+        client = await EngineClient.start(order_of([tmp_path / "1"], 20 * MB), FORKS)
         try:
             os.truncate(tmp_path / "1" / WEIGHTS, 1000)
             for _ in range(2):

@@ -2,10 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from latebind.domain.actions import Outcome
 from latebind.domain.events import Arrived, Cancelled
 from latebind.engine.messages import (
+    TO_ENGINE,
     Ended,
     EndedReader,
     EventReader,
@@ -58,7 +60,21 @@ def test_events_survive_being_cut_anywhere(events: list[Arrived | Cancelled], pi
     )
     reader = EventReader(["a", "b"])
     read = [event for at in range(0, len(data), piece) for event in reader.feed(data[at : at + piece])]
-    assert read == events
+    assert [replace(event, more=False) if isinstance(event, Arrived) else event for event in read] == events
+
+
+def test_a_call_says_so_where_another_of_its_model_has_come_with_it() -> None:
+    calls = [pack_arrived(model, 1.0, (number,), (number,)) for number, model in enumerate((0, 0, 1), start=1)]
+    data = b"".join((*calls, pack_cancelled(3)))
+    found = EventReader(["a", "b"]).feed(data)
+    assert [event.more for event in found if isinstance(event, Arrived)] == [True, False, False]
+
+
+def test_a_call_does_not_wait_for_one_of_which_a_part_is_on_its_way() -> None:
+    data = pack_arrived(0, 1.0, (1,), (1,)) + pack_arrived(0, 1.0, (2, 3), (2, 3))
+    (found,) = EventReader(["a"]).feed(data[: 2 * TO_ENGINE.size])
+    assert isinstance(found, Arrived)
+    assert not found.more
 
 
 ENDINGS = st.lists(

@@ -19,6 +19,7 @@ from latebind.queries.scheduler import make_scheduler
 from latebind.repository.listing import find_served
 from latebind.server.gateway import Answer, Array
 from tests.engine.started import Started, check_refused, started
+from tests.forked import FORKS
 from tests.querying import ANIMALS, CARS, Floats, Join, by_hand, rows_going, traffic
 
 
@@ -40,7 +41,7 @@ async def engine(
         residency=ResidencyConfig(memory),
         queries=tuple(map(str, queries)),
     )
-    client = await EngineClient.start(order)
+    client = await EngineClient.start(order, FORKS)
     try:
         yield client
     finally:
@@ -103,6 +104,18 @@ def test_rows_of_one_call_take_different_branches(all_queries: Started) -> None:
         await until_all_is_free(client)
 
     all_queries.run(test())
+
+
+def test_rows_of_one_call_are_one_batch_at_every_step(queried: Path) -> None:
+    async def test() -> None:
+        async with engine(queried, "chain", policy=PolicyConfig("graph")) as client:
+            rows = rows_going([0, 1])
+            check((await ask(client, "chain", rows)).outputs["scores"], by_hand(CARS, rows))
+            figures = await client.metrics()
+            batches = {name: figures["models"][name]["batches"] for name in figures["models"] if name != "chain"}
+            assert set(map(str, batches.values())) == {"{'2': 1}"}
+
+    run(test())
 
 
 def test_an_answer_says_who_ran_where_it_left_and_what_it_took(all_queries: Started) -> None:

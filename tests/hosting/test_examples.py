@@ -25,7 +25,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     folder = tmp_path_factory.mktemp("clients")
-    more = ("--grpc-port", str(port), "--deadline-ms", "20000", "--no-spare")
+    more = ("--grpc-port", str(port), "--deadline-ms", "20000")
     options = {"name": "tiny", "folder": folder, "backends": ("eager",), "arguments": more}
     with latebind.serving(tiny(), torch.randn(4, 8), **options) as url:  # type: ignore[arg-type]
         yield urlsplit(url).netloc, f"127.0.0.1:{port}"

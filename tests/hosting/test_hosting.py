@@ -49,9 +49,7 @@ def versions(folder: Path) -> list[str]:
 
 
 def test_a_module_answers_for_as_long_as_the_block_lasts(tmp_path: Path) -> None:
-    with latebind.serving(
-        Doubles(), {"x": ROWS}, folder=tmp_path, name="twice", backends=("eager",), arguments=("--no-spare",)
-    ) as url:
+    with latebind.serving(Doubles(), {"x": ROWS}, folder=tmp_path, name="twice", backends=("eager",)) as url:
         body = {"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": ROWS[0].tolist()}]}
         request = urllib.request.Request(f"{url}/v2/models/twice/infer", json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=10) as reply:

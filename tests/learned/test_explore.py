@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -26,11 +27,12 @@ from latebind.learned.samples import Samples
 from latebind.learned.stored import read_caches
 from latebind.learned.train import predict
 from latebind.learned.trainer import MOST_PASSES, Order, kept_network, on_threads, passes_over, train_network
-from latebind.learned.training import in_processes, side_by_side, train_all
+from latebind.learned.training import NAME, PROCESS, in_processes, side_by_side, train_all
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.repository.tensors import tensor_bytes
 from tests.digits import CALIBRATE, FIT, Built, samples
+from tests.forked import FORKS
 
 SHAPE, ROWS, LEARN = (4, 6, 6), 640, 512
 ORIGIN = Origin(1, "graph", "weights", "samples", 0, 4_096)
@@ -68,13 +70,14 @@ def test_a_training_killed_in_the_middle_ends_with_the_same_bits(tmp_path: Path)
     whole = recorded_order(tmp_path / "whole", presentations=8_000)
     broken = recorded_order(tmp_path / "broken", presentations=8_000)
     train_network(whole, lambda share: None)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "latebind.learned.trainer", msgspec.json.encode(broken).decode()], stdin=subprocess.PIPE
-    )
+    nothing, held = os.pipe()  # it ends where nobody holds the other side
+    process = FORKS.fork(PROCESS, [msgspec.json.encode(broken).decode()], name=NAME, standard=(nothing, 1, 2))
     checkpoint = Exploration(tmp_path / "broken").checkpoint("relu.1", "light")
     wait_until(checkpoint.is_file)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     assert process.wait() == -signal.SIGKILL
+    os.close(nothing)
+    os.close(held)
     assert kept_network(broken) is None
     told: list[float] = []
     train_network(broken, told.append)
@@ -136,15 +139,17 @@ def test_weights_do_not_depend_on_where_a_network_was_trained(tmp_path: Path) ->
     here = [recorded_order(tmp_path / "here", kind=kind, presentations=1_024) for kind in ("plain", "light")]
     there = [recorded_order(tmp_path / "there", kind=kind, presentations=1_024) for kind in ("plain", "light")]
     told: list[dict[int, float]] = []
-    in_processes(there, [1.0, 2.0], processes=2, tell=told.append)
+    in_processes(there, [1.0, 2.0], forks=FORKS, processes=2, tell=told.append)
     assert told[-1] == {0: 1.0, 1: 1.0}
     told.clear()
 
     def hear(shares: dict[int, float]) -> None:
-        assert trainers(os.getpid()) == []
+        assert trainers(psutil.Process()) == []
         told.append(shares)
 
-    train_all(here, [1_000.0, 0.1], processes=2, tell=hear)  # where one takes nearly all, two processes save nothing
+    train_all(
+        here, [1_000.0, 0.1], forks=FORKS, processes=2, tell=hear
+    )  # where one takes nearly all, two processes save nothing
     assert told[-1] == {0: 1.0, 1: 1.0}
     for one, other in zip(here, there, strict=True):
         assert same(weights(one), weights(other))
@@ -155,48 +160,33 @@ def test_a_trainer_that_is_killed_says_how_to_go_on_and_the_others_end(tmp_path:
 
     def kill_once_it_learns(shares: dict[int, float]) -> None:
         if 0.0 < shares.get(0, 0.0) < 1.0:
-            for process in trainers(os.getpid()):
-                if b'"kind":"light"' in command(process):
-                    os.kill(int(process), signal.SIGKILL)
+            max(trainers(psutil.Process()), key=psutil.Process.create_time).kill()
 
     with pytest.raises(TrainingStopped, match=r"light behind stage 1 .* memory.* run the same build again to go on"):
-        train_all(orders, [100.0, 100.0], processes=2, tell=kill_once_it_learns)
-    assert trainers(os.getpid()) == []
+        train_all(orders, [100.0, 100.0], forks=FORKS, processes=2, tell=kill_once_it_learns)
+    assert trainers(psutil.Process()) == []
 
 
 def test_trainers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     order = recorded_order(tmp_path, presentations=8_000)
     script = (
         "import sys, msgspec; from latebind.learned.training import in_processes; "
-        "from latebind.learned.trainer import Order; "
+        "from latebind.learned.trainer import Order; from latebind.forks.client import ForkServer; "
         "order = msgspec.json.decode(sys.argv[1], type=Order); "
-        "in_processes([order], [1.0], processes=1, tell=lambda shares: None)"
+        "in_processes([order], [1.0], forks=ForkServer(), processes=1, tell=lambda shares: None)"
     )
     parent = subprocess.Popen([sys.executable, "-c", script, msgspec.json.encode(order).decode()])
-    wait_until(lambda: bool(trainers(parent.pid)))
-    (trainer,) = trainers(parent.pid)
+    wait_until(lambda: bool(trainers(psutil.Process(parent.pid))))
+    (trainer,) = trainers(psutil.Process(parent.pid))
     wait_until(Exploration(tmp_path).checkpoint("relu.1", "light").is_file)
     parent.kill()
     parent.wait()
-    wait_until(lambda: not running(trainer), seconds=10.0)
+    wait_until(lambda: not trainer.is_running(), seconds=10.0)
     assert kept_network(order) is None
 
 
-def trainers(process: int) -> list[str]:
-    """Children of a process that train; pytest's own has others, which earlier tests left."""
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return [child for child in children if b"latebind.learned.trainer" in command(child)]
-
-
-def command(process: str) -> bytes:
-    return Path(f"/proc/{process}/cmdline").read_bytes()
-
-
-def running(process: str) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
+def trainers(process: psutil.Process) -> list[psutil.Process]:
+    return [one for one in process.children(recursive=True) if one.name() == NAME]
 
 
 def test_activations_that_are_not_whole_are_not_taken(tmp_path: Path) -> None:

@@ -175,12 +175,12 @@ def test_tables_are_kept_while_little_changes() -> None:
     planner, case = expected(), two_steps(sure(0.5), 0.0)
     both = frozenset((0, 1))
     planner.pick(case.view(0.7, both), 0)
-    kept = planner._known["application"]
+    kept = planner._known["application", 0.0]
     slightly = {**case.outlooks, "b1": sure(0.204), "b2": sure(0.402)}
     planner.pick(Case(case.query, slightly, case.branches).view(0.7, both), 0)
-    assert planner._known["application"] is kept
+    assert planner._known["application", 0.0] is kept
     planner.pick(Case(case.query, {**slightly, "b2": sure(0.45)}, case.branches).view(0.7, both), 0)
-    assert planner._known["application"] is not kept
+    assert planner._known["application", 0.0] is not kept
 
 
 def test_the_last_step_asks_for_nothing_but_its_own_models() -> None:
@@ -235,7 +235,7 @@ def test_a_large_query_with_many_conditions_is_planned_with_few_tables() -> None
     every = frozenset(range(16))
     assert planner.pick(case.view(10.0, every), 0).option == 1
     assert planner.pick(case.view(0.1, every), 0).option == 0
-    assert len(planner._known["application"]._prospects) <= MOST_PROSPECTS + len(nodes)
+    assert len(planner._known["application", 0.0]._prospects) <= MOST_PROSPECTS + len(nodes)
 
 
 def test_who_waits_for_a_later_step_now_counts_as_those_before_him_on_average() -> None:
@@ -248,3 +248,17 @@ def test_who_waits_for_a_later_step_now_counts_as_those_before_him_on_average() 
     for _ in range(100):  # now it does, as a rule
         planner.pick(busy.view(0.7, last), 1)
     assert planner.pick(busy.view(0.7, both), 0).option == 0
+
+
+def test_a_step_behind_two_is_planned_with_all_that_follows_either() -> None:
+    """3 waits for 0 and 1, and 2 for 1 alone: nobody has asked for its models before."""
+    nodes = (
+        Node("0", ("a",), (0.9,)),
+        Node("1", ("b",), (0.9,)),
+        Node("2", ("c",), (0.9,), (1,), ((1,),)),
+        Node("3", ("d1", "d2"), (0.8, 0.9), (0, 1), ((0,), (1,))),
+    )
+    outlooks = {"a": sure(0.1), "b": sure(0.2), "c": sure(0.1), "d1": sure(0.1), "d2": sure(0.3)}
+    case, every = Case(query(*nodes), outlooks, Branches()), frozenset(range(4))
+    assert expected().pick(case.view(0.6, every), 3).option == 1
+    assert expected().pick(case.view(0.4, every), 3).option == 0

@@ -49,12 +49,12 @@ class Troubled(Simulator):
             self.ran.setdefault(request, []).append(action.stage)
         super()._run(action, now)
 
-    def _mapped(self, action: Branch | Map, now: float) -> Branched | Mapped | MapFailed:
+    def _mapped(self, action: Branch | Map, now: float, *, more: bool) -> Branched | Mapped | MapFailed:
         if isinstance(action, Map):
             self.begun.append((now, action))
         if self._fails():
-            return MapFailed(action.request, action.nodes if isinstance(action, Branch) else (action.node,))
-        return super()._mapped(action, now)
+            return MapFailed(action.request, action.nodes if isinstance(action, Branch) else (action.node,), more)
+        return super()._mapped(action, now, more=more)
 
     def _record(self, reply: Reply, now: float) -> None:
         self.replies.append(reply.request)

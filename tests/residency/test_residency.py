@@ -162,7 +162,7 @@ def test_a_failed_load_is_told_once_to_everybody_and_tried_again_later() -> None
 def test_who_cannot_be_in_time_for_the_load_is_refused() -> None:
     settings = SchedulerConfig((A,), 1, PolicyConfig("late"), residency=ResidencyConfig(8))
     records = Accounted(settings).run(asks((0.0, "a"), allowed=9.0))
-    assert [record.outcome for record in records] == [Outcome.REFUSED_LATE]
+    assert [record.outcome for record in records] == [Outcome.REFUSED_LOADING]
     records = Accounted(settings).run(asks((0.0, "a"), allowed=11.0))
     assert [record.outcome for record in records] == [Outcome.ANSWERED]
 

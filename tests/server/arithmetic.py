@@ -205,7 +205,8 @@ def lived(model: str, number: int, deadline: float, priority: int) -> Trace:
 def figures(answered: int) -> dict[str, Any]:
     """What the engine would report after so many answers, all at the last stage, of a millisecond each."""
     seconds = {"le": [0.001, 0.01], "counts": [answered, 0, 0], "sum": 0.001 * answered, "count": answered}
-    none = dict.fromkeys(("refused_full", "refused_late", "expired", "cancelled", "failed", "not_loaded"), 0)
+    lost = ("refused_full", "refused_late", "refused_loading", "expired", "cancelled", "failed", "not_loaded")
+    none = dict.fromkeys(lost, 0)
     return {
         "requests": {"answered": answered, **none},
         "left_at": [0, 0, answered],

@@ -22,6 +22,7 @@ SNAPSHOT: Snapshot = {
                 "cancelled": 4,
                 "failed": 5,
                 "not_loaded": 6,
+                "refused_loading": 7,
             },
             "left_at": [7, 0, 3],
             "batches": {"16": 1, "2": 4},
@@ -156,7 +157,7 @@ def test_buckets_count_everything_up_to_their_bound() -> None:
 def test_tritons_names_tell_the_same() -> None:
     text = prometheus_text(SNAPSHOT, versions={"m": "7"}, replies={})
     assert value(text, "nv_inference_request_success", **MODEL) == 10
-    assert value(text, "nv_inference_request_failure", **MODEL, reason="REJECTED") == 3
+    assert value(text, "nv_inference_request_failure", **MODEL, reason="REJECTED") == 10
     assert value(text, "nv_inference_request_failure", **MODEL, reason="OTHER") == 9
     assert value(text, "nv_inference_exec_count", **MODEL) == 5
     assert value(text, "nv_inference_pending_request_count", **MODEL) == 2

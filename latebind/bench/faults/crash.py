@@ -16,8 +16,6 @@ from latebind.bench.server import launched
 CLIENTS = 8
 OFTEN = "[generations]\ncrashes = 1000000\n"  # else a model that all this happens to would be left out
 SERVES = re.compile(r"engine process (\d+) serves")
-READY = re.compile(r"process (\d+) is ready for an order")
-SPARE_SECONDS = 120.0  # that a spare may take to import everything on a machine that does much else
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +31,16 @@ class Report:
     longest: float
 
 
-def run(times: int, *, pause: float, spare: bool = True) -> Report:
-    """Kill the engine so many times, `pause` seconds after the last one was over and the next spare was there."""
+def run(times: int, *, pause: float) -> Report:
+    """Kill the engine so many times, `pause` seconds after the last one was over."""
     with tempfile.TemporaryDirectory() as folder:
         root, settings, log = Path(folder) / "models", Path(folder) / "often.toml", Path(folder) / "log"
         build_scale(Path(folder) / "built")
         publish(Path(folder) / "built", root, 1)
         settings.write_text(OFTEN)
-        options = ("--config", str(settings), "--spare" if spare else "--no-spare")
+        options = ("--config", str(settings))
         with launched(root, *options, log=log) as server:
-            return asyncio.run(_run(server.url, Log(log, spare), times, pause))
+            return asyncio.run(_run(server.url, Log(log), times, pause))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +48,10 @@ class Log:
     """What the server's log tells of its processes."""
 
     file: Path
-    spare: bool
 
     def serves(self) -> int:
         """Return the process that serves now."""
         return int(SERVES.findall(self.file.read_text())[-1])
-
-    async def ready(self) -> None:
-        """Return when the spare is there, if there is to be one."""
-        async with asyncio.timeout(SPARE_SECONDS):
-            while self.spare and READY.findall(self.file.read_text())[-1] == str(self.serves()):
-                await asyncio.sleep(0.05)
 
 
 async def _run(url: str, log: Log, times: int, pause: float) -> Report:
@@ -68,7 +59,6 @@ async def _run(url: str, log: Log, times: int, pause: float) -> Report:
         clients, watch, killed = Clients(connections, "scale"), Clients(connections, "scale"), list[float]()
         async with load(clients, CLIENTS) as asked:
             for _ in range(times):
-                await log.ready()
                 await asyncio.sleep(pause)
                 engine = log.serves()
                 killed.append(time.monotonic())

@@ -30,13 +30,13 @@ class Report:
     longest: float
 
 
-def run(versions: int, *, spare: bool = True) -> Report:
+def run(versions: int) -> Report:
     """Publish so many new versions and have each loaded, one after another."""
     with tempfile.TemporaryDirectory() as folder:
         built, root = Path(folder) / "built", Path(folder) / "models"
         build_scale(built)
         publish(built, root, 1)
-        with launched(root, "--manage", "--spare" if spare else "--no-spare") as server:
+        with launched(root, "--manage") as server:
             return asyncio.run(_run(server.url, built, root, versions))
 
 

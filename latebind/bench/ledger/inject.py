@@ -12,8 +12,8 @@ import psutil
 from latebind.bench.ledger.books import Ledger
 from latebind.bench.peers.processes import tree
 from latebind.domain.errors import ConfigError
+from latebind.engine.client import NAME as ENGINE
 
-ENGINE = "latebind.engine.process"
 STOP_SECONDS = 1.0
 LOAD_SECONDS = 120.0
 PAUSE = 0.02
@@ -98,7 +98,7 @@ def busiest_engine(process: int) -> psutil.Process:
     found: dict[psutil.Process, float] = {}
     for one in tree(process):
         with suppress(psutil.NoSuchProcess):  # one that was just killed is still in the tree
-            if ENGINE in " ".join(one.cmdline()):
+            if one.name() == ENGINE:
                 found[one] = float(one.cpu_times().user)
     if not found:
         raise ConfigError(f"process {process} has no engine: faults can only be put into a latebind that runs here")

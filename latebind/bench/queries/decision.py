@@ -1,7 +1,7 @@
 """What a pick takes: while nothing changes, and where waits have changed so much that plans are made anew."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
@@ -32,7 +32,7 @@ class Decision:
 def decision(name: str) -> Decision:
     """Time a planner on the traffic application."""
     calm = Traffic().outlooks(caches=True)
-    waiting = {model: replace(outlook, wait=WAIT) for model, outlook in calm.items()}
+    waiting = {model: Outlook(WAIT, outlook.ends, outlook.chances) for model, outlook in calm.items()}
     gate, behind = (_seconds(name, node, (calm,)) for node in (OBJECTS, FACES))
     return Decision(name, gate, behind, _seconds(name, OBJECTS, (calm, waiting)))
 
@@ -45,7 +45,7 @@ def _seconds(name: str, node: int, outlooks: tuple[Mapping[str, Outlook], ...]) 
     took = []
     for i in range(PICKS):
         opened = frozenset(EVERY_NODE if node == OBJECTS else (node,))
-        view = PlanView(query, opened, LEFT, outlooks[i % len(outlooks)].__getitem__, branches)
+        view = PlanView(query, opened, LEFT, outlooks[i % len(outlooks)].__getitem__, branches, LEFT)
         began = perf_counter()
         planner.pick(view, node)
         took.append(perf_counter() - began)

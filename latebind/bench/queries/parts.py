@@ -10,6 +10,7 @@ from latebind.bench.queries.traffic import Traffic
 from latebind.bench.spread import Progress, spread
 
 FIRST, LAST = 0.060, 0.200  # seconds: the sweep of figures 11 and 12
+TIGHT, FINE = 0.100, 0.005  # seconds: deadlines up to which the paper finds most to be gained, and how far apart
 
 LOADED = (0.080, 0.100, 0.140)  # seconds: deadlines under load
 
@@ -31,9 +32,14 @@ class Plan:
     processes: int = 0
 
 
-def sweep(step: float) -> tuple[float, ...]:
+def sweep(step: float, last: float = LAST) -> tuple[float, ...]:
     """Return the deadlines of the sweep, so far apart."""
-    return tuple(round(FIRST + step * i, 6) for i in range(int((LAST - FIRST) / step + 1e-6) + 1))
+    return tuple(round(FIRST + step * i, 6) for i in range(int((last - FIRST) / step + 1e-6) + 1))
+
+
+def tight() -> tuple[float, ...]:
+    """Return the tight deadlines."""
+    return sweep(FINE, TIGHT)
 
 
 def play(plan: Plan, progress: Progress) -> Found:

@@ -1,6 +1,6 @@
 """What simulated queries say: accuracy and latency against the paper's baselines, and who answered."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def own_rows(found: Found) -> Rows:
     """Return what the own planner gains over each baseline, and where accuracy and latency gain enough at once."""
     rows: Rows = []
     for deadline, sides in found.items():
-        for side in (side for side in sides if side.planner.name == OWN and side.caches and side.planner.replan):
+        for side in _own(sides):
             row: Row = {"deadline ms": f"{deadline * 1e3:g}", "planner": side.label}
             row |= {f"against {name}": compared(sides[side], sides[baseline(name)]) for name in EVERY}
             met = [name for name in EVERY if at_once(sides[side], sides[baseline(name)])]
@@ -83,9 +83,14 @@ def own_rows(found: Found) -> Rows:
 
 def better_rows(found: Found) -> Rows:
     """Return what the own planner gains over the better of equal and proportional split, all replanned."""
-    gains = {deadline: _over_better(sides) for deadline, sides in found.items()}
-    rows: Rows = [{"deadline ms": f"{deadline * 1e3:g}", "points": _points(gain)} for deadline, gain in gains.items()]
-    return [*rows, {"deadline ms": "mean of the sweep", "points": _points(np.mean(list(gains.values()), axis=0))}]
+    rows: Rows = [{"deadline ms": f"{deadline * 1e3:g}"} for deadline in found]
+    mean: Row = {"deadline ms": "mean of the sweep"}
+    for side in _own(next(iter(found.values()))):
+        gains = [_over_better(sides, side) for sides in found.values()]
+        for row, values in zip(rows, gains, strict=True):
+            row[side.label] = _points(values)
+        mean[side.label] = _points(np.mean(gains, axis=0))
+    return [*rows, mean]
 
 
 def promise_rows(found: Found) -> Rows:
@@ -183,9 +188,14 @@ def _meeting(found: Found, pairs: Sequence[tuple[Result, Result]]) -> list[str]:
     return [f"{deadline * 1e3:g}" for deadline, pair in zip(found, pairs, strict=True) if at_once(*pair)]
 
 
-def _over_better(sides: Mapping[Side, Result]) -> Figures:
+def _own(sides: Iterable[Side]) -> list[Side]:
+    """Return the own planner where it replans, with each price."""
+    return [side for side in sides if side.planner.name == OWN and side.caches and side.planner.replan]
+
+
+def _over_better(sides: Mapping[Side, Result], own: Side) -> Figures:
     theirs = [sides[replanned(name)].right() for name in PAPERS]
-    return sides[replanned(OWN)].right() - max(theirs, key=lambda right: float(right.mean()))
+    return sides[own].right() - max(theirs, key=lambda right: float(right.mean()))
 
 
 def _points(values: Figures) -> str:

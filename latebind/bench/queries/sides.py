@@ -21,7 +21,7 @@ class Side:
         """Its name in tables."""
         if not self.caches:
             return f"{self.planner.name}, baseline"
-        price = f", price {self.planner.price:g}" if self.planner.price else ""
+        price = "" if self.planner.price is None else f", price {self.planner.price:g}"
         return f"{self.planner.name}{price}, {'replanned' if self.planner.replan else 'caches only'}"
 
 
@@ -35,12 +35,15 @@ def caches_only(name: str) -> Side:
     return Side(PlannerConfig(name, replan=False))
 
 
-def replanned(name: str, price: float = 0.0) -> Side:
-    """Return a planner with learned caches that picks each model as late as possible."""
+def replanned(name: str, price: float | None = None) -> Side:
+    """Return a planner with learned caches that picks each model as late as possible.
+
+    The own one finds the `price` of a second where none is given.
+    """
     return Side(PlannerConfig(name, price=price))
 
 
 def sides(prices: tuple[float, ...]) -> tuple[Side, ...]:
     """Return everybody: each planner in three ways, and the own one with each of these prices of a second."""
-    priced = tuple(replanned(OWN, price) for price in prices if price)
+    priced = tuple(replanned(OWN, price) for price in prices)
     return (*(make(name) for make in (baseline, caches_only, replanned) for name in EVERY), *priced)

@@ -104,7 +104,8 @@ class _Played:
         return seconds, early, picks
 
     def _pick(self, node: int, opened: frozenset[int], left: float) -> int:
-        view = PlanView(self._query, opened, left, self._outlooks.__getitem__, self._branches)
+        allowed = self._task.deadline
+        view = PlanView(self._query, opened, left, self._outlooks.__getitem__, self._branches, allowed)
         return self._planner.pick(view, node).option
 
     def _gate(self, option: int, draw: float) -> tuple[float, bool]:

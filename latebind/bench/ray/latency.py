@@ -22,6 +22,7 @@ from latebind.bench.ray.replicas import actors
 from latebind.bench.spread import Progress
 from latebind.bench.statistics import Interval, ratio_of_means, ratio_of_quantiles
 from latebind.domain.errors import ConfigError
+from latebind.engine.client import NAME as ENGINE
 
 LIVE, METADATA = "live", "metadata"  # the door alone answers the first; a replica's door the second, without its engine
 ALONE, RAY = "alone", "on Ray"
@@ -93,8 +94,8 @@ def run(folder: Path, plan: Plan, *, options: list[str], tell: Progress) -> Foun
     tell("starting", 0.0)
     ray = ["--on", "ray", "--replicas", "1", *options]
     with (
-        own.serving(folder / "one", plan.models, ["--no-spare", *options]) as alone,
-        own.serving(folder / "ray", plan.models, ["--no-spare", *ray]) as on_ray,
+        own.serving(folder / "one", plan.models, options) as alone,
+        own.serving(folder / "ray", plan.models, ray) as on_ray,
         _lines({ALONE: alone, RAY: on_ray}) as lines,
     ):
         requests = {kind: _request(kind, lines[ALONE].host) for kind in (LIVE, METADATA, *plan.models)}
@@ -175,8 +176,7 @@ def _cpu(process: int) -> dict[str, float]:
     named = {one.pid: name for name, one in actors(process)}
     found: dict[str, float] = {}
     for one in tree(process):
-        command = " ".join(one.cmdline())
-        name = "engine" if "latebind.engine.process" in command else named.get(one.pid)
+        name = "engine" if one.name() == ENGINE else named.get(one.pid)
         name = name or ("door" if one.pid == process else "Ray")
         times = one.cpu_times()
         found[name] = found.get(name, 0.0) + times.user + times.system

@@ -33,8 +33,7 @@ def faults(
     versions: Annotated[int, typer.Option(min=1, help="New versions of the model.")] = 50,
     in_flight: Annotated[int, typer.Option(min=1, help="Requests in flight when the server is told to end.")] = 32,
     hang_ups: Annotated[int, typer.Option(min=1, help="How often six clients leave.")] = 5,
-    pause: Annotated[float, typer.Option(help="Seconds of calm before each kill, once a spare is ready.")] = 1.0,
-    spare: Annotated[bool, typer.Option(help="Whether a process stands ready to take over.")] = True,
+    pause: Annotated[float, typer.Option(help="Seconds of calm before each kill.")] = 1.0,
     layers: Annotated[int, typer.Option(min=2, help="Layers of the slow model.")] = 12,
     repeats: Annotated[int, typer.Option(min=1, help="Rows that each of them multiplies by 1024 x 1024.")] = 4096,
     json_file: JsonFile = None,
@@ -44,18 +43,18 @@ def faults(
     Examples:
 
     * `latebind bench faults`
-    * `latebind bench faults --part crash --times 5 --no-spare`
+    * `latebind bench faults --part crash --times 5`
     """
     found: dict[Part, object] = {}
     with reporting():
         for one in part or Part:
             match one:
                 case Part.CRASH:
-                    found[one] = _tell_crash(crash.run(times, pause=pause, spare=spare))
+                    found[one] = _tell_crash(crash.run(times, pause=pause))
                 case Part.TERMINATE:
                     found[one] = _tell_terminate(terminate.run(times, in_flight=in_flight), in_flight)
                 case Part.RELOAD:
-                    found[one] = _tell_reload(reload.run(versions, spare=spare))
+                    found[one] = _tell_reload(reload.run(versions))
                 case Part.HANG_UP:
                     with progress("a slow model, built in some fifty runs") as tell:
                         report = hang_up.run(hang_ups, layers=layers, repeats=repeats, progress=tell)

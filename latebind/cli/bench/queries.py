@@ -29,6 +29,7 @@ class Part(StrEnum):
     """What of the evaluation to run."""
 
     GAINS = "gains"
+    TIGHT = "tight"
     MODELS = "models"
     WRONG = "wrong"
     LOADED = "loaded"
@@ -39,9 +40,9 @@ def queries(
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="gains: figure 11, and the planners against each other; models: figure 12; wrong: what remains where "
-            "learned caches err; loaded: Poisson arrivals into the scheduler; decision: what a pick takes. May be "
-            "repeated. Default: all."
+            help="gains: figure 11, and the planners against each other; tight: accuracy and latency at once, "
+            "deadlines of 60 to 100 ms in steps of 5; models: figure 12; wrong: what remains where learned caches err; "
+            "loaded: Poisson arrivals into the scheduler; decision: what a pick takes. May be repeated. Default: all."
         ),
     ] = None,
     step_ms: Annotated[float, typer.Option(help="How far apart the deadlines are, from 60 to 200 ms.")] = 20.0,
@@ -53,7 +54,10 @@ def queries(
     ] = 20_000,
     price: Annotated[
         list[float] | None,
-        typer.Option(help="Run `expected` also with this price of a second, in shares of accuracy; may be repeated."),
+        typer.Option(
+            help="Run `expected` also with this price of a second, in shares of accuracy; may be repeated. Default: 0 "
+            "and 1."
+        ),
     ] = None,
     gain: Annotated[
         float, typer.Option(help="How much quicker caches make the gate on average. Default: as the paper reports.")
@@ -75,9 +79,11 @@ def queries(
     """Simulate GATI's section 7.3: a gate, then faces (46 %) or vehicles (45 %), each with the models of table 5.
 
     Planners: the deadline split equally or in proportion, with and without replanning, and `expected`, which makes the
-    expected accuracy of the whole query the greatest. A request is right if all its steps are, and in time; it counts
-    by how likely that is with the models that ran. Where the gate's learned caches are is told in
-    `latebind/bench/queries/traffic.py`. Requests come one after another, as in the paper, but in the part `loaded`.
+    expected accuracy of the whole query the greatest, less the price of its time: without `--price` one that divides
+    what learned caches earn between accuracy and latency (`latebind/queries/bargain.py`). A request is right if all
+    its steps are, and in time; it counts by how likely that is with the models that ran. Where the gate's learned
+    caches are is told in `latebind/bench/queries/traffic.py`. Requests come one after another, as in the paper, but in
+    the part `loaded`.
     Intervals (95 %) are over requests, paired.
 
     Example: `latebind bench queries --part gains --step-ms 10 --price 1`
@@ -100,7 +106,7 @@ def queries(
     save(json_file, {one: told.tables for one, told in found.items()})
 
 
-PRICES = (1.0,)  # a point of accuracy for 10 ms
+PRICES = (0.0, 1.0)  # accuracy alone, and a point of it for 10 ms
 LOADS = (0.3, 0.6, 0.9)
 WRONG = (0.003, 0.01)
 
@@ -153,6 +159,16 @@ def _gains(asked: Asked) -> Told:
     return Told(tables, draw)
 
 
+def _tight(asked: Asked) -> Told:
+    found = parts.play(replace(asked.plan, deadlines=parts.tight()), asked.tell)
+    return Told(
+        {
+            "our planner against baselines, tight deadlines": report.own_rows(found),
+            "the worst and the best of tight deadlines": report.promise_rows(found),
+        }
+    )
+
+
 def _models(asked: Asked) -> Told:
     found = asked.found()
 
@@ -187,6 +203,7 @@ def _decision(asked: Asked) -> Told:
 
 RUN: dict[Part, Callable[[Asked], Told]] = {
     Part.GAINS: _gains,
+    Part.TIGHT: _tight,
     Part.MODELS: _models,
     Part.WRONG: _wrong,
     Part.LOADED: _loaded,

@@ -110,7 +110,7 @@ def _planner(root: Table) -> PlannerConfig:
     if name not in PLANNERS:
         raise root.error(f"there is no planner {name!r:.100}: take {', '.join(PLANNERS)}", "planner")
     price = root.number("price") if "price" in root else usual.price
-    if price < 0.0:
+    if price is not None and price < 0.0:
         raise root.error(f"price is {price:g} of accuracy a second: give 0 or more", "price")
     if price and name != usual.name:
         raise root.error(f"price is only known to the planner {usual.name}, not to {name}: leave one out", "price")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from latebind.domain.errors import InvalidRequest
-from latebind.server.calls import Call
+from latebind.server.calls import WAITED, Call, waited
 from latebind.server.gateway import Answer
 from latebind.server.rest.body import Body, ClientGone
 from latebind.server.rest.codec import Codec
@@ -33,7 +33,7 @@ async def infer(desk: Desk, request: Request) -> Reply:
     codec = desk.codec(spec)
     length = json_bytes(request)
     body = Body(request.headers, request.receive, desk.limits)
-    call = await read_call(codec, body, length)
+    call = waited(await read_call(codec, body, length), request.header(WAITED))
     filled = partial(fill, call, body)
     parent = (request.header(TRACEPARENT) or b"").decode("latin-1")
     work = desk.service.infer(spec, call, filled, client=request.client, version=request.version, parent=parent)

@@ -1,12 +1,13 @@
 """What a verb gets and gives back: an HTTP request without its route, a reply, and JSON either way."""
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any, TypeVar
 
 import msgspec
 import orjson
 
-from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
+from latebind.domain.errors import InvalidRequest, LatebindError, Loading, TooLarge
 from latebind.server.faults import FOR_CLIENTS, report
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import Body
@@ -106,6 +107,8 @@ def reply_to(error: Exception) -> Reply:
 def error_reply(error: LatebindError) -> Reply:
     """Return the one envelope of errors."""
     headers = (*JSON, *MORE.get(error.http_status, ()))
+    if isinstance(error, Loading):
+        headers = (*JSON, (b"retry-after", b"%d" % max(1, ceil(error.seconds))))
     if isinstance(error, MethodNotAllowed):
         headers = (*headers, (b"allow", ", ".join(error.allowed).encode()))
     text = str(error).encode("utf-8", "replace").decode()  # orjson takes no lone surrogates

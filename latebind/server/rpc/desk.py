@@ -23,6 +23,10 @@ class Caller(Protocol):
         """Return what the client sent beside its request under this name, of lower-case letters; "" for nothing."""
         ...
 
+
+class Streaming(Caller, Protocol):
+    """The client's end of a stream."""
+
     async def read(self) -> bytes | None:
         """Return the next request of a stream, None behind the last one."""
         ...

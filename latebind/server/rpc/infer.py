@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from latebind.domain.errors import LatebindError, Unavailable
-from latebind.server.calls import Call
+from latebind.server.calls import WAITED, Call, waited
 from latebind.server.gateway import Array
 from latebind.server.rpc.codec import parameter
-from latebind.server.rpc.desk import Caller, Desk
+from latebind.server.rpc.desk import Caller, Desk, Streaming
 from latebind.server.rpc.faults import told
 from latebind.server.rpc.messages import Message, ModelStreamInferResponse
 from latebind.server.rpc.wire import in_stream, read_request
@@ -30,7 +30,7 @@ async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
     version = request.model_version or None
     spec = desk.service.model(request.model_name, version)
     codec = desk.codec(spec)
-    call = codec.decode(request, raw, caller.seconds())
+    call = waited(codec.decode(request, raw, caller.seconds()), caller.header(WAITED.decode()))
     filled, address = partial(fill, call), caller.address()
     parent = caller.header(TRACEPARENT)
     answer = await desk.service.infer(spec, call, filled, client=address, version=version, parent=parent)
@@ -57,7 +57,7 @@ class InferStream:
     An error is a response; where the client wants it so, it ends the stream with its status. `one` answers each.
     """
 
-    def __init__(self, desk: Desk, caller: Caller, one: Infer = infer) -> None:
+    def __init__(self, desk: Desk, caller: Streaming, one: Infer = infer) -> None:
         self._infer = one
         self._desk = desk
         self._caller = caller

@@ -1,20 +1,17 @@
 """Takes calls in, whatever server carries them: each is counted, admitted and ends with one answer or one status."""
 
 import asyncio
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from latebind.domain.errors import LatebindError, Refused, Unavailable
 from latebind.server.access import Guard
 from latebind.server.quick import Quick
-from latebind.server.rpc.desk import Caller, Desk
+from latebind.server.rpc.desk import Caller, Desk, Streaming
 from latebind.server.rpc.faults import told
 from latebind.server.rpc.routes import Answer, Method, Stream
 from latebind.server.rpc.shortcut import Shortcut, Then
-
-LOOK = 0.01  # seconds between two looks whether the last are answered
 
 
 class CallFailed(Exception):
@@ -47,9 +44,12 @@ class Reception:
 
     async def emptied(self, seconds: float) -> None:
         """Return when nobody is under way, or after so many seconds."""
-        end = time.monotonic() + seconds
-        while (self._under_way or self._shortcut.busy) and (left := end - time.monotonic()) > 0:
-            await asyncio.wait(self._under_way or {asyncio.create_task(asyncio.sleep(LOOK))}, timeout=left)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._under_way or self._shortcut.busy:
+                    await self._shortcut.emptied()
+                    if self._under_way:
+                        await asyncio.wait(self._under_way)
 
     def give_up(self) -> None:
         """Tell all that are still under way that there is no time left."""
@@ -85,7 +85,7 @@ class Reception:
         with self._call(method, caller):
             return await answer(self._desk, data, caller)
 
-    async def follow(self, method: Method, caller: Caller) -> None:
+    async def follow(self, method: Method, caller: Streaming) -> None:
         """Serve a stream, which is told when the door closes. Raises `CallFailed`."""
         assert method.stream is not None, f"{method.path} is no stream"
         with self._call(method, caller):

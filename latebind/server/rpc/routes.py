@@ -6,7 +6,7 @@ from typing import Protocol
 
 from latebind.server.access import Access
 from latebind.server.rpc import about, regions, settings
-from latebind.server.rpc.desk import Caller, Desk
+from latebind.server.rpc.desk import Caller, Desk, Streaming
 from latebind.server.rpc.infer import InferStream, infer
 from latebind.server.rpc.messages import HEALTH, INFERENCE, Message, request_type
 from latebind.server.rpc.watch import HealthWatch
@@ -65,7 +65,7 @@ class Stream(Protocol):
         ...
 
 
-STREAMS: dict[str, Callable[[Desk, Caller], Stream]] = {"ModelStreamInfer": InferStream, "Watch": HealthWatch}
+STREAMS: dict[str, Callable[[Desk, Streaming], Stream]] = {"ModelStreamInfer": InferStream, "Watch": HealthWatch}
 
 
 def access(method: str) -> Access:
@@ -82,7 +82,7 @@ class Method:
     path: str
     access: Access
     answer: Answer | None = None
-    stream: Callable[[Desk, Caller], Stream] | None = None
+    stream: Callable[[Desk, Streaming], Stream] | None = None
 
     @property
     def infers(self) -> bool:

@@ -44,6 +44,10 @@ class Shortcut:
         """Whether any call is under way."""
         return bool(self._quicks.under_way)
 
+    async def emptied(self) -> None:
+        """Return when no call is under way."""
+        await self._quicks.emptied()
+
     def take(self, data: bytes, caller: Caller, then: Then) -> Quick | None:
         """Begin a call, `then` being told what came of it; None where it goes the long way, untouched."""
         try:

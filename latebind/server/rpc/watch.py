@@ -3,7 +3,7 @@
 import asyncio
 
 from latebind.server.rpc.about import SERVICES, health
-from latebind.server.rpc.desk import Caller, Desk
+from latebind.server.rpc.desk import Desk, Streaming
 from latebind.server.rpc.messages import Message, health_pb2
 from latebind.server.rpc.wire import parse
 
@@ -13,7 +13,7 @@ SECONDS = 0.25  # between two looks
 class HealthWatch:
     """One client that watches."""
 
-    def __init__(self, desk: Desk, caller: Caller) -> None:
+    def __init__(self, desk: Desk, caller: Streaming) -> None:
         self._desk = desk
         self._caller = caller
         self._closing = asyncio.Event()

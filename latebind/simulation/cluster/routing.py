@@ -32,14 +32,14 @@ each after a death one more.
 
 "Chosen last" is the last machine that got a request from the router, by this rule, retries with it, trials not.
 
-**Trials.** A machine refuses who would be late, also for want of a model, so a model that takes longer to load than
-its requests may take would never come. A machine *lacks* model i where i does not lie there, no trial of it is
-unanswered there, and `load[m, i] + alone[m, i] > room[i]`. When a request is routed, one machine `ought` to have its
-model: the one that gets it. With `home` it is the first candidate that lacks it, if any does, so that all homes come
-to have it one by one; where the candidates are not homes, `best`. Right after the request was sent, that machine is
-sent a trial if it lacks the model (still): one more request for i that runs to the last stage, due `TRIAL` seconds
-from now. The k-th trial of a run (from 0) has the number `N + k`, N the number of requests. Trials are no part of what
-is reported, of rates, of `late` and of slack; they die with their machine.
+**Trials.** A machine that refuses a request for want of its model loads that where it pays. Other homes, which get no
+request for it, would never come to have it. A machine *lacks* model i where i does not lie there, no trial of it is
+unanswered there, and `load[m, i] + alone[m, i] > room[i]`. When a request is routed by `home`, one machine beside that
+which gets it `ought` to have its model: the first other candidate that lacks it, if any does, so that all homes come to
+have it one by one; where the candidates are not homes, `best`, unless that gets it. Right after the request was sent,
+that machine is sent a trial if it lacks the model (still): one more request for i that runs to the last stage, due
+`TRIAL` seconds from now. The k-th trial of a run (from 0) has the number `N + k`, N the number of requests. Trials are
+no part of what is reported, of rates, of `late` and of slack; they die with their machine.
 
 **Sending** at time t of a request that came at t0: the machine's scheduler hears `Arrived` at t with the deadline `t0 +
 allowed - hop`, from left to right. A reply at time t ends the request at `t + hop`, and the router knows of it at once.
@@ -77,7 +77,7 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The `machine` that gets a request, -1 where none is up, and who `ought` to have the model, -1 for nobody."""
+    """The `machine` that gets a request, -1 where none is up, and who else `ought` to have the model, -1 for nobody."""
 
     machine: int
     ought: int
@@ -202,14 +202,11 @@ class Router:
 
         homes = [] if sight.homes is None else [machine for machine in sight.homes[model] if sight.is_up[machine]]
         best = min(homes or sight.up, key=expected)
-        ought = next((home for home in homes if sight.lacks(home, model)), NOBODY) if homes else best
-        if expected(best) <= sight.room[model]:
-            return Choice(best, ought)
         others = sorted(machine for machine in sight.holders[model] if sight.is_up[machine])
-        other = min(others, key=expected, default=NOBODY)
-        if other != NOBODY and expected(other) <= sight.room[model]:
-            return Choice(other, ought)
-        return Choice(best, ought)
+        other = best if expected(best) <= sight.room[model] else min(others, key=expected, default=NOBODY)
+        chosen = other if other != NOBODY and expected(other) <= sight.room[model] else best
+        lack = (home for home in homes if home != chosen and sight.lacks(home, model))
+        return Choice(chosen, next(lack, NOBODY) if homes or chosen == best else best)
 
     def _behind_last(self) -> list[int]:
         """Return those that are up, from the one behind the machine chosen last on."""
@@ -218,7 +215,7 @@ class Router:
 
 
 def _the(machine: int) -> Choice:
-    return Choice(machine, machine)
+    return Choice(machine, NOBODY)
 
 
 def _costs(tables: Tables) -> tuple[list[list[int]], ...]:

@@ -25,7 +25,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ModelDirectory.create(folder / "models" / "tiny" / "1", good())
     files = token_files(folder)
     options = ("--token-file", files["token_file"], "--admin-token-file", files["admin_token_file"])
-    with serving(folder / "models", "--spare", "--grpc-port", "0", "--manage", *options) as found:
+    with serving(folder / "models", "--grpc-port", "0", "--manage", *options) as found:
         yield found
 
 

@@ -16,7 +16,7 @@ from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
 from tests.simulation.cluster.fleets import fleet, model, poisson, requests
 
-ANSWERED, LATE, FAILED = Outcome.ANSWERED.value, Outcome.REFUSED_LATE.value, Outcome.FAILED.value
+ANSWERED, FAILED, REFUSED_LOADING = Outcome.ANSWERED.value, Outcome.FAILED.value, Outcome.REFUSED_LOADING.value
 
 
 class Wanted:
@@ -121,7 +121,7 @@ def test_two_faults_at_once_last_as_long_as_the_longer() -> None:
 def test_the_hop_is_part_of_every_answer_and_of_the_time_allowed() -> None:
     near, far = (play(fleet(1, hop=hop), requests((0.0, 0))) for hop in (0.0, 0.15))
     assert far.ended[0] == pytest.approx(near.ended[0] + 0.15)
-    assert play(fleet(1, hop=0.195), requests((0.0, 0))).outcome.tolist() == [LATE]
+    assert play(fleet(1, hop=0.195), requests((0.0, 0))).outcome.tolist() == [Outcome.REFUSED_LATE.value]
 
 
 def test_those_that_go_drain_and_those_that_come_are_empty() -> None:
@@ -172,12 +172,12 @@ def test_who_drains_answers_what_it_has_and_is_paid_for_meanwhile() -> None:
     assert played.started.tolist() == [2, 2, 1]
 
 
-def test_a_model_that_loads_for_longer_than_requests_may_take_comes_by_a_trial() -> None:
+def test_a_model_that_loads_for_longer_than_requests_may_take_comes_because_they_are_refused() -> None:
     slow = model("slow", load=0.5)
-    played = play(fleet(1, slow), requests((0.0, 0), (0.4, 0), (0.6, 0)))
-    assert played.outcome.tolist() == [LATE, LATE, ANSWERED]
-    assert len(played.outcome) == 3
-    assert played.busy[0] == pytest.approx(0.02), "that of the trial, and of the last"
+    played = play(fleet(1, slow), requests((0.0, 0), (0.2, 0), (0.4, 0), (0.6, 0)))
+    assert played.outcome.tolist() == [REFUSED_LOADING, REFUSED_LOADING, ANSWERED, ANSWERED]
+    assert played.ended[2] == pytest.approx(0.51)
+    assert played.busy[0] == pytest.approx(0.02), "that of the last two"
     assert played.loads == 2, "a load for each stage"
     assert played.loaded == pytest.approx(0.5)
 

@@ -91,7 +91,7 @@ def test_home_goes_to_whoever_has_the_model_where_no_home_can_be_in_time() -> No
     assert router.choose(0, 0) == Choice(1, 0), "of equal ones the lowest number"
     seen.falls(1)
     seen.falls(2)
-    assert router.choose(0, 0) == Choice(0, 0), "its best home where nobody can be in time"
+    assert router.choose(0, 0) == Choice(0, -1), "its best home where nobody can be in time"
 
 
 def test_home_takes_any_machine_where_none_of_the_homes_is_up() -> None:
@@ -129,9 +129,20 @@ def test_all_homes_come_to_have_a_model_one_by_one() -> None:
     seen = sight(3, load=0.5)
     seen.homes = ((2, 0),)
     router = Router("home", seen)
-    assert router.choose(0, 0) == Choice(2, 2)
-    seen.tried.add((2, 0))
-    assert router.choose(0, 0) == Choice(2, 0)
-    seen.came(2, [0])
+    assert router.choose(0, 0) == Choice(2, 0), "who gets the request is asked by it"
+    seen.tried.add((0, 0))
+    assert router.choose(0, 0) == Choice(2, -1)
     seen.came(0, [0])
+    assert router.choose(0, 0) == Choice(0, 2)
+    seen.came(2, [0])
+    assert router.choose(0, 0) == Choice(2, -1)
+
+
+def test_without_homes_the_machine_that_ought_to_have_a_model_has_it_where_another_answers() -> None:
+    seen = sight(3, load=0.5)
+    router = Router("home", seen)
+    assert router.choose(0, 0) == Choice(0, -1)
+    seen.came(2, [0])
+    for _ in range(20):
+        seen.sent(2, 0)
     assert router.choose(0, 0) == Choice(2, -1)

@@ -52,7 +52,7 @@ class Served:
         return query_name(self.file)
 
 
-BEST = Side(PlannerConfig(), exits=False)  # with much time, the most accurate of each step
+BEST = Side(PlannerConfig(price=0.0), exits=False)  # with much time, the most accurate of each step
 
 
 def sides(split: str) -> dict[str, Side]:
@@ -91,7 +91,7 @@ def with_planner(text: str, planner: PlannerConfig) -> str:
     first = next((number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
     kept = [line for line in lines[:first] if not PLANNED.match(line.strip())]
     keys = [f'planner = "{planner.name}"', f"replan = {str(planner.replan).lower()}"]
-    keys += [f"price = {planner.price}"] if planner.price else []
+    keys += [f"price = {planner.price}"] if planner.price is not None else []
     return "\n".join([*keys, *kept, *lines[first:], ""])
 
 

@@ -44,7 +44,8 @@ export class Model {
   showKey(feed, figures) {
     const sum = gathered(lately(feed.rows, WINDOW), this.name);
     const { le, counts } = figures.latency_seconds;
-    const refused = figures.requests.refused_full + figures.requests.refused_late + figures.requests.not_loaded;
+    const { refused_full, refused_late, refused_loading, not_loaded } = figures.requests;
+    const refused = refused_full + refused_late + refused_loading + not_loaded;
     this.key.show([
       ["Answered", count(figures.requests.answered)],
       ["Answered a second", rate(sum.answered, sum.seconds)],

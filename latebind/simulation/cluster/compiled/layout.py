@@ -48,6 +48,7 @@ LANE = np.dtype(  # one model on one machine
         ("touched", "u1"),
         ("heard", "u1"),
         ("tried", "u1"),  # a trial is unanswered
+        ("wished", "u1"),  # requests were refused for want of it
         ("guard", "i8"),  # one more than the last number that came before it was loaded
         ("tick", "i8"),
         ("last", "f8"),  # request, and the mean gap between them
@@ -55,6 +56,8 @@ LANE = np.dtype(  # one model on one machine
         ("learned", "f8"),  # seconds of its pieces, where loads have shown that they take others
         ("worth", "f8"),
         ("place", "i8"),
+        ("next_wish", "i8"),
+        ("came", "f8"),  # to memory
     ],
     align=True,
 )
@@ -70,6 +73,7 @@ MACHINE = np.dtype(
         ("backlog", "f8"),
         ("wake", "f8"),
         ("load_seconds", "f8"),  # of what is on its way
+        ("ends", "f8"),  # when that is expected
         ("every_last", "f8"),  # request for any model, and the mean gap
         ("every_gap", "f8"),
         ("since", "f8"),  # the first request that a window has seen
@@ -82,6 +86,8 @@ MACHINE = np.dtype(
         ("waiting_lanes", "i8"),
         ("touched", "i8"),
         ("here", "i8"),
+        ("wishes", "i8"),  # lanes whose models requests were refused for want of, the first and the last
+        ("last_wish", "i8"),
         ("loads", "u1"),
         ("drains", "u1"),
         ("undecided", "u1"),
@@ -189,5 +195,6 @@ def whole(value: int) -> Any:
 
 LATE, IAM, LRU = range(3)
 ANSWERED, REFUSED_FULL, REFUSED_LATE, EXPIRED = map(whole, range(4))
+REFUSED_LOADING = whole(7)
 NOTHING = whole(0)
 KEPT = 64  # requests of one model that a window remembers

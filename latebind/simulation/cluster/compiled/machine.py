@@ -9,7 +9,14 @@ from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.choose import best_choice, weigh
 from latebind.simulation.cluster.compiled.compile import compiled
 from latebind.simulation.cluster.compiled.heap import schedule
-from latebind.simulation.cluster.compiled.layout import ANSWERED, EXPIRED, NOTHING, REFUSED_FULL, REFUSED_LATE
+from latebind.simulation.cluster.compiled.layout import (
+    ANSWERED,
+    EXPIRED,
+    NOTHING,
+    REFUSED_FULL,
+    REFUSED_LATE,
+    REFUSED_LOADING,
+)
 from latebind.simulation.cluster.compiled.lazy import most_urgent, newcomers_at_a_boundary, oldest, quickest, share
 from latebind.simulation.cluster.compiled.replies import end, reply
 from latebind.simulation.cluster.compiled.views import State
@@ -23,22 +30,38 @@ def arrived(s: State, machine: int, request: int, now: float) -> None:
     m, r, config = of.machines(s)[machine], of.requests(s)[request], of.settings(s)[0]
     lane = machine * config.models + r.model
     model = of.models(s)[m.kind * config.models + r.model]
-    ahead = max(memory.load_seconds(s, machine, lane), m.backlog / m.workers)
-    slack = r.deadline - (now + ahead + model.least)
+    comes = memory.seconds_to(s, machine, lane, now)
+    slack = slack_of(s, machine, lane, r.deadline, comes, now)
     r.slack = slack / model.allowed
     if of.lanes(s)[lane].count + 1 > model.max_queued:
         reply(s, machine, request, REFUSED_FULL, now)
     elif config.sheds and slack < 0.0:
-        reply(s, machine, request, REFUSED_LATE, now)
+        wants = slack_of(s, machine, lane, r.deadline, 0.0, now) >= 0.0
+        wants = wants and memory.asked(s, machine, lane, now)
+        reply(s, machine, request, REFUSED_LOADING if wants else REFUSED_LATE, now)
     else:
         queues.append(s, machine, lane, request)
         m.waiting += 1
         m.ready += of.lanes(s)[lane].open
-        m.backlog += model.each
+        m.backlog += model.each * of.lanes(s)[lane].open
         m.newest = max(m.newest, r.number + 1)
         worth.heard(s, machine, lane, now)
         memory.touch(s, machine, lane)
     go_on(s, machine, now)
+
+
+@compiled
+def slack_of(s: State, machine: int, lane: int, deadline: float, comes: float, now: float) -> float:
+    """Return what a request has to spare, behind its model, which `comes`, and all who go first: `Admission.slack`."""
+    m, a, config = of.machines(s)[machine], of.lanes(s)[lane], of.settings(s)[0]
+    model = of.models(s)[m.kind * config.models + lane % config.models]
+    work = m.backlog
+    if m.loads and m.target != lane + 1:
+        coming = m.target - 1
+        if memory.seconds_to(s, machine, coming, now) < max(comes, work / m.workers) and not of.lanes(s)[coming].open:
+            work += of.lanes(s)[coming].count * of.models(s)[m.kind * config.models + coming % config.models].each
+    own = (0 if a.open else a.count) * model.each / m.workers
+    return float(deadline - (now + (max(comes, work / m.workers) + own) + model.least))
 
 
 @compiled
@@ -72,7 +95,7 @@ def stage_done(s: State, machine: int, worker: int, now: float) -> None:
 @compiled
 def loaded(s: State, machine: int, now: float) -> None:
     """Have those begin whose model has come."""
-    memory.loaded(s, machine)
+    memory.loaded(s, machine, now)
     go_on(s, machine, now)
 
 

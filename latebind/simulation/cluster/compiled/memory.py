@@ -11,7 +11,7 @@ from latebind.simulation.cluster.compiled.heap import schedule
 from latebind.simulation.cluster.compiled.layout import LRU
 from latebind.simulation.cluster.compiled.queues import move, waited
 from latebind.simulation.cluster.compiled.views import State
-from latebind.simulation.cluster.compiled.worth import piece_seconds, size_of, victims
+from latebind.simulation.cluster.compiled.worth import heard, pays, piece_seconds, size_of, victims
 
 NEWEST = 0.3  # of what a piece is taken to need, when it was measured again
 
@@ -57,12 +57,115 @@ def load_seconds(s: State, machine: int, lane: int) -> float:
 
 
 @compiled
+def seconds_to(s: State, machine: int, lane: int, now: float) -> float:
+    """Return the seconds until a model may be in memory: behind what is on its way, if it is loaded next."""
+    if is_complete(s, machine, lane):
+        return 0.0
+    m = of.machines(s)[machine]
+    under_way = max(0.0, m.ends - now) if m.loads else 0.0
+    if of.lanes(s)[lane].loading:
+        return float(under_way)
+    return float(under_way + load_seconds(s, machine, lane))
+
+
+@compiled
+def asked(s: State, machine: int, lane: int, now: float) -> bool:
+    """Hear that a request was refused for want of its model, and return whether that is going to be loaded."""
+    m, a = of.machines(s)[machine], of.lanes(s)[lane]
+    heard(s, machine, lane, now)
+    settle(s, machine)
+    if not (a.count or a.loading or size_of(s, machine, lane) > m.budget):
+        wish(s, machine, lane)
+        if not m.loads and next_to_load(s, machine, seconds_ahead(s, machine), now) < 0:
+            grant(s, machine, now)
+    return bool(a.count or a.loading or a.wished)
+
+
+@compiled
+def wish(s: State, machine: int, lane: int) -> None:
+    """Remember that requests were refused for want of a model, behind others."""
+    m, a = of.machines(s)[machine], of.lanes(s)[lane]
+    if a.wished:
+        return
+    a.wished, a.next_wish = 1, 0
+    if m.wishes:
+        of.lanes(s)[m.last_wish - 1].next_wish = lane + 1
+    else:
+        m.wishes = lane + 1
+    m.last_wish = lane + 1
+
+
+@compiled
+def forget(s: State, machine: int, lane: int) -> None:
+    """Forget that requests were refused for want of a model."""
+    m, a = of.machines(s)[machine], of.lanes(s)[lane]
+    if not a.wished:
+        return
+    before = m.wishes
+    if before == lane + 1:
+        before, m.wishes = 0, a.next_wish
+    else:
+        while of.lanes(s)[before - 1].next_wish != lane + 1:
+            before = of.lanes(s)[before - 1].next_wish
+        of.lanes(s)[before - 1].next_wish = a.next_wish
+    if m.last_wish == lane + 1:
+        m.last_wish = before
+    a.wished = 0
+
+
+@compiled
+def grant(s: State, machine: int, now: float) -> None:
+    """Load the first model that requests were refused for want of and that is worth its place; forget the others."""
+    m = of.machines(s)[machine]
+    while m.wishes:
+        lane = m.wishes - 1
+        need = size_of(s, machine, lane) - (m.budget - m.used)
+        if need <= 0 or make_room_for_nobody(s, machine, lane, need, now):
+            begin(s, machine, lane, aim_at(s, machine, lane), now)
+            return
+        forget(s, machine, lane)
+
+
+@compiled
+def make_room_for_nobody(s: State, machine: int, lane: int, need: int, now: float) -> bool:
+    """Let go of `need` bytes for a model that nobody waits for, where that pays."""
+    count = chosen(s, machine, need, lane, now)
+    if not count or not pays(s, machine, lane, count, waiting_for_others(s, machine, lane), now):
+        return False
+    for place in range(count):
+        evict(s, machine, of.some(s)[place])
+    return True
+
+
+@compiled
+def waiting_for_others(s: State, machine: int, lane: int) -> int:
+    """Return how many wait that policies know of, without those of a model."""
+    waiting = of.machines(s)[machine].waiting - of.lanes(s)[lane].count
+    return int(waiting * of.settings(s)[0].foresight)
+
+
+@compiled
+def chosen(s: State, machine: int, need: int, lane: int, now: float) -> int:
+    """Have the policy choose who goes for a model, knowing who waits; return how many."""
+    if of.settings(s)[0].foresight:
+        waiting, number = 0, 0
+        one = of.machines(s)[machine].waiting_lanes - 1
+        while one >= 0:
+            first = of.requests(s)[of.lanes(s)[one].first].number
+            number = first if not waiting else min(number, first)
+            waiting += of.lanes(s)[one].count
+            one = of.lanes(s)[one].next_waiting - 1
+        set_places(s, machine, number)
+    return int(victims(s, machine, need, lane, waiting_for_others(s, machine, lane), now))
+
+
+@compiled
 def decide(s: State, machine: int, now: float) -> None:
     """Open and close lanes, and have go and come what is to."""
     m = of.machines(s)[machine]
     settle(s, machine)
     for _ in range(2):  # the second time where nobody is left whose end could make room
-        if not m.loads and m.ready < m.waiting:
+        if not m.loads and (m.ready < m.waiting or m.wishes or m.drains):
             load(s, machine, now)
         settle(s, machine)
         if m.begun or m.ready:
@@ -104,24 +207,44 @@ def is_guarded(s: State, machine: int, lane: int) -> bool:
 @compiled
 def load(s: State, machine: int, now: float) -> None:
     """Have whoever is to be loaded first come, if there is room or can be made."""
-    m, models = of.machines(s)[machine], of.settings(s)[0].models
+    m = of.machines(s)[machine]
     ahead = seconds_ahead(s, machine)
     lane = next_to_load(s, machine, ahead, now)
     if lane < 0:
+        if m.drains:  # who waited too long has gone
+            m.drains = 0
+            touch_waiting(s, machine)
+        grant(s, machine, now)
         return
-    begins = m.target != lane + 1
-    if begins and m.target:
-        touch(s, machine, m.target - 1)
-    m.target = lane + 1
+    begins = aim_at(s, machine, lane)
     need = size_of(s, machine, lane) - (m.budget - m.used)
     if need > 0 and not make_room(s, machine, lane, need, now):
         m.drains = is_overdue(s, lane, ahead, now)
         return
     m.drains = 0
+    begin(s, machine, lane, begins, now)
+
+
+@compiled
+def aim_at(s: State, machine: int, lane: int) -> bool:
+    """Have a model be the one that is loaded; returns whether it was another one before."""
+    m = of.machines(s)[machine]
+    begins = m.target != lane + 1
+    if begins and m.target:
+        touch(s, machine, m.target - 1)
+    m.target = lane + 1
+    return bool(begins)
+
+
+@compiled
+def begin(s: State, machine: int, lane: int, begins: bool, now: float) -> None:
+    """Have a model be on its way."""
+    m, models = of.machines(s)[machine], of.settings(s)[0].models
     m.used += size_of(s, machine, lane)
     m.loads = of.lanes(s)[lane].loading = 1
     model = of.models(s)[m.kind * models + lane % models]
     m.load_seconds = model.seconds + model.fixed * begins
+    m.ends = now + (piece_seconds(s, machine, lane) + model.fixed * begins)
     of.tally(s)[0].loads += 1
     of.tally(s)[0].loaded += m.load_seconds
     schedule(s, (machine + 1) * of.settings(s)[0].slots - 2, now + m.load_seconds)
@@ -174,19 +297,12 @@ def make_room(s: State, machine: int, lane: int, need: int, now: float) -> bool:
     """Let go of `need` bytes; of models that are waited for only where nothing goes on."""
     m = of.machines(s)[machine]
     stuck = not (m.begun or m.ready)
-    waiting, number = 0, 0
     one = m.waiting_lanes - 1
     while one >= 0:
-        a = of.lanes(s)[one]
         if stuck or m.drains:
-            a.kept = one == lane or (keeps(s, machine, one) and not stuck)
-        first = of.requests(s)[a.first].number
-        number = first if not waiting else min(number, first)
-        waiting += a.count
-        one = a.next_waiting - 1
-    if of.settings(s)[0].foresight:
-        set_places(s, machine, number)
-    count = victims(s, machine, need, lane, (waiting - of.lanes(s)[lane].count) * of.settings(s)[0].foresight, now)
+            of.lanes(s)[one].kept = one == lane or (keeps(s, machine, one) and not stuck)
+        one = of.lanes(s)[one].next_waiting - 1
+    count = chosen(s, machine, need, lane, now)
     for place in range(count):
         evict(s, machine, of.some(s)[place])
     touch_waiting(s, machine)
@@ -226,7 +342,7 @@ def evict(s: State, machine: int, lane: int) -> None:
 
 
 @compiled
-def loaded(s: State, machine: int) -> None:
+def loaded(s: State, machine: int, now: float) -> None:
     """Have the model that was on its way be in memory."""
     m, models = of.machines(s)[machine], of.settings(s)[0].models
     lane = m.target - 1
@@ -244,7 +360,8 @@ def loaded(s: State, machine: int) -> None:
     if holder:
         of.lanes(s)[holder - 1].previous_holder = lane + 1
     of.holders(s)[lane % models] = lane + 1
-    a.guard = m.newest
+    a.guard, a.came = m.newest, now
+    forget(s, machine, lane)
     if of.settings(s)[0].eviction == LRU and not a.tick:
         m.tick += 1
         a.tick = m.tick

@@ -116,6 +116,11 @@ def move(s: State, machine: int, lane: int, opens: int) -> None:
     of.queues(s)[2 * lane + a.open].arrivals = 0.0
     a.open = opens
     m.ready += a.count if opens else -a.count
+    work = a.count * each_of(s, machine, lane)
+    if opens:
+        m.backlog += work
+    else:
+        m.backlog = m.backlog - work if m.ready else 0.0
     request = a.first
     while request:
         r = of.requests(s)[request]
@@ -144,9 +149,16 @@ def waited(s: State, lane: int, now: float) -> float:
 
 @compiled
 def work_left(s: State, machine: int, lane: int) -> None:
-    """Count one less who waits: `Admission.left`."""
+    """Count one less who waits."""
     m = of.machines(s)[machine]
     m.waiting -= 1
-    m.ready -= of.lanes(s)[lane].open
-    each = of.models(s)[m.kind * of.settings(s)[0].models + lane % of.settings(s)[0].models].each
-    m.backlog = m.backlog - each if m.waiting else 0.0
+    if of.lanes(s)[lane].open:
+        m.ready -= 1
+        m.backlog = m.backlog - each_of(s, machine, lane) if m.ready else 0.0
+
+
+@compiled
+def each_of(s: State, machine: int, lane: int) -> float:
+    """Return the seconds of work that a request of a model is."""
+    models = of.settings(s)[0].models
+    return float(of.models(s)[of.machines(s)[machine].kind * models + lane % models].each)

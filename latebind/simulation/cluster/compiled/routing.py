@@ -79,7 +79,7 @@ def needs_trial(s: State, machine: int, model: int) -> bool:
 
 @compiled
 def choose(s: State, model: int, word: np.uint64) -> int:
-    """Have `last` be the machine that gets a request; return the one that ought to have the model, -1 for none."""
+    """Have `last` be the machine that gets a request; return another that ought to have the model, -1 for none."""
     tally, config = of.tally(s)[0], of.settings(s)[0]
     if config.router == HOME:
         return home(s, model)
@@ -91,7 +91,7 @@ def choose(s: State, model: int, word: np.uint64) -> int:
     else:
         chosen = behind_last(s, config.router == LEAST_LOADED)
     tally.last = chosen
-    return int(chosen)
+    return -1
 
 
 @compiled
@@ -138,9 +138,9 @@ def expected(s: State, machine: int, model: int) -> int:
 def home(s: State, model: int) -> int:
     """Choose among the homes of a model, or where none could answer in time, among those where it lies.
 
-    Returns the first home that lacks the model, -1 for none, or where there are no homes, the one that ought to answer.
+    Returns another home that lacks the model, -1 for none, or where there are no homes, the one that ought to answer.
     """
-    tally, config, best, least, ought = of.tally(s)[0], of.settings(s)[0], -1, 0, -1
+    tally, config, best, least = of.tally(s)[0], of.settings(s)[0], -1, 0
     if config.placed:
         for place in range(of.home_starts(s)[model], of.home_starts(s)[model + 1]):
             machine = of.homes(s)[place]
@@ -148,17 +148,28 @@ def home(s: State, model: int) -> int:
                 seconds = expected(s, machine, model)
                 if best < 0 or seconds < least:
                     best, least = machine, seconds
-                if ought < 0 and needs_trial(s, machine, model):
-                    ought = machine
-    if best < 0:
-        best = ought = least_expected(s, model)
+    homes = best >= 0
+    if not homes:
+        best = least_expected(s, model)
         least = expected(s, best, model)
     tally.last = best
     if least > of.models(s)[model].room:
         other = holder(s, model)
         if other >= 0 and expected(s, other, model) <= of.models(s)[model].room:
             tally.last = other
-    return int(ought)
+    if homes:
+        return other_home(s, model, tally.last)
+    return -1 if tally.last == best else int(best)
+
+
+@compiled
+def other_home(s: State, model: int, chosen: int) -> int:
+    """Return the first home of a model that lacks it, other than the one chosen; -1 for none."""
+    for place in range(of.home_starts(s)[model], of.home_starts(s)[model + 1]):
+        machine = of.homes(s)[place]
+        if machine != chosen and of.is_up(s)[machine] and needs_trial(s, machine, model):
+            return int(machine)
+    return -1
 
 
 @compiled

@@ -14,6 +14,7 @@ from latebind.simulation.cluster.compiled.views import State
 ALPHA, ALPHA_OF_ALL = 0.1, 0.02
 ODDS = 0.03 / (1.0 - 0.03)
 SHORTEST, LONGEST = 1e-6, 50.0
+WORTH_MORE, STAYS = 1.3, 4.0
 SOME = 8  # models of which the best set is found
 
 
@@ -140,6 +141,21 @@ def victims(s: State, machine: int, need: int, wanted: int, waiting: int, now: f
     if config.whole:
         return least_set(s, machine, need, count, waiting, now)
     return without_spare(s, machine, need, count)
+
+
+@compiled
+def pays(s: State, machine: int, wanted: int, count: int, waiting: int, now: float) -> bool:
+    """Tell whether the first `count` of `some` are to go for a model that nobody waits for: `Wishes.pays`."""
+    config, loss = of.settings(s)[0], 0.0
+    for place in range(count):
+        lane = of.some(s)[place]
+        fixed = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models].fixed
+        if now - of.lanes(s)[lane].came < STAYS * (fixed + piece_seconds(s, machine, lane)):
+            return False
+        loss += score(s, machine, lane, waiting, now) * size_of(s, machine, lane)
+    if config.eviction == LRU:
+        return True
+    return bool(score(s, machine, wanted, waiting, now) * size_of(s, machine, wanted) > WORTH_MORE * loss)
 
 
 @compiled

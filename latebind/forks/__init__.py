@@ -1,0 +1,1 @@
+"""Processes that need torch, forked from one that has imported it, which takes longer than the rest of a start."""

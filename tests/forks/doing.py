@@ -1,0 +1,31 @@
+"""What forked processes do in tests: `main` is called with the numbers of descriptors and the words of the test."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def main(arguments: list[str]) -> None:
+    """Do what the last word says; what there is to tell goes to the first descriptor."""
+    told, what = int(arguments[0]), arguments[-1]
+    if what == "tell":
+        found = {
+            "words": arguments[1:],
+            "directory": os.getcwd(),
+            "colour": os.environ.get("COLOUR"),
+            "cores": sorted(os.sched_getaffinity(0)),
+            "name": Path("/proc/self/comm").read_text().strip(),
+            "torch": "torch" in sys.modules,
+            "files": len(os.listdir("/proc/self/fd")),
+        }
+        os.write(told, json.dumps(found).encode())
+    elif what == "wait":
+        os.write(told, b"there")
+        time.sleep(600)
+    elif what == "say":
+        sys.stdout.write("out")
+        sys.stderr.write("err")
+    elif what == "fail":
+        raise ValueError("this fails")

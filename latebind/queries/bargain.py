@@ -8,7 +8,7 @@ counts.
 """
 
 from collections.abc import Callable, Mapping
-from math import floor, log, log2
+from math import floor, inf, log, log2
 
 from latebind.domain.outlook import Outlook
 
@@ -36,7 +36,7 @@ class Bargain:
 
     def price(self, allowed: float) -> float:
         """Return the price of a second for a query that has so many, in shares of accuracy."""
-        if allowed <= 0.0:
+        if not 0.0 < allowed < inf:
             return price_at(NONE)
         bucket = floor(log(allowed) * BUCKETS)
         if bucket not in self._prices:

@@ -1,6 +1,7 @@
 """The price that is found where none is given: what caches earn is divided between accuracy and latency."""
 
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
@@ -94,7 +95,7 @@ def test_accuracy_alone_counts_where_a_price_cannot_be_found() -> None:
     for case, allowed in some(20):
         accurate = picked(case, Allowed(allowed, 0.0), allowed)
         assert picked(case, Allowed(allowed, replan=False), allowed) == accurate
-        assert picked(case, Allowed(0.0), allowed) == accurate
+        assert picked(case, Allowed(0.0), allowed) == picked(case, Allowed(inf), allowed) == accurate
     nodes = [Node("0", ("0-a",), (0.9,))]
     nodes += [Node(f"{i}", (f"{i}-a", f"{i}-b"), (0.8, 0.9), (i - 1,), ((i - 1,),)) for i in range(1, MOST_NODES + 1)]
     outlooks = {model: early(0.1, (0.1,), 0.9) for node in nodes for model in node.models}

@@ -24,10 +24,14 @@ Begin = Callable[[Mapping[str, Outlook], float], Terms]  # with these outlooks, 
 
 
 class Bargain:
-    """The prices of one query, as long as models by themselves take what they did in `outlooks`."""
+    """The prices of one query, as long as models by themselves take what they did in `outlooks`.
 
-    def __init__(self, outlooks: Mapping[str, Outlook], begin: Begin) -> None:
+    So many conditions had been `judged` when they were found.
+    """
+
+    def __init__(self, outlooks: Mapping[str, Outlook], begin: Begin, judged: int = 0) -> None:
         self.outlooks = outlooks
+        self.judged = judged
         self._begin = begin
         whole = {model: Outlook(found.wait, (found.whole,), (1.0,)) for model, found in outlooks.items()}
         self._static = begin(whole, price_at(NONE))

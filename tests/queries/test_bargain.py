@@ -118,3 +118,16 @@ def test_a_price_is_found_anew_where_models_have_become_slower() -> None:
     for _ in range(SELDOM):
         planner.pick(replace(view, allowed=allowed), 0)
     assert planner._bargains["application"] is not first
+
+
+def test_a_price_is_found_anew_where_more_is_known_of_conditions() -> None:
+    planner = Expected(PlannerConfig())
+    case, allowed = some(1)[0]
+    view = replace(case.view(allowed, frozenset(range(3))), allowed=allowed)
+    planner.pick(view, 0)
+    first = planner._bargains["application"]
+    for _ in range(30):
+        case.branches.observe((1, 2), (True, False))
+    for _ in range(SELDOM):
+        planner.pick(view, 0)
+    assert planner._bargains["application"] is not first

@@ -16,7 +16,7 @@ from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Repository, Seed
 from latebind.cli.bench.told import Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
-from latebind.cli.sources import load_rows, options
+from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 
@@ -104,7 +104,7 @@ def queries_live(
     with reporting(), kept_awake(awake), pinned((door_core,)):
         if any(not one > 0 for one in deadline_ms or ()):
             raise ConfigError("--deadline-ms is the time that a query has: give more than 0")
-        inputs, labels = load_rows(data, options(data_option or []))
+        inputs, labels = load_rows(data, data_option)
         if labels is None:
             raise ConfigError(f"--data {data!r} gives no labels: accuracy is what sides differ in")
         served = find_query(repository, query)

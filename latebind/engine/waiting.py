@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-AWAKE = 3e-4  # seconds; a client that sends again as soon as it has its answer takes less
+AWAKE = 5e-4  # seconds; a client that sends again as soon as it has its answer takes less
 
 
 class Waiting(Generic[T]):

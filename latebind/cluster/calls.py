@@ -14,6 +14,7 @@ from latebind.cluster.relay import Header, Relay
 from latebind.cluster.upstream import STATUS
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, UserError
 from latebind.server.access import Access, Guard
+from latebind.server.calls import CLIENT
 from latebind.server.rest.body import Body
 from latebind.server.rest.desk import Desk as RestDesk
 from latebind.server.rest.infer import while_connected
@@ -27,7 +28,7 @@ from latebind.server.rpc.routes import Answer, Method, methods
 from latebind.server.rpc.wire import parse, read_request
 
 PATH = "/rpc"
-SECONDS, CLIENT = b"latebind-seconds", b"latebind-client"
+SECONDS = b"latebind-seconds"
 CARRIED = (TRACEPARENT, STATUSES)  # what verbs look at of what came beside a request
 WISHES = {
     "RepositoryModelLoad": service_pb2.RepositoryModelLoadRequest,
@@ -168,6 +169,7 @@ class _Relayed:
     """The caller of a call that the ingress sent on."""
 
     def __init__(self, request: Request) -> None:
+        self._client = request.client
         self._headers: Mapping[bytes, bytes] = dict(request.headers)
         self._begun = time.monotonic()
         try:
@@ -179,7 +181,7 @@ class _Relayed:
         return None if self._seconds is None else self._seconds - (time.monotonic() - self._begun)
 
     def address(self) -> str:
-        return self._headers.get(CLIENT, b"").decode("latin-1")
+        return self._client
 
     def header(self, name: str) -> str:
         return self._headers.get(name.encode(), b"").decode("latin-1")

@@ -88,7 +88,7 @@ class Replica:
                 export=export,
                 catalogue=catalogue,
                 routes=(*ROUTES, replica_route()),
-                secured=Secured(Guard(token=application.secret), tls=None),
+                secured=Secured(Guard(token=application.secret), tls=None, behind=True),
             )
             await stack.enter_async_context(door)
             return cls(engines, door, host, settings, stack.pop_all())

@@ -26,6 +26,7 @@ from latebind.queries.succession import Ahead, Graph
 NOTABLE = 0.05  # of a model's whole time, or of the chance to leave somewhere: what changes by less is as before
 GROWN = 1.1  # times as many conditions as when the tables were made
 NEWEST = 0.05  # of the mean wait
+MUCH_MORE = 2  # times as many conditions as when prices were found
 SELDOM = 64  # queries, after which it is looked whether prices still hold
 MOST_NODES = 6  # of a query for which a price is looked for: of more, accuracy alone counts
 MOST_PROSPECTS = 100  # of a query's nodes, by what else may run; then any of the same node has to do
@@ -70,12 +71,15 @@ class Expected:
             models = {model for node in view.query.nodes for model in node.models}
             found = {model: view.outlook(model) for model in models}
             alone = {model: Outlook(0.0, one.ends, one.chances) for model, one in found.items()}
-            known = self._bargains[view.query.name] = Bargain(alone, partial(_begin, Graph(view.query), view.branches))
+            begin = partial(_begin, Graph(view.query), view.branches)
+            known = self._bargains[view.query.name] = Bargain(alone, begin, view.branches.judged)
         return known.price(view.allowed)
 
     def _goes_on(self, bargain: Bargain, view: PlanView) -> bool:
-        """Whether models take by themselves what they did."""
+        """Whether models take by themselves what they did, and not much more is known of conditions."""
         self._begun = 0
+        if view.branches.judged > MUCH_MORE * bargain.judged:
+            return False
         now = {model: view.outlook(model) for model in bargain.outlooks}
         return all(
             alike(known, Outlook(0.0, now[model].ends, now[model].chances)) for model, known in bargain.outlooks.items()
@@ -104,9 +108,10 @@ class _Tables:
         self._rests: dict[tuple[int, frozenset[int]], Prospect] = {}
 
     def renewed(self, view: PlanView, node: int, later: Callable[[str, Outlook], Outlook]) -> "_Tables":
-        """Return these tables, or new ones where something has changed notably that comes behind an open node."""
-        first = min(self.graph.before(node, view.open), default=node)
-        models = {model for i in view.open & self.graph.behind[first] for model in view.node(i).models}
+        """Return these tables, or new ones where something has changed notably behind a node that is to be picked."""
+        picked = (node, *self.graph.before(node, view.open))
+        behind = view.open.intersection(set().union(*[self.graph.behind[i] for i in picked]))
+        models = {model for i in behind for model in view.node(i).models}
         now = {model: later(model, view.outlook(model)) for model in models}
         if view.branches is self._branches and view.branches.judged <= GROWN * self._judged and self._hold(now):
             self._outlooks = {**now, **self._outlooks}

@@ -9,7 +9,7 @@ from latebind.residency.base import EvictionPolicy
 from latebind.residency.belady import Belady
 from latebind.residency.gdsf import Gdsf
 from latebind.residency.iam import Iam, IamOracle
-from latebind.residency.late import Late
+from latebind.residency.late import Late, LateOracle
 from latebind.residency.lfu import Lfu, LfuInMemory
 from latebind.residency.lru import Lru
 from latebind.residency.srrip import Srrip
@@ -25,6 +25,7 @@ POLICIES: dict[str, Callable[[ResidencyConfig], EvictionPolicy]] = {
     "iam-oracle": IamOracle,
     "belady": Belady,
     "late": Late,
+    "late-oracle": LateOracle,
 }
 
 

@@ -7,7 +7,7 @@ go, namely those that have run: where it is worth least it passes through a part
 itself, taken from no one. Where models come and go whole, the set goes whose loss costs least in all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -17,11 +17,10 @@ from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
 from latebind.residency.importance import ByImportance, utility
-from latebind.residency.rates import FadingGaps, MovingGaps
+from latebind.residency.rates import SHORTEST, Gaps, JumpingGaps, KnownGaps, MovingGaps
 from latebind.residency.whole import SOME, Item, least_set, may_go_whole
 
-ALPHA = 0.1  # weight of the newest gap of a model; .05 and .2 are within 1 %
-LAST = 0.03  # probability that a request is the last one of its model; .1 loses 1 % with few models, .01 .5 % with many
+JUMP = 0.03  # probability that a model's rate is another one after a request; .01 and .1 are within 1 %
 ALPHA_OF_ALL = 0.02  # weight of the newest gap between any requests
 AT_ONCE = 2  # models whose lots are looked at together
 
@@ -43,7 +42,7 @@ class Late(ByImportance):
         super().__init__()
         self.whole = not config.stages
         self._foresight = config.foresight
-        self._gaps = FadingGaps(ALPHA, config.window, LAST)
+        self._gaps: Gaps = JumpingGaps(config.window, JUMP)
         self._every = MovingGaps(ALPHA_OF_ALL, config.window)
         self._lots: dict[str, tuple[Footprint, list[Lot]]] = {}
         self._waiting = 0
@@ -109,6 +108,20 @@ class Late(ByImportance):
         if known is None or known[0] is not model.footprint:
             known = self._lots[model.name] = model.footprint, _lots(model.footprint)
         return known[1]
+
+
+class LateOracle(Late):
+    """`late` that is told how often each model is asked for in all, and never when: for simulations alone.
+
+    Where requests are independent of those before, nobody without foreknowledge knows more: what it reaches is a bound.
+    Where rates change, whoever follows them can be better.
+    """
+
+    def foretell(self, times: Mapping[str, Sequence[float]]) -> None:
+        """Hear when each model is going to be asked for: seconds, ascending."""
+        every = sorted([time for some in times.values() for time in some])
+        span = max(every[-1] - every[0], SHORTEST) if every else 0.0
+        self._gaps = KnownGaps({name: span / len(some) for name, some in times.items() if some})
 
 
 def _lots(footprint: Footprint) -> list[Lot]:

@@ -4,13 +4,25 @@ Each class is told of requests and returns a gap: the seconds that are expected 
 aged: whoever has not been asked for in a long time is not expected soon. Times never go back.
 """
 
+from array import array
 from collections import deque
-from math import exp
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from math import exp, inf
+from operator import mul
 from typing import Protocol
 
 SHORTEST = 1e-6  # seconds: requests at the same time do not make a gap of nothing
-LONGEST = 50.0  # means of silence: past that all are gone alike, and none is infinite
 KEPT = 64  # requests of one model that a window remembers: more tell no more about its rate
+
+GAPS = tuple([2.0**place for place in (*range(3, -8, -1), -8, -10, -12, -14)])  # windows; finer steps change nothing
+LIKELY = 2.0**-8  # windows: shorter gaps are taken to be rare, by the square
+_WEIGHTS = [min(1.0, gap / LIKELY) ** 2 for gap in GAPS]
+PRIOR = tuple([weight / sum(_WEIGHTS) for weight in _WEIGHTS])  # how likely each is, of a model nobody knows
+HABIT = 500  # requests that a habit reaches back
+NEW = 0.01  # share of a habit that the model has never shown
+FORGOTTEN = 50.0  # of the longest gaps in silence: past that all are gone alike, and none is infinitely unlikely
 
 
 class Gaps(Protocol):
@@ -72,23 +84,78 @@ class MovingGaps:
         return max(mean, now - last, SHORTEST)
 
 
-class FadingGaps(MovingGaps):
-    """A mean of gaps as above, into which the time since the last request counts as a gap where it is longer.
+@dataclass(slots=True)
+class Belief:
+    """How likely each of some mean gaps is: since the `last` request, and as a `habit` over `count` of them."""
 
-    Each request is taken to be the last with probability `last`: requests of a constant rate are as rare as the silence
-    after them is long, exp(-silence / mean), and past some means of it the model is more likely to have been given up.
-    The gap is then the mean over the probability that it has not.
+    last: float
+    count: int
+    shares: "array[float]"
+    habit: "array[float]"
+    told_at: float = -inf  # the gap at this time
+    told: float = inf
+
+
+class JumpingGaps:
+    """A rate that stays for a while and then jumps, mostly to one that the model has had before; by Bayes' rule.
+
+    Of each model it is known how likely each of some mean gaps is, `GAPS` times `window` seconds. A request makes those
+    likely that are as long as the silence before it, and short ones become ever less so while there is no other. With
+    every request the rate jumps with probability `jump`, to one of the model's habit: what it was on average, and in
+    the beginning any. So bursts count at once and are soon over, and a constant rate is known ever better.
     """
 
-    def __init__(self, alpha: float, unseen: float, last: float) -> None:
-        super().__init__(alpha, unseen)
-        self._odds = last / (1.0 - last)
+    def __init__(self, window: float, jump: float) -> None:
+        self._jump = jump
+        self._rates = array("d", [1.0 / (gap * window) for gap in GAPS])
+        self._prior = array("d", PRIOR)
+        self._forgotten = FORGOTTEN * GAPS[0] * window
+        self._beliefs: dict[str, Belief] = {}
+        self._begun: float | None = None
+
+    def heard(self, name: str, now: float) -> None:
+        """Weigh gaps by how well they explain the silence before this request: of the first one, since the start."""
+        if self._begun is None:
+            self._begun = now
+        belief = self._beliefs.get(name)
+        if belief is None:
+            belief = self._beliefs[name] = Belief(self._begun, 0, self._prior, self._prior)
+        weighed = list(map(mul, map(mul, belief.shares, self._rates), self._silent(now - belief.last)))
+        total = sum(weighed)
+        belief.last, belief.count, belief.told_at = now, min(belief.count + 1, HABIT), -inf
+        newest = 1.0 / (belief.count + 1)
+        kept, shown, new = 1.0 - newest, newest * (1.0 - NEW) / total, newest * NEW
+        belief.habit = array(
+            "d", [kept * a + shown * b + new * c for a, b, c in zip(belief.habit, weighed, self._prior, strict=True)]
+        )
+        stays, jumps = (1.0 - self._jump) / total, self._jump
+        belief.shares = array("d", [stays * a + jumps * b for a, b in zip(weighed, belief.habit, strict=True)])
 
     def gap(self, name: str, now: float) -> float:
-        """Return the mean over the probability that the model is still asked for."""
-        last, mean = self._seen.get(name, (now, self._unseen))
-        silence = now - last
-        if silence > mean:
-            mean += self._alpha * (silence - mean)
-        mean = max(mean, SHORTEST)
-        return mean * (1.0 + self._odds * exp(min(silence / mean, LONGEST)))
+        """Return the inverse of the mean rate of those that explain the silence until now."""
+        belief = self._beliefs.get(name)
+        if belief is None:
+            belief = Belief(now if self._begun is None else self._begun, 0, self._prior, self._prior)
+        if belief.told_at != now:  # a decision asks more than once
+            left = list(map(mul, belief.shares, self._silent(now - belief.last)))
+            belief.told_at, belief.told = now, sum(left) / sum(map(mul, left, self._rates))
+        return belief.told
+
+    def _silent(self, silence: float) -> Iterator[float]:
+        """Return how likely so long a silence is at each gap; past some of the longest ones nothing changes."""
+        return map(exp, map(mul, repeat(-min(silence, self._forgotten)), self._rates))
+
+
+class KnownGaps:
+    """Mean gaps that somebody has told: of a model that is not among them, infinite."""
+
+    def __init__(self, gaps: Mapping[str, float]) -> None:
+        self._gaps = gaps
+
+    def heard(self, name: str, now: float) -> None:
+        """Learn nothing."""
+
+    def gap(self, name: str, now: float) -> float:
+        """Return what was told."""
+        del now
+        return self._gaps.get(name, inf)

@@ -14,6 +14,7 @@ from latebind.server.shared_memory import Place, Reference, Regions
 from latebind.server.tensors import Tensor
 
 LONGEST_ID = 1024
+CLIENT = b"latebind-client"  # header: the address that a call came from, where an ingress sends it on
 WAITED = b"latebind-waited"  # header: seconds of its deadline that a call has waited elsewhere
 
 

@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from latebind.domain.config import ClusterConfig
 from latebind.server.limits import Limits
-from tests.cluster.small import SECRET, SERVER, Dead, Dying, Once, Small, small
+from tests.cluster.small import SECRET, SERVER, Dead, Dying, Once, Small, small, until
 from tests.server.bodies import DOUBLE, SCALAR, request
 from tests.server.conftest import read_response, scalar
 from tests.server.rpc.conftest import X, tensor
@@ -45,14 +45,6 @@ def body(*inputs: dict[str, Any], **rest: object) -> bytes:
 
 def answered(cluster: Small, model: str) -> list[int]:
     return [gateway.answered[model] for gateway in cluster.gateways]
-
-
-def until(condition: Any) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < end, "it did not come to be so"
-        time.sleep(0.01)
 
 
 def test_a_json_call_is_answered_as_a_replica_answers_it(cluster: Small) -> None:
@@ -247,6 +239,28 @@ def test_calls_of_one_head_are_answered_alike(cluster: Small) -> None:
     with cluster.ingress.connect() as connection:
         first, second = map(json.loads, twice(connection))
     assert first["outputs"] == second["outputs"]
+
+
+def test_replicas_hear_which_address_a_call_came_from() -> None:
+    text = body(scalar(1.0))
+    call = f"POST {SCALAR} HTTP/1.1\r\nlatebind-client: 1.2.3.4\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
+    with small(1) as cluster:
+        for address in (
+            "127.0.0.1",
+            "127.0.0.2",
+            "127.0.0.3",
+        ):  # all calls but the first take the short way to a replica
+            with socket.create_connection(("127.0.0.1", cluster.ingress.port), 10.0, (address, 0)) as connection:
+                connection.sendall(call)
+                assert read_response(connection).status == 200
+                connection.sendall(call)
+                assert read_response(connection).status == 200
+        with triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+            stub.infer("double", [tensor(X)])
+        until(lambda: len(cluster.heard.clients) == 7)
+        assert sorted(cluster.heard.clients) == [*["127.0.0.1"] * 3, *["127.0.0.2"] * 2, *["127.0.0.3"] * 2]
+        assert "latebind_ingress_short_total 5\n" in cluster.call("GET", "/metrics").body.decode()
+        assert cluster.gateways[0].short > 0
 
 
 def test_a_call_on_the_short_way_whose_replica_is_lost_is_answered_by_another() -> None:

@@ -5,10 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from latebind.domain.actions import Action, Branch, Map, Outcome, Reply, Run, StepEnded
-from latebind.domain.config import ServedModel
+from latebind.domain.actions import Action, Branch, Load, Map, Outcome, Reply, Run, StepEnded
+from latebind.domain.config import ResidencyConfig, ServedModel
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFailed, Mapped, StageDone, StageFailed
+from latebind.domain.events import (
+    Arrived,
+    Branched,
+    Cancelled,
+    Event,
+    Loaded,
+    MapFailed,
+    Mapped,
+    StageDone,
+    StageFailed,
+)
+from latebind.domain.footprint import Footprint
 from latebind.domain.query import NOT_RUN, Query
 from latebind.queries.scheduler import QueryScheduler, make_scheduler
 from latebind.scheduler import Scheduler
@@ -324,3 +335,21 @@ def test_a_query_cancelled_while_conditions_are_judged_has_no_inputs_written() -
     for event in (Mapped(10, 0), StageDone(0), StageDone(0), Cancelled(10)):
         played.tell(event)
     assert kinds(played.tell(Branched(10, (1, 2), (True, True)))) == [Reply]
+
+
+def test_a_query_that_is_refused_for_want_of_a_model_has_it_loaded() -> None:
+    cold = replace(served("gate", seconds=0.001, stages=1), footprint=Footprint((1,), (2.0,)))
+    settings = replace(config(cold, queries=[query(node("gate", "gate"))]), residency=ResidencyConfig(1))
+    scheduler = make_scheduler(settings)
+    assert isinstance(scheduler.handle(Arrived("query", 0.3, (10,), (3,)), 0.0)[0], Map)
+    load, told, reply = scheduler.handle(Mapped(10, 0), 0.0)
+    assert load == Load("gate", (0,))
+    assert isinstance(told, StepEnded)
+    assert isinstance(reply, Reply)
+    assert (reply.outcome, reply.waited, reply.ran) == (Outcome.REFUSED_LOADING, 2.0, 0.0)
+    scheduler.handle(Loaded("gate", (0,), 2.0), 2.0)
+    scheduler.handle(Arrived("query", 2.3, (20,), (3,)), 2.0)
+    assert Run(0, "gate", 0, (21,), (SLOTS + 3,)) in scheduler.handle(Mapped(20, 0), 2.0)
+    (late,) = scheduler.handle(Arrived("query", 2.0001, (30,), (4,)), 2.0)
+    assert isinstance(late, Reply)
+    assert late.outcome is Outcome.REFUSED_LATE

@@ -142,4 +142,4 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
 
 def test_only_policies_for_simulations_are_told_the_future() -> None:
     oracles = [name for name in POLICIES if isinstance(make_policy(ResidencyConfig(policy=name)), Oracle)]
-    assert oracles == ["iam-oracle", "belady"]
+    assert oracles == ["iam-oracle", "belady", "late-oracle"]

@@ -5,7 +5,7 @@ import pytest
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.footprint import Footprint
 from latebind.residency.base import Victim
-from latebind.residency.late import Late
+from latebind.residency.late import Late, LateOracle
 from latebind.residency.memory import Memory
 from tests.residency.memories import load, sized
 
@@ -102,9 +102,10 @@ def test_a_learned_cache_that_is_not_there_makes_nobody_cheap() -> None:
     poor = Footprint((2, 2, 2), (2.0, 2.0, 0.5), (0,), (1e-6,))
     footprints = {f"common{number}": poor for number in range(6)} | {"rare": sized(2, stages=2)}
     memory = memory_of(policy, 100, **footprints, new=sized())
-    for name in 20 * list(footprints)[:6]:
-        policy.requested(memory.models[name], 101.0)
-    assert policy.victims(memory.view(), 2, memory.models["new"], 102.0) == [Victim("rare", (1,))]
+    for turn in range(20):
+        for name in list(footprints)[:6]:
+            policy.requested(memory.models[name], 101.0 + turn)
+    assert policy.victims(memory.view(), 2, memory.models["new"], 121.0) == [Victim("rare", (1,))]
 
 
 def test_whole_models_go_as_the_set_that_is_worth_least() -> None:
@@ -130,3 +131,10 @@ def test_sizes_as_measured_count_from_then_on() -> None:
     memory.begin("b", (0, 1))
     policy.loaded(memory.loaded("b", (0, 1), (20, 20)), 9.0)  # as many seconds for ten times the bytes
     assert policy.victims(memory.view(), 1, memory.models["new"], 9.0) == [Victim("b", (1,))]
+
+
+def test_who_is_told_rates_goes_by_them_whatever_came() -> None:
+    policy = LateOracle(ResidencyConfig())
+    policy.foretell({"rare": [float(second) for second in range(200)], "common": [50.0, 150.0]})
+    memory = memory_of(policy, rare=sized(2, stages=4), common=sized(2, stages=4), new=sized())
+    assert policy.victims(memory.view(), 2, memory.models["new"], 100.0) == [Victim("common", (3,))]

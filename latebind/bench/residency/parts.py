@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from latebind.bench.residency.models import Family, Storage
 from latebind.bench.residency.paper import EXECUTION
 from latebind.bench.residency.scenes import Many, Scene, Seven, hours
-from latebind.bench.residency.sides import ABLATED, IAM, KNOWN, LATE, LFU, LRU, WHOLE, Bound, Cell, Side, policy
+from latebind.bench.residency.sides import ABLATED, IAM, KNOWN, LATE, LFU, LRU, RATES, WHOLE, Bound, Cell, Side, policy
 from latebind.bench.spread import Progress, spread
 from latebind.simulation.traces import HTTP, REQUESTS, Pairing, Service
 
@@ -143,5 +143,5 @@ def many(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
 
 
 def bounds(plan: Plan, tell: Progress) -> Found:
-    """Play `late`, whole and in pieces, beside the least that is possible."""
-    return plan.play(plan.sevens(), (LRU, WHOLE, LATE, *Bound), TABLE_3, tell)
+    """Play `late`, whole, in pieces and told all rates, beside the least that is possible."""
+    return plan.play(plan.sevens(), (LRU, WHOLE, LATE, RATES, *Bound), TABLE_3, tell)

@@ -86,7 +86,7 @@ def policy(name: str, label: str = "", *, known: int = 0, streams: bool = True, 
     return Policy(label or name, ResidencyConfig(policy=name, **settings), known, streams)
 
 
-LRU, LFU, IAM, LATE = (policy(name) for name in ("lru", "lfu", "iam", "late"))
+LRU, LFU, IAM, LATE, RATES = (policy(name) for name in ("lru", "lfu", "iam", "late", "late-oracle"))
 WHOLE = policy("late", "late, whole models", stages=False)
 RESIDENT = policy("late", "late, all of a model to run", streams=False)
 WAITING = max(KNOWN)

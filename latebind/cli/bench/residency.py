@@ -53,8 +53,8 @@ def residency(
         typer.Option(
             help="models: what is loaded, and table 2; table: table 3, figures 6, 7, 9, 10; cdf: figure 8; "
             "ablation: late without one thing at a time; known: with requests that wait; memory: how much is saved at "
-            "equal loading time; many: a model for each service; bounds: the least that is possible; "
-            "decision: what one takes with 10,000 models; "
+            "equal loading time; many: a model for each service; bounds: the least that is possible, and late "
+            "told all rates; decision: what one takes with 10,000 models; "
             "crowd: clients that each wait for their answer, in real time; open: as they come, in real time. "
             "May be repeated. Default: all."
         ),
@@ -94,7 +94,7 @@ def residency(
     Requests are played one after another, each loads what it misses before the next: that is the paper's latency, which
     leaves queueing out. Which service gets which model, instants and the hour are
     drawn by seed, on both halves of the trace. Intervals are of 95 %, paired with LRU in the very same hours.
-    `iam-oracle` and `belady` are told the future, all others learn from what came.
+    `iam-oracle` and `belady` are told the future and `late-oracle` all rates; the others learn from what came.
 
     A load takes 0.15 s and its bytes over the bandwidth: LRU then loads for as long as in table 3, within a sixth. A
     request takes 0.26 s beside. Without --trace counts are drawn with rates as in the trace: policies rank the same,

@@ -62,7 +62,8 @@ def happen(s: State, until: float) -> None:
 def is_full(s: State) -> bool:
     """Tell whether pools have too few places for another request."""
     tally = of.tally(s)[0]
-    return bool(tally.spare_requests < SPARE or tally.rings + SPARE > of.rings(s).shape[0])
+    rings = max(of.rings(s).shape[0], of.beliefs(s).shape[0])
+    return bool(tally.spare_requests < SPARE or tally.rings + SPARE > rings)
 
 
 @entry

@@ -18,6 +18,9 @@ COMPILED = (
     *("advance", "batches", "choose", "compile", "heap", "layout", "lazy", "machine", "memory", "profiles", "queues"),
     *("replies", "routing", "views", "worth"),
 )
+FROZEN = tuple(
+    [HERE.parents[2] / "residency" / f"{name}.py" for name in ("late", "rates")]
+)  # constants taken from them
 
 
 def compiled(function: Function) -> Function:
@@ -34,8 +37,8 @@ def entry(function: Function) -> Function:
 def forget_stale() -> None:
     """Delete what was compiled of other sources than these; a folder that cannot be written keeps nothing anyway."""
     digest = sha256()
-    for name in COMPILED:
-        digest.update((HERE / f"{name}.py").read_bytes())
+    for file in (*(HERE / f"{name}.py" for name in COMPILED), *FROZEN):
+        digest.update(file.read_bytes())
     stamp, now = KEPT / "compiled.sha256", digest.hexdigest()
     try:
         if stamp.exists() and stamp.read_text() == now:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from latebind.residency.rates import GAPS, KEPT
+
 REQUEST = np.dtype(
     [
         ("number", "i8"),
@@ -40,7 +42,7 @@ LANE = np.dtype(  # one model on one machine
         ("previous_here", "i8"),
         ("next_holder", "i8"),  # lanes of the model, on all machines, where it is in memory
         ("previous_holder", "i8"),
-        ("ring", "i8"),
+        ("ring", "i8"),  # or belief
         ("open", "u1"),
         ("here", "u1"),
         ("loading", "u1"),
@@ -51,8 +53,7 @@ LANE = np.dtype(  # one model on one machine
         ("wished", "u1"),  # requests were refused for want of it
         ("guard", "i8"),  # one more than the last number that came before it was loaded
         ("tick", "i8"),
-        ("last", "f8"),  # request, and the mean gap between them
-        ("gap", "f8"),
+        ("last", "f8"),  # request
         ("learned", "f8"),  # seconds of its pieces, where loads have shown that they take others
         ("worth", "f8"),
         ("place", "i8"),
@@ -76,7 +77,7 @@ MACHINE = np.dtype(
         ("ends", "f8"),  # when that is expected
         ("every_last", "f8"),  # request for any model, and the mean gap
         ("every_gap", "f8"),
-        ("since", "f8"),  # the first request that a window has seen
+        ("since", "f8"),  # the first request
         ("slack", "f8"),  # sum since the last tick
         ("slacks", "i8"),
         ("kind", "i8"),
@@ -152,7 +153,8 @@ SETTINGS = np.dtype(
     ],
     align=True,
 )
-RING = np.dtype([("times", "f8", (64,)), ("first", "i8"), ("count", "i8")], align=True)
+RING = np.dtype([("times", "f8", (KEPT,)), ("first", "i8"), ("count", "i8")], align=True)
+BELIEF = np.dtype([("shares", "f8", (len(GAPS),)), ("habit", "f8", (len(GAPS),)), ("count", "i8")], align=True)
 CHOICE = np.dtype(
     [
         ("rate", "f8"),
@@ -178,7 +180,7 @@ TALLY = np.dtype(
         ("free_batch", "i8"),
         ("spare_requests", "i8"),
         ("spare_batches", "i8"),
-        ("rings", "i8"),  # that are taken
+        ("rings", "i8"),  # or beliefs, that are taken
         ("last", "i8"),  # machine that the router has chosen, -1: none
         ("up", "i8"),  # machines
         ("due", "i8"),  # events
@@ -197,4 +199,3 @@ LATE, IAM, LRU = range(3)
 ANSWERED, REFUSED_FULL, REFUSED_LATE, EXPIRED = map(whole, range(4))
 REFUSED_LOADING = whole(7)
 NOTHING = whole(0)
-KEPT = 64  # requests of one model that a window remembers

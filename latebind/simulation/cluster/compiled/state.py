@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from latebind.domain.config import ServedModel
 from latebind.simulation.cluster.compiled.layout import (
     BATCH,
+    BELIEF,
     CHOICE,
     IAM,
     LANE,
@@ -53,6 +54,7 @@ def make_state(fleet: Fleet, requests: Requests, router: str, tables: Tables) ->
         "requests": np.zeros(1, REQUEST),
         "batches": np.zeros(1, BATCH),
         "rings": np.zeros(ROOM if fleet.residency.policy == "iam" else FEW, RING),
+        "beliefs": np.zeros(ROOM if fleet.residency.policy == "late" else FEW, BELIEF),
         "models": _models(fleet, served, largest, profiles, own, tables),
         "holders": np.zeros(models, np.int64),
         "seconds": profiles.seconds,
@@ -93,12 +95,13 @@ def make_state(fleet: Fleet, requests: Requests, router: str, tables: Tables) ->
 
 def grow(state: Arrays) -> None:
     """Make pools that are nearly full twice as large; new ones have `ROOM`."""
-    tally, rings = state["tally"], state["rings"]
+    tally = state["tally"]
     if tally["spare_requests"][0] < FEW:  # there is never a batch without requests, but for a moment
         state["requests"] = _pool(state["requests"], "next", tally, ("free_request", "spare_requests"))
         state["batches"] = _pool(state["batches"], "above", tally, ("free_batch", "spare_batches"))
-    if tally["rings"][0] + FEW > len(rings) > FEW:
-        state["rings"] = np.concatenate([rings, np.zeros(len(rings), RING)])
+    for name in ("rings", "beliefs"):
+        if tally["rings"][0] + FEW > len(state[name]) > FEW:
+            state[name] = np.concatenate([state[name], np.zeros(len(state[name]), state[name].dtype)])
 
 
 def _pool(old: NDArray[Any], link: str, tally: NDArray[Any], counts: tuple[str, str]) -> NDArray[Any]:

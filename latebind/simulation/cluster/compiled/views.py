@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from latebind.simulation.cluster.compiled.compile import compiled
 from latebind.simulation.cluster.compiled.layout import (
     BATCH,
+    BELIEF,
     CHOICE,
     LANE,
     MACHINE,
@@ -39,7 +40,8 @@ ARRAYS: dict[str, tuple[np.dtype[Any], int]] = {
     "queues": (QUEUE, 1),  # two for each lane: those held, those who may begin
     "requests": (REQUEST, 1),
     "batches": (BATCH, 1),
-    "rings": (RING, 1),
+    "rings": (RING, 1),  # of those whose models go by a window
+    "beliefs": (BELIEF, 1),  # of those whose models go by `late`
     "models": (MODEL, 1),  # by kind and model
     "holders": (WHOLE, 1),  # by model
     "seconds": (FLOAT, 3),  # of a stage, by profile, stage and batch
@@ -124,4 +126,4 @@ event_slots, event_places, up, is_up = _view("event_slots"), _view("event_places
 unanswered, work, home_starts, homes = _view("unanswered"), _view("work"), _view("home_starts"), _view("homes")
 busy, times, wanted, leaves = _view("busy"), _view("times"), _view("wanted"), _view("leaves")
 ended, outcomes, taken, some = _view("ended"), _view("outcomes"), _view("taken"), _view("some")
-marks, choices = _view("marks"), _view("choices")
+marks, choices, beliefs = _view("marks"), _view("choices"), _view("beliefs")

@@ -6,15 +6,17 @@ only for those that were lowest when they were last told.
 
 from math import exp, inf
 
+import numpy as np
+
+from latebind.residency.late import ALPHA_OF_ALL, JUMP
+from latebind.residency.rates import FORGOTTEN, GAPS, HABIT, KEPT, NEW, PRIOR, SHORTEST
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
-from latebind.simulation.cluster.compiled.layout import IAM, KEPT, LATE, LRU
+from latebind.simulation.cluster.compiled.layout import IAM, LATE, LRU
 from latebind.simulation.cluster.compiled.views import State
 
-ALPHA, ALPHA_OF_ALL = 0.1, 0.02
-ODDS = 0.03 / (1.0 - 0.03)
-SHORTEST, LONGEST = 1e-6, 50.0
 WORTH_MORE, STAYS = 1.3, 4.0
+MEANS, LIKELY = np.array(GAPS), np.array(PRIOR)
 SOME = 8  # models of which the best set is found
 
 
@@ -24,18 +26,15 @@ def heard(s: State, machine: int, lane: int, now: float) -> None:
     m, a, config = of.machines(s)[machine], of.lanes(s)[lane], of.settings(s)[0]
     m.tick += 1
     a.tick = m.tick
+    if not m.heard:
+        m.since = now
     if config.eviction == LATE:
-        if a.heard:
-            a.gap += ALPHA * (now - a.last - a.gap)
-        else:
-            a.gap = config.window
+        believe(s, machine, lane, now)
         if m.heard:
             m.every_gap += ALPHA_OF_ALL * (now - m.every_last - m.every_gap)
         else:
             m.every_gap = config.window
     elif config.eviction == IAM:
-        if not m.heard:
-            m.since = now
         ring = of.rings(s)[ring_of(s, lane)]
         ring.times[(ring.first + ring.count) % KEPT] = now
         if ring.count < KEPT:
@@ -44,6 +43,30 @@ def heard(s: State, machine: int, lane: int, now: float) -> None:
             ring.first = (ring.first + 1) % KEPT
     a.heard = m.heard = 1
     a.last = m.every_last = now
+
+
+@compiled
+def believe(s: State, machine: int, lane: int, now: float) -> None:
+    """Weigh the gaps that a model may have: `rates.JumpingGaps.heard`."""
+    window, a = of.settings(s)[0].window, of.lanes(s)[lane]
+    belief = of.beliefs(s)[ring_of(s, lane)]
+    if not a.heard:
+        a.last = of.machines(s)[machine].since
+        for place in range(len(MEANS)):
+            belief.shares[place] = belief.habit[place] = LIKELY[place]
+    silence, total = min(now - a.last, FORGOTTEN * MEANS[0] * window), 0.0
+    for place in range(len(MEANS)):
+        rate = 1.0 / (MEANS[place] * window)
+        belief.shares[place] = belief.shares[place] * rate * exp(-silence * rate)
+        total += belief.shares[place]
+    belief.count = min(belief.count + 1, HABIT)
+    newest = 1.0 / (belief.count + 1)
+    kept, shown, new = 1.0 - newest, newest * (1.0 - NEW) / total, newest * NEW
+    stays = (1.0 - JUMP) / total
+    for place in range(len(MEANS)):
+        weighed = belief.shares[place]
+        belief.habit[place] = kept * belief.habit[place] + shown * weighed + new * LIKELY[place]
+        belief.shares[place] = stays * weighed + JUMP * belief.habit[place]
 
 
 @compiled
@@ -62,12 +85,15 @@ def gap_of(s: State, machine: int, lane: int, now: float) -> float:
     config, a = of.settings(s)[0], of.lanes(s)[lane]
     if config.eviction == IAM:
         return window_gap(s, machine, lane, now)
-    last, mean = (a.last, a.gap) if a.heard else (now, config.window)
-    silence = now - last
-    if silence > mean:
-        mean += ALPHA * (silence - mean)
-    mean = max(mean, SHORTEST)
-    return float(mean * (1.0 + ODDS * exp(min(silence / mean, LONGEST))))
+    since = now if not of.machines(s)[machine].heard else of.machines(s)[machine].since
+    silence = min(now - (a.last if a.heard else since), FORGOTTEN * MEANS[0] * config.window)
+    total = mean = 0.0
+    for place in range(len(MEANS)):
+        rate = 1.0 / (MEANS[place] * config.window)
+        share = (of.beliefs(s)[a.ring].shares[place] if a.heard else LIKELY[place]) * exp(-silence * rate)
+        total += share
+        mean += share * rate
+    return float(total / mean)
 
 
 @compiled

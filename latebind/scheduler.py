@@ -95,9 +95,9 @@ class Scheduler:
         """Return, by model, how many merges, preemptions and refills there were since the start."""
         return {name: self._crew.tally(name) for name in self._lanes}
 
-    def outlook(self, model: str) -> Outlook:
-        """Return what a request of `model` is to expect that comes now, with a load where it has to be loaded."""
-        loads = 0.0 if self._residency is None else self._residency.load_seconds(model)
+    def outlook(self, model: str, *, loaded: bool = False) -> Outlook:
+        """Return what a request of `model` is to expect that comes now, behind its load, unless taken as `loaded`."""
+        loads = 0.0 if loaded or self._residency is None else self._residency.load_seconds(model)
         return self._lanes[model].outlook(max(loads, self._crew.wait(self._lanes, self._models.seconds)))
 
     def picture(self, now: float) -> Picture:

@@ -28,6 +28,8 @@ class Lane:
         models.append(self.view)
         self.seconds_per_request = 0.0  # of a worker, at the largest batch that the policy forms
         self.heard = 0  # launches by when that was worked out
+        self._least: dict[int, float] = {}  # by the steps of an input
+        self._least_heard = 0  # likewise
         self._hopes = hopes and self.estimate.exits.some
 
     def __len__(self) -> int:
@@ -88,9 +90,17 @@ class Lane:
 
         That is to the end of the network, or to its first exit where exits are hoped for.
         """
-        if self._hopes:
-            return self.estimate.exits.next(0, 1).seconds
-        return self.estimate.whole(1, inputs, self.estimate.fewest_outputs)
+        if self._least_heard != self.estimate.pace.heard:
+            self._least.clear()
+            self._least_heard = self.estimate.pace.heard
+        found = self._least.get(inputs)
+        if found is None:
+            if self._hopes:
+                found = self.estimate.exits.next(0, 1).seconds
+            else:
+                found = self.estimate.whole(1, inputs, self.estimate.fewest_outputs)
+            self._least[inputs] = found
+        return found
 
     def outlook(self, wait: float) -> Outlook:
         """Return what a request alone is to expect that waits so long before it begins."""

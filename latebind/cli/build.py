@@ -10,7 +10,7 @@ from torch import Tensor
 
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.lookups import Lookups, LookupsOption
-from latebind.cli.sources import example_inputs, load_module, load_rows, load_samples, options
+from latebind.cli.sources import example_inputs, load_module, load_rows, load_samples
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import CANDIDATES, DISK, PRESENTATIONS, build_caches
 from latebind.learned.explored import explored_folder, forget_explored
@@ -116,7 +116,7 @@ def build(
         path = Repository(repository).path_for(title, version)
         network = load_module(module, weights)
         if is_sequence(network):
-            examples, like_those_to_come = _examples(inputs, data, options(data_option or []), seed)
+            examples, like_those_to_come = _examples(inputs, data, data_option, seed)
             with progress(f"building {title}") as tell:
                 sequence = build_sequence(
                     network,
@@ -156,7 +156,7 @@ def build(
         if data:
             with progress("learning caches") as tell:
                 tell("loading data", 0.0)
-                fit, calibrate = load_samples(data, options(data_option or []), seed=seed)
+                fit, calibrate = load_samples(data, data_option, seed=seed)
                 if fresh:
                     forget_explored(explored_folder(path))
                 learned = build_caches(
@@ -196,7 +196,7 @@ def build(
         )
 
 
-def _examples(inputs: Sequence[str], data: str, given: dict[str, str], seed: int) -> tuple[Tensor, bool]:
+def _examples(inputs: Sequence[str], data: str, given: Sequence[str] | None, seed: int) -> tuple[Tensor, bool]:
     """Return rows of tokens `(N, longest)` for a sequence model, and whether they are like those to come."""
     made = list(example_inputs(inputs, seed=seed).values())
     if not data:

@@ -7,7 +7,7 @@ import typer
 
 from latebind.cli.console import JsonFile, progress, reporting, save, show
 from latebind.cli.lookups import Lookups, LookupsOption
-from latebind.cli.sources import load_samples, options
+from latebind.cli.sources import load_samples
 from latebind.learned.build import recalibrate
 from latebind.learned.promise import CACHE_BYTES
 from latebind.repository.directory import ModelDirectory
@@ -44,7 +44,7 @@ def calibrate(
     """
     with reporting(), progress("calibrating") as tell:
         (path,) = find_models(repository, [model])
-        _, held_out = load_samples(data, options(data_option or []), seed=seed)
+        _, held_out = load_samples(data, data_option, seed=seed)
         report = recalibrate(
             ModelDirectory.open(path),
             held_out,

@@ -48,10 +48,10 @@ def load_module(reference: str, weights: Path | None) -> nn.Module:
     return module.eval()
 
 
-def options(pairs: Sequence[str]) -> dict[str, str]:
+def _options(pairs: Sequence[str] | None) -> dict[str, str]:
     """Read `key=value` options; values stay strings."""
     read = {}
-    for pair in pairs:
+    for pair in pairs or ():
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():
             raise ConfigError(f"{pair!r}: write it as key=value")
@@ -95,10 +95,14 @@ def _fill(module: nn.Module, weights: Path) -> None:
         raise ConfigError(f"{weights} does not fit the module: {error}") from error
 
 
-def load_samples(data: str, given: dict[str, str], *, seed: int) -> tuple[Samples, Samples]:
-    """Return the samples to fit on and those to calibrate on, from a function or from the halves of a file."""
+def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[Samples, Samples]:
+    """Return the samples to fit on and those to calibrate on, from a function or from the halves of a file.
+
+    A function is `given` what `--data-option` says, as `key=value`.
+    """
+    named = _options(given)
     if not data.endswith(".npz"):
-        found = _called(data, given)
+        found = _called(data, named)
         if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Samples) for part in found)):
             raise ConfigError(f"{data!r} must return two latebind.learned.samples.Samples: to fit and to calibrate")
         return found
@@ -114,13 +118,17 @@ def load_samples(data: str, given: dict[str, str], *, seed: int) -> tuple[Sample
     return fit, calibrate
 
 
-def load_rows(data: str, given: dict[str, str]) -> tuple[dict[str, Array], Array | None]:
-    """Return rows to send, an array `(N, *shape)` for each input, and labels `(N,)` if there are any."""
+def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array], Array | None]:
+    """Return rows to send, an array `(N, *shape)` for each input, and labels `(N,)` if there are any.
+
+    A function is `given` what `--data-option` says, as `key=value`.
+    """
+    named = _options(given)
     if data.endswith(".npz"):
         arrays = load_arrays(Path(data))
         labels = arrays.pop("labels", None)
         return arrays, labels
-    samples = _called(data, given)
+    samples = _called(data, named)
     if not isinstance(samples, Samples):
         raise ConfigError(f"{data!r} must return latebind.learned.samples.Samples")
     if not isinstance(samples.inputs, dict):
@@ -129,8 +137,8 @@ def load_rows(data: str, given: dict[str, str]) -> tuple[dict[str, Array], Array
     return {name: rows.numpy() for name, rows in samples.inputs.items()}, labels
 
 
-def _called(data: str, given: dict[str, str]) -> object:
+def _called(data: str, named: dict[str, str]) -> object:
     try:
-        return load_function(data)(**given)
+        return load_function(data)(**named)
     except TypeError as error:
-        raise ConfigError(f"{data!r} with --data-option {given}: {error}") from error
+        raise ConfigError(f"{data!r} with --data-option {named}: {error}") from error

@@ -7,18 +7,25 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from latebind.cluster.replica import Application
 from latebind.domain.config import ClusterConfig, ServeConfig
 from latebind.domain.errors import ConfigError
+from latebind.forks.client import ForkServer
+from latebind.forks.lending import Lender
 from latebind.repository.selection import Selection
 
 NAME = "latebind"
 SAFE = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # what Ray knows loopback by; else it finds a public address
+OWN = {  # where Ray is started for this server alone
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # what Ray knows loopback by; else it finds a public address
+    "RAY_worker_niceness": "0",  # else ingress and replicas give way to whatever else runs on the machine
+}
 DRAIN = 45.0  # seconds in which a replica answers what it has
-HEALTH_PERIOD, HEALTH_TIMEOUT = 1.0, 10.0  # seconds
+HEALTH_PERIOD, HEALTH_TIMEOUT = 0.25, 10.0  # seconds; until a period is over, Ray does not see that a replica died
 METRICS_PERIOD, LOOK_BACK = 1.0, 5.0  # seconds between figures for autoscaling, and over which they are averaged
 STARTS = 3  # attempts
 OBJECT_STORE = 80 << 20  # bytes; nothing of ours lies there
@@ -33,23 +40,34 @@ def serving(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, 
 
     Where no cluster is named, one is started on this machine, which others do not reach, and ended with the block.
     """
-    for name, value in {**SAFE, **({} if settings.cluster.address else LOOPBACK)}.items():
+    for name, value in {**SAFE, **({} if settings.cluster.address else OWN)}.items():
         os.environ.setdefault(name, value)
     serve = _ray_serve()
     import ray  # noqa: PLC0415  (optional, and slow to import)
 
-    _connect(ray, settings.cluster)
-    try:
-        serve.start(proxy_location="Disabled")
-        application = Application(selection, settings, secrets.token_urlsafe(32))
+    with _lending() as lender:
+        _connect(ray, settings.cluster)
         try:
-            handle = serve.run(bound(application), name=NAME, route_prefix=None, _local_testing_mode=False)
-        except RuntimeError as error:
-            raise ConfigError(f"Ray could not start the application: {error}") from None
-        yield tuple(handle.ports.remote().result())
-    finally:
-        serve.delete(NAME) if settings.cluster.address else serve.shutdown()
-        ray.shutdown()
+            serve.start(proxy_location="Disabled")
+            application = Application(selection, settings, secrets.token_urlsafe(32), lender)
+            try:
+                handle = serve.run(bound(application), name=NAME, route_prefix=None, _local_testing_mode=False)
+            except RuntimeError as error:
+                raise ConfigError(f"Ray could not start the application: {error}") from None
+            yield tuple(handle.ports.remote().result())
+        finally:
+            serve.delete(NAME) if settings.cluster.address else serve.shutdown()
+            ray.shutdown()
+
+
+@contextmanager
+def _lending() -> Iterator[Path]:
+    """Lend replicas on this machine what takes them longest to import, at the path that this yields."""
+    with TemporaryDirectory(prefix="latebind-") as folder, ForkServer() as forks:
+        forks.warm()
+        place = Path(folder) / "lender"
+        with Lender(forks, place):
+            yield place
 
 
 def wait() -> None:

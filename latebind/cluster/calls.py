@@ -11,8 +11,10 @@ import orjson
 
 from latebind.cluster.merging import merged_statistics
 from latebind.cluster.relay import Header, Relay
+from latebind.cluster.upstream import STATUS
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, UserError
 from latebind.server.access import Access, Guard
+from latebind.server.calls import CLIENT
 from latebind.server.rest.body import Body
 from latebind.server.rest.desk import Desk as RestDesk
 from latebind.server.rest.infer import while_connected
@@ -20,16 +22,20 @@ from latebind.server.rest.request import Reply, Request
 from latebind.server.rest.routes import Route
 from latebind.server.rpc.desk import Caller, Desk
 from latebind.server.rpc.infer import STATUSES, TRACEPARENT, InferStream
-from latebind.server.rpc.messages import INFERENCE, from_json, service_pb2
+from latebind.server.rpc.messages import INFERENCE, Message, from_json, service_pb2
 from latebind.server.rpc.reception import CallFailed, Reception
 from latebind.server.rpc.routes import Answer, Method, methods
 from latebind.server.rpc.wire import parse, read_request
 
 PATH = "/rpc"
-SECONDS, CLIENT, STATUS = b"latebind-seconds", b"latebind-client", b"latebind-status"
+SECONDS = b"latebind-seconds"
 CARRIED = (TRACEPARENT, STATUSES)  # what verbs look at of what came beside a request
+WISHES = {
+    "RepositoryModelLoad": service_pb2.RepositoryModelLoadRequest,
+    "RepositoryModelUnload": service_pb2.RepositoryModelUnloadRequest,
+}
 EVERYBODY = frozenset(
-    {"RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"}
+    {"TraceSetting", "LogSettings"}
     | {f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Register", "Unregister")}
 )
 NAME_FIRST = 0x0A  # how a request begins whose first field is text, as `model_name` is
@@ -84,6 +90,8 @@ def _relayed(relay: Relay, method: Method) -> Method:
         return method  # health: the ingress knows whether there are replicas
     if name == "ModelStatistics":
         return Method(method.path, method.access, _statistics(relay))
+    if name in WISHES:
+        return Method(method.path, method.access, _wishing(relay, method.path, WISHES[name]))
     answer = _asking_all(relay, method.path) if name in EVERYBODY else _asking(relay, method.path, name == "ModelInfer")
     return Method(method.path, method.access, answer)
 
@@ -104,6 +112,18 @@ def _asking_all(relay: Relay, path: str) -> Answer:
         del desk
         parts = relay.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
         first, *_ = [_message(reply) for reply in await relay.all(parts)]
+        return first
+
+    return answer
+
+
+def _wishing(relay: Relay, path: str, kind: Message) -> Answer:
+    """Have all replicas load or unload a model, those too that start later."""
+
+    async def answer(desk: Desk, data: bytes, caller: Caller) -> bytes:
+        del desk
+        parts = relay.request("POST", PATH.encode() + path.encode(), _headers(caller), data)
+        first, *_ = [_message(reply) for reply in await relay.wish(parse(kind, data).model_name, parts)]
         return first
 
     return answer
@@ -149,6 +169,7 @@ class _Relayed:
     """The caller of a call that the ingress sent on."""
 
     def __init__(self, request: Request) -> None:
+        self._client = request.client
         self._headers: Mapping[bytes, bytes] = dict(request.headers)
         self._begun = time.monotonic()
         try:
@@ -160,7 +181,7 @@ class _Relayed:
         return None if self._seconds is None else self._seconds - (time.monotonic() - self._begun)
 
     def address(self) -> str:
-        return self._headers.get(CLIENT, b"").decode("latin-1")
+        return self._client
 
     def header(self, name: str) -> str:
         return self._headers.get(name.encode(), b"").decode("latin-1")

@@ -11,6 +11,7 @@ from typing import Any
 
 from latebind.cluster.homes import Homes
 from latebind.cluster.upstream import Parts, Upstream
+from latebind.cluster.wishes import Wishes
 from latebind.domain.errors import Refused, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
@@ -82,7 +83,9 @@ class Fleet:
     def __init__(self, *, most: int, seed: int = 0) -> None:
         self.models: Mapping[str, ModelSpec] = {}
         self.homes = Homes()
+        self.wishes = Wishes()
         self._peers: dict[str, Peer] = {}
+        self._coming: dict[str, Peer] = {}
         self._most = most
         self._random = Random(seed)
 
@@ -92,15 +95,31 @@ class Fleet:
         return list(self._peers.values())
 
     def see(self, replicas: Iterable[Seen]) -> None:
-        """Take in which replicas there are now. Calls that others have are still answered by them."""
-        before, self._peers = self._peers, {}
+        """Take in which replicas there are now. Calls that others have are still answered by them.
+
+        Where there are wishes, a new one is among the `coming` until it has been told of them.
+        """
+        serving, before = self._peers, {**self._peers, **self._coming}
+        self._peers, self._coming = {}, {}
         for seen in replicas:
             peer = before.pop(seen.name, None) or Peer(seen)
             peer.seen = seen
-            self._peers[seen.name] = peer
+            ready = seen.name in serving or not self.wishes
+            (self._peers if ready else self._coming)[seen.name] = peer
         for gone in before.values():
             gone.close()
         self.homes.settle([(peer.seen.name, peer.seen.figures) for peer in self._peers.values()], time.monotonic())
+
+    @property
+    def coming(self) -> list[Peer]:
+        """The replicas that have to be told of wishes before they get calls."""
+        return list(self._coming.values())
+
+    async def tell(self, peer: Peer) -> None:
+        """Tell one of these, and send it calls from then on. Raises `Lost`."""
+        await self.wishes.tell(peer.seen.name, peer.ask)
+        if self._coming.get(peer.seen.name) is peer:
+            self._peers[peer.seen.name] = self._coming.pop(peer.seen.name)
 
     def choose(self, model: str, tried: Collection[str] = ()) -> Peer:
         """Return the replica that a call for a model goes to: of its homes the one with the fewest calls under way.

@@ -8,11 +8,12 @@ from typing import Self
 from msgspec.structs import replace
 
 from latebind.cluster.calls import relayed as relayed_methods
-from latebind.cluster.fleet import Fleet, Seen
+from latebind.cluster.fleet import Fleet, Peer, Seen
 from latebind.cluster.passing import Passing
 from latebind.cluster.relay import Relay
 from latebind.cluster.replica import Application
 from latebind.cluster.routes import relayed as relayed_routes
+from latebind.cluster.upstream import Lost
 from latebind.server.door import Door
 from latebind.server.limits import Limits
 
@@ -30,6 +31,7 @@ class Ingress:
         self.fleet = fleet
         self.door = door
         self._look = look
+        self._telling: dict[str, asyncio.Task[None]] = {}
         self._following = asyncio.create_task(self._follow())
 
     @classmethod
@@ -65,7 +67,8 @@ class Ingress:
         """Answer what is under way."""
         self.door.close()
         await self.door.closed()
-        self._following.cancel()
+        for task in (self._following, *self._telling.values()):
+            task.cancel()
 
     async def _follow(self) -> None:
         """Look which replicas there are, now and then."""
@@ -75,3 +78,15 @@ class Ingress:
                 await self._look(self.fleet.see)
             except Exception:  # the root of this task: the next look may be better
                 logger.exception("nobody told which replicas there are")
+            for peer in self.fleet.coming:
+                if peer.seen.name not in self._telling:
+                    self._telling[peer.seen.name] = asyncio.create_task(self._tell(peer))
+
+    async def _tell(self, peer: Peer) -> None:
+        """Root of a task: tell a replica of wishes; one that is lost meanwhile is told again if it still runs."""
+        try:
+            await self.fleet.tell(peer)
+        except Lost as lost:
+            logger.warning("replica %s could not be told of wishes: %s", peer.seen.name, lost)
+        finally:
+            del self._telling[peer.seen.name]

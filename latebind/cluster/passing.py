@@ -15,16 +15,20 @@ from latebind.cluster.fleet import Peer
 from latebind.cluster.relay import Relay
 from latebind.cluster.upstream import Lost, Parts, Upstream
 from latebind.domain.errors import Unavailable
+from latebind.server.calls import CLIENT
 from latebind.server.rest.request import Reply, Request, error_reply, reply_to
 from latebind.server.rest.shortcut import END, MOST_HEADS, Line, size_beside
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """What a head says: the model, the bytes behind it, and the head as replicas take it."""
+    """What a head says: the model, the bytes behind it, and the head as replicas take it.
+
+    That has the address of whoever calls between its two parts.
+    """
 
     model: str
     size: int
-    head: bytes
+    head: tuple[bytes, bytes]
 
 
 class Passing:
@@ -50,11 +54,11 @@ class Passing:
             return
         if len(self._heads) == MOST_HEADS:
             self._heads.clear()
-        self._heads[head] = Known(request.model, size, parts[0])
+        before, mark, after = parts[0].partition(CLIENT + b": ")
+        self._heads[head] = Known(request.model, size, (before + mark, after[after.find(b"\r\n") :]))
 
     def take(self, line: Line, data: bytes, client: str) -> "Passed | None":
         """Begin to pass on what has come on an idle connection; None where that goes the long way, untouched."""
-        del client
         body = data.find(END) + len(END)
         known = self._heads.get(data[:body])
         if known is None or len(data) - body != known.size or not self._relay.fleet.has_room:
@@ -63,7 +67,8 @@ class Passing:
         upstream = peer.take()
         if upstream is None:
             return None
-        return Passed(self, line, known.model, (known.head, data[body:]), peer, upstream)
+        before, after = known.head
+        return Passed(self, line, known.model, (before + client.encode() + after, data[body:]), peer, upstream)
 
     def give_up(self) -> None:
         """Tell all who are on the way that there is no time left."""

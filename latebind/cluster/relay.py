@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterable
 
 from latebind.cluster.fleet import Fleet, Peer
-from latebind.cluster.upstream import Lost, Parts
+from latebind.cluster.upstream import Lost, Parts, failed
 from latebind.domain.errors import Refused, Unavailable
-from latebind.server.calls import WAITED
+from latebind.server.calls import CLIENT, WAITED
 from latebind.server.limits import Limits
 from latebind.server.rest.body import Body
 from latebind.server.rest.exchange import Exchange
@@ -18,6 +18,7 @@ TRIES = 3
 STAYS = frozenset(
     (
         *b"authorization connection content-length expect host keep-alive origin te transfer-encoding upgrade".split(),
+        CLIENT,
         WAITED,
     )
 )
@@ -48,7 +49,8 @@ class Relay:
 
     async def read(self, exchange: Exchange) -> Parts:
         """Return a client's request as replicas take it, once its body is here. Raises what `Body` raises."""
-        headers = [header for header in exchange.headers if header[0] not in STAYS]
+        headers = [(CLIENT, exchange.client.encode())]
+        headers += [header for header in exchange.headers if header[0] not in STAYS]
         counted = [header for header in exchange.headers if header[0] != b"content-encoding"]  # a replica undoes it
         body = await Body(counted, exchange.receive, self._limits).read()
         return self.request(exchange.method, exchange.target, headers, body)
@@ -78,6 +80,19 @@ class Relay:
         if not peers:
             raise Unavailable("no replica is there yet: try again later")
         return await asyncio.gather(*[self._ask(peer, parts) for peer in peers])
+
+    async def wish(self, model: str, parts: Parts) -> list[Reply]:
+        """Do what `all` does, of a request to load or unload a model, and have replicas told that start later."""
+        wishes = self.fleet.wishes
+        before = wishes.note(model, parts)  # first, so that one that starts meanwhile is told too
+        try:
+            replies = await self.all(parts)
+        except BaseException:
+            wishes.take_back(model, parts, before)
+            raise
+        if any(failed(reply) for reply in replies):
+            wishes.take_back(model, parts, before)
+        return replies
 
     async def each(self, parts: Parts) -> dict[str, Reply]:
         """Return the replies of those replicas that are not lost meanwhile, by name."""

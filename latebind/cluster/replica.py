@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
@@ -35,11 +36,15 @@ IDLE = 3600.0  # seconds for which the ingress may keep a connection that it doe
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What is served, and how: the options of `latebind serve`. `secret` is what ingress and replicas share."""
+    """What is served, and how: the options of `latebind serve`. `secret` is what ingress and replicas share.
+
+    On the machine that has a `lender`, engines are forked from what that one has imported.
+    """
 
     selection: Selection
     settings: ServeConfig
     secret: str
+    lender: Path | None = None
 
 
 class Replica:
@@ -60,7 +65,7 @@ class Replica:
         """Start the engine and open the door; raises what could not be loaded."""
         settings = application.settings
         async with AsyncExitStack() as stack:
-            forks = stack.enter_context(ForkServer())
+            forks = stack.enter_context(ForkServer(application.lender))
             selected = application.selection.first()
             engines = await Engines.start(_order(settings), selected, forks, settings.generations)
             stack.push_async_callback(engines.close)
@@ -83,7 +88,7 @@ class Replica:
                 export=export,
                 catalogue=catalogue,
                 routes=(*ROUTES, replica_route()),
-                secured=Secured(Guard(token=application.secret), tls=None),
+                secured=Secured(Guard(token=application.secret), tls=None, behind=True),
             )
             await stack.enter_async_context(door)
             return cls(engines, door, host, settings, stack.pop_all())

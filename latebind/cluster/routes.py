@@ -17,7 +17,7 @@ from latebind.server.rest.routes import ROUTES, Route, Verb
 
 EVERYBODY: frozenset[Any] = frozenset(
     (
-        *(repository.load, repository.unload, settings.update_traces, settings.update_log),
+        *(settings.update_traces, settings.update_log),
         *(regions.register, regions.unregister, regions.cuda_register, regions.cuda_unregister),
     )
 )
@@ -39,6 +39,7 @@ def _ways(relay: Relay, passing: Passing) -> Mapping[Any, Verb]:
         about.traces: _traces(relay),
         about.metrics: _metrics(relay, passing),
         **dict.fromkeys(EVERYBODY, _all(relay)),
+        **dict.fromkeys((repository.load, repository.unload), _wish(relay)),
     }
 
 
@@ -73,6 +74,17 @@ def _all(relay: Relay) -> Verb:
     async def verb(desk: Desk, request: Request) -> Reply:
         del desk
         replies = await relay.all(await relay.read(request.exchange))
+        return next((reply for reply in replies if reply.status != 200), replies[0])
+
+    return verb
+
+
+def _wish(relay: Relay) -> Verb:
+    """Have all replicas load or unload a model, those too that start later."""
+
+    async def verb(desk: Desk, request: Request) -> Reply:
+        del desk
+        replies = await relay.wish(request.model, await relay.read(request.exchange))
         return next((reply for reply in replies if reply.status != 200), replies[0])
 
     return verb

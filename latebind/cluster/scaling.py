@@ -45,7 +45,7 @@ def load_between(before: Snapshot, after: Snapshot, workers: int) -> Load:
     ended, lost, busy, slack, latency = 0, 0, 0.0, _Sum(), _Sum()
     for name, model in after["models"].items():
         was = before["models"].get(name)
-        ended += sum(_outcomes(model).values()) - (sum(_outcomes(was).values()) if was else 0)
+        ended += sum(model["requests"].values()) - (sum(was["requests"].values()) if was else 0)
         lost += _lost(model) - (_lost(was) if was else 0)
         busy += sum(model["run_seconds"].values()) - (sum(was["run_seconds"].values()) if was else 0.0)
         slack.add(model["slack_seconds"], was["slack_seconds"] if was else None)
@@ -122,10 +122,6 @@ def _mean(values: Sequence[float], loads: Sequence[Load], *, none: float = 1.0) 
     return sum(v * load.requests for v, load in zip(values, loads, strict=True)) / requests if requests else none
 
 
-def _outcomes(model: ModelMetrics) -> dict[str, int]:
-    return dict(model["requests"])  # type: ignore[arg-type]
-
-
 def _lost(model: ModelMetrics) -> int:
-    outcomes = _outcomes(model)
+    outcomes = model["requests"]
     return sum(outcomes[kind] for kind in LOST)

@@ -12,9 +12,15 @@ from latebind.server.rest.request import Headers, Reply
 
 Parts = Sequence[bytes]  # a request as it is written: its head, then its body
 
+STATUS = b"latebind-status"  # header: how a gRPC call failed, with which the reply's own status is 200
 OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding"))  # headers that each door writes
 TOGETHER = 1 << 15  # bytes of a body that are copied behind the head, for one write
 SILENCE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))  # a machine that has gone
+
+
+def failed(reply: Reply) -> bool:
+    """Whether a replica could not do what it was asked for."""
+    return reply.status != 200 or any(name == STATUS for name, _ in reply.headers)
 
 
 class Lost(Exception):

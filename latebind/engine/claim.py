@@ -119,8 +119,8 @@ class Claim:
         self._left -= 1
         if not self._left and self._then is not None:
             ends = cast(list[Ended], self._ended)
-            worst = next((end for end in ends if end.outcome is not Outcome.ANSWERED), None)
-            self._tell(self._answer(ends) if worst is None else _error(self._lane.spec, worst))
+            worse = [end for end in ends if end.outcome is not Outcome.ANSWERED]
+            self._tell(_error(self._lane.spec, worse[0]) if worse else self._answer(ends))
 
     def fail(self, error: LatebindError) -> None:
         """Answer the call with an error, whatever becomes of its requests."""

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 PROCESS, NAME = "latebind.engine.process", "latebind-engine"  # its module, and what `top` calls it
 STOP_SECONDS = 10.0
 CONTROL_BYTES = 1 << 24
+PORTION = 4  # claims that are written at once: the engine begins with these while the door reads on
 
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -157,15 +158,18 @@ class EngineClient:
             raise Unavailable("the engine ended before this request could run: send it again")
 
     def write(self, messages: bytes) -> None:
-        """Send messages of a claim, with others of this turn of the loop; nobody hears them if the engine has ended."""
+        """Send messages of a claim, with a few others of this turn; nobody hears them if the engine has ended."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(messages)
+        if len(self._unsent) == PORTION:
+            self._flush()
 
     def _flush(self) -> None:
-        assert self._messages is not None
-        self._messages.write(b"".join(self._unsent))
-        self._unsent.clear()
+        if self._unsent:
+            assert self._messages is not None
+            self._messages.write(b"".join(self._unsent))
+            self._unsent.clear()
 
     async def metrics(self) -> Snapshot:
         """Return the engine's figures of this moment."""

@@ -134,7 +134,8 @@ class Driver:
     def _hear(self) -> Run | None:
         """Take the listener's place and return the first run that comes of what is heard; None at the end.
 
-        Short runs are done at once, by the listener, and so is what looks into tensors.
+        Short runs are done at once, by the listener, and so is what looks into tensors. What comes of it may be long,
+        and then somebody else listens meanwhile.
         """
         with self._listening:
             self._listener = get_ident()
@@ -145,7 +146,8 @@ class Driver:
                         if not isinstance(work, Run):
                             self._ready.extend(self._look(work)[0])
                         elif self._is_short(work):
-                            self._do(work)
+                            looks, runs, _ = self._handle((self._run(work),))
+                            self._ready.extend((looks, *runs) if looks else runs)
                         else:
                             return work
                     elif self._closed:

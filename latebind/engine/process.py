@@ -34,6 +34,7 @@ from latebind.engine.running import Running, map_running, telling
 from latebind.engine.served import with_queries
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Staging
+from latebind.engine.waiting import Waiting
 from latebind.engine.worker import LoadedModel, Worker
 from latebind.heap import settle
 from latebind.learned.head import Head
@@ -81,6 +82,8 @@ class Engine:
         self._selector = selectors.DefaultSelector()
         for sock in (messages, control, self._wakened):
             self._selector.register(sock, selectors.EVENT_READ, sock)
+        self._few = True  # whether calls come one by one; where they come together, others want the core
+        self._waiting = Waiting(self._selector.select, rests=lambda: self._few and not any(running))
         workers, loader, residency = _models(order, running)
         self._served = served = with_queries(workers[0], list(map(Path, order.queries)), order.engine.slots)
         config = SchedulerConfig(
@@ -145,13 +148,14 @@ class Engine:
     def _listen(self, seconds: float | None) -> list[Event] | None:
         """Wait for messages, control lines or a wake-up; None once the door has closed."""
         events: list[Event] = []
-        for key, _ in self._selector.select(seconds):
+        for key, _ in self._waiting.wait(seconds):
             sock: socket.socket = key.data
             data = sock.recv(READ_BYTES)
             if not data:
                 return None
             if sock is self._messages:
                 events.extend(self._reader.feed(data))
+                self._few = len(events) == 1
             elif sock is self._control:
                 *lines, self._lines = (self._lines + data).split(b"\n")
                 for line in lines:

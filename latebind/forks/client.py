@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,8 @@ import msgspec
 from latebind.forks.messages import MESSAGE_BYTES, STATUS, Born, Fork
 
 UNKNOWN = 255  # the status of a process that outlived the fork server
+LENT = b"lent"
+LEND_SECONDS = 30.0  # that a lender may take, which may still import
 
 
 class Forked:
@@ -69,10 +72,12 @@ class Forked:
 class ForkServer:
     """Forks processes that have imported torch. Threads may share one; what is forked outlives `close`.
 
-    The process behind it starts with the first request, or with `warm`; it is started again where it has ended.
+    The process behind it starts with the first request, or with `warm`; it is started again where it has ended. Where
+    somebody lends at `lender` (`lending`), it is forked from theirs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lender: Path | None = None) -> None:
+        self._lender = lender
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -133,13 +138,7 @@ class ForkServer:
         if self._socket is None:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "latebind.forks.process", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # whoever forks must have one thread
-                    process_group=0,  # Ctrl-C is for this process, which ends the others
-                )
+                self._process = None if _borrowed(self._lender, theirs) else _started(theirs)
         return self._socket
 
     def _ask(self, message: bytes, descriptors: Sequence[int]) -> Forked:
@@ -157,12 +156,37 @@ class ForkServer:
         return Forked(born.process, *handles)
 
     def _disconnect(self) -> None:
-        if self._socket is None or self._process is None:
-            return
-        self._socket.close()
-        self._process.kill()  # it may still import
-        self._process.wait()
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None:
+            self._process.kill()  # it may still import
+            self._process.wait()
         self._socket = self._process = None
+
+
+def _borrowed(lender: Path | None, theirs: socket.socket) -> bool:
+    """Have a fork server forked that is asked on the other end of a socket; False where nobody lends one."""
+    if lender is None:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+        asking.settimeout(LEND_SECONDS)
+        try:
+            asking.connect(str(lender))
+            socket.send_fds(asking, [LENT], [theirs.fileno()])
+            return asking.recv(len(LENT)) == LENT
+        except OSError:
+            return False
+
+
+def _started(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a fork server that is asked on the other end of a socket."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "latebind.forks.process", str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # whoever forks must have one thread
+        process_group=0,  # Ctrl-C is for this process, which ends the others
+    )
 
 
 class EndedError(OSError):

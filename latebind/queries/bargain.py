@@ -8,7 +8,7 @@ counts.
 """
 
 from collections.abc import Callable, Mapping
-from math import floor, log, log2
+from math import floor, inf, log, log2
 
 from latebind.domain.outlook import Outlook
 
@@ -24,10 +24,14 @@ Begin = Callable[[Mapping[str, Outlook], float], Terms]  # with these outlooks, 
 
 
 class Bargain:
-    """The prices of one query, as long as models by themselves take what they did in `outlooks`."""
+    """The prices of one query, as long as models by themselves take what they did in `outlooks`.
 
-    def __init__(self, outlooks: Mapping[str, Outlook], begin: Begin) -> None:
+    So many conditions had been `judged` when they were found.
+    """
+
+    def __init__(self, outlooks: Mapping[str, Outlook], begin: Begin, judged: int = 0) -> None:
         self.outlooks = outlooks
+        self.judged = judged
         self._begin = begin
         whole = {model: Outlook(found.wait, (found.whole,), (1.0,)) for model, found in outlooks.items()}
         self._static = begin(whole, price_at(NONE))
@@ -36,7 +40,7 @@ class Bargain:
 
     def price(self, allowed: float) -> float:
         """Return the price of a second for a query that has so many, in shares of accuracy."""
-        if allowed <= 0.0:
+        if not 0.0 < allowed < inf:
             return price_at(NONE)
         bucket = floor(log(allowed) * BUCKETS)
         if bucket not in self._prices:

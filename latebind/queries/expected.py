@@ -10,9 +10,10 @@ share it becomes less likely when they are late. Two such shares multiply where 
 is never held to be worth more than it is.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import prod
+from math import inf, prod
 
 from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, PlannerConfig
@@ -25,6 +26,8 @@ from latebind.queries.succession import Ahead, Graph
 NOTABLE = 0.05  # of a model's whole time, or of the chance to leave somewhere: what changes by less is as before
 GROWN = 1.1  # times as many conditions as when the tables were made
 NEWEST = 0.05  # of the mean wait
+MUCH_MORE = 2  # times as many conditions as when prices were found
+SELDOM = 64  # queries, after which it is looked whether prices still hold
 MOST_NODES = 6  # of a query for which a price is looked for: of more, accuracy alone counts
 MOST_PROSPECTS = 100  # of a query's nodes, by what else may run; then any of the same node has to do
 
@@ -39,6 +42,7 @@ class Expected:
         self._price = config.price if config.replan or config.price is not None else 0.0
         self._known: dict[tuple[str, float], _Tables] = {}  # by query and price
         self._bargains: dict[str, Bargain] = {}
+        self._begun = 0  # queries, since models were looked at for their prices
         self._waits: dict[str, float] = {}  # what those met on average who came to a model
 
     def pick(self, view: PlanView, node: int) -> Choice:
@@ -57,16 +61,29 @@ class Expected:
         return tables.choose(view, node, view.left - _begins(view, node, ends))
 
     def _price_for(self, view: PlanView) -> float:
-        """Return the price of a second; it is looked after when a query begins."""
+        """Return the price of a second; now and then, when a query begins, it is found anew."""
         if len(view.query.nodes) > MOST_NODES:
             return 0.0
         known = self._bargains.get(view.query.name)
-        if known is None or (len(view.open) == len(view.query.nodes) and not _goes_on(known, view)):
+        if len(view.open) == len(view.query.nodes):
+            self._begun += 1
+        if known is None or (self._begun >= SELDOM and not self._goes_on(known, view)):
             models = {model for node in view.query.nodes for model in node.models}
             found = {model: view.outlook(model) for model in models}
             alone = {model: Outlook(0.0, one.ends, one.chances) for model, one in found.items()}
-            known = self._bargains[view.query.name] = Bargain(alone, partial(_begin, Graph(view.query), view.branches))
+            begin = partial(_begin, Graph(view.query), view.branches)
+            known = self._bargains[view.query.name] = Bargain(alone, begin, view.branches.judged)
         return known.price(view.allowed)
+
+    def _goes_on(self, bargain: Bargain, view: PlanView) -> bool:
+        """Whether models take by themselves what they did, and not much more is known of conditions."""
+        self._begun = 0
+        if view.branches.judged > MUCH_MORE * bargain.judged:
+            return False
+        now = {model: view.outlook(model) for model in bargain.outlooks}
+        return all(
+            alike(known, Outlook(0.0, now[model].ends, now[model].chances)) for model, known in bargain.outlooks.items()
+        )
 
     def _learn(self, view: PlanView, node: int) -> None:
         for model, outlook in zip(view.node(node).models, view.outlooks(node), strict=True):
@@ -91,9 +108,10 @@ class _Tables:
         self._rests: dict[tuple[int, frozenset[int]], Prospect] = {}
 
     def renewed(self, view: PlanView, node: int, later: Callable[[str, Outlook], Outlook]) -> "_Tables":
-        """Return these tables, or new ones where something has changed notably that comes behind an open node."""
-        first = min(self.graph.before(node, view.open), default=node)
-        models = {model for i in view.open & self.graph.behind[first] for model in view.node(i).models}
+        """Return these tables, or new ones where something has changed notably behind a node that is to be picked."""
+        picked = (node, *self.graph.before(node, view.open))
+        behind = view.open.intersection(set().union(*[self.graph.behind[i] for i in picked]))
+        models = {model for i in behind for model in view.node(i).models}
         now = {model: later(model, view.outlook(model)) for model in models}
         if view.branches is self._branches and view.branches.judged <= GROWN * self._judged and self._hold(now):
             self._outlooks = {**now, **self._outlooks}
@@ -127,35 +145,31 @@ class _Tables:
             self._terms(rest, self._outlooks[model], accuracy, left)
             for model, accuracy in zip(node.models, node.accuracies, strict=True)
         ]
-        return max(options, key=lambda terms: terms[0] - terms[1])
+        return max(options, key=lambda terms: terms[0] - terms[1])[:2]
 
     def choose(self, view: PlanView, node: int, left: float) -> Choice:
         """Return what a node is to run with that begins with so much time left."""
         rest = self._rest_behind(view, node)
-        accuracies = view.node(node).accuracies
-        chosen, highest, picked = 0, -float("inf"), None
-        for option, outlook in sorted(enumerate(view.outlooks(node)), key=_seconds):
-            worth = self._worth(rest, outlook, accuracies[option], left)
-            if worth > highest + TIE:
-                chosen, highest, picked = option, worth, outlook
-        assert picked is not None  # a node has models
-        return Choice(chosen, _budget(rest, picked, left))
+        outlooks = view.outlooks(node)
+        chosen, highest, quickest = 0, -inf, inf
+        for option, accuracy in enumerate(view.query.nodes[node].accuracies):
+            right, cost, seconds = self._terms(rest, outlooks[option], accuracy, left)
+            worth = right - cost
+            if worth > highest + TIE or (worth > highest - TIE and seconds < quickest):
+                chosen, highest, quickest = option, worth, seconds
+        return Choice(chosen, _budget(rest, outlooks[chosen], left))
 
-    def _worth(self, rest: Prospect, outlook: Outlook, accuracy: float, left: float) -> float:
-        right, cost = self._terms(rest, outlook, accuracy, left)
-        return right - cost
-
-    def _terms(self, rest: Prospect, outlook: Outlook, accuracy: float, left: float) -> tuple[float, float]:
-        """Return the chance that a model and the rest are right in time, and the price of their seconds."""
-        left -= outlook.wait
-        right = cost = mean = 0.0
+    def _terms(self, rest: Prospect, outlook: Outlook, accuracy: float, left: float) -> tuple[float, float, float]:
+        """Return the chance that a model and the rest are right in time, their price, and the seconds of the model."""
+        left += ROUNDING - outlook.wait
+        seconds, right, cost = outlook.wait, 0.0, 0.0
         for end, chance in zip(outlook.ends, outlook.chances, strict=True):
-            mean += end * chance
-            place = rest.place(left - end)
-            if place >= 0:
-                right += chance * rest.right[place]
-                cost += chance * rest.cost[place]
-        return accuracy * right, accuracy * cost + self._price * (outlook.wait + mean)
+            seconds += end * chance
+            place = bisect_right(rest.at, left - end)
+            if place:
+                right += chance * rest.right[place - 1]
+                cost += chance * rest.cost[place - 1]
+        return accuracy * right, accuracy * cost + self._price * seconds, seconds
 
     def _rest_behind(self, view: PlanView, node: int) -> Prospect:
         key = (node, view.open)
@@ -211,20 +225,8 @@ def _begin(graph: Graph, branches: Branches, outlooks: Mapping[str, Outlook], pr
     return _Tables(graph, branches, price).begin(outlooks)
 
 
-def _goes_on(bargain: Bargain, view: PlanView) -> bool:
-    """Whether models take by themselves what they did."""
-    return all(
-        alike(known, Outlook(0.0, now.ends, now.chances))
-        for known, now in ((known, view.outlook(model)) for model, known in bargain.outlooks.items())
-    )
-
-
 def _begins(view: PlanView, node: int, ends: Mapping[int, float]) -> float:
     return max([ends[i] for i in view.node(node).after if i in ends], default=0.0)
-
-
-def _seconds(option: tuple[int, Outlook]) -> float:
-    return option[1].wait + option[1].mean
 
 
 def _budget(rest: Prospect, outlook: Outlook, left: float) -> float:

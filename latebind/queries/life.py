@@ -62,6 +62,7 @@ class Life:
         self.planned: dict[int, Choice] = {}
         self.open = frozenset(range(nodes))
         self.has_run = False  # any step, to its end
+        self._settled: set[int] = set()
         self.waited = 0.0
         self.doom: Outcome | None = None
         self.failed = NOT_RUN
@@ -105,17 +106,13 @@ class Life:
         for number, node in enumerate(self.query.nodes):
             if self.doom is not None:
                 return
-            if self.phases[number] is not Phase.WAITING or not all(self.phases[i] in SETTLED for i in node.after):
+            if self.phases[number] is not Phase.WAITING or not self._settled.issuperset(node.after):
                 continue
             if all(any(self.has_answered(i) for i in group) for group in node.needs):
                 yield number
             else:
                 self.move(number, Phase.LEFT_OUT)
-        if (
-            self.doom is None
-            and self.phases[-1] is Phase.WAITING
-            and all(phase in SETTLED for phase in self.phases[:-1])
-        ):
+        if self.doom is None and self.phases[-1] is Phase.WAITING and len(self._settled) == self.outputs:
             yield self.outputs
 
     def move(self, node: int, phase: Phase) -> None:
@@ -127,6 +124,8 @@ class Life:
         self._working += (phase in AT_WORK) - (before in AT_WORK)
         if phase not in OPEN and before in OPEN:
             self.open -= {node}
+        if phase in SETTLED:
+            self._settled.add(node)
         if before is Phase.RUNNING:
             self.has_run = True
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
+
 from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, Query
 from latebind.queries.branches import Branches
@@ -33,8 +35,7 @@ class PlanView:
         return [self.outlook(model) for model in self.query.nodes[number].models]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True, gc=False):
     """The option that a node is to run with, and how many seconds it may take."""
 
     option: int

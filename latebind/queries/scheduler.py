@@ -7,6 +7,7 @@ that has to be loaded and leaves early as all do. What looks into tensors is ask
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from latebind.domain.actions import Action, Branch, Map, Outcome, Reply, StepEnded
 from latebind.domain.config import SchedulerConfig
@@ -14,7 +15,7 @@ from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFailed, Mapped
 from latebind.domain.outlook import Outlook
 from latebind.domain.picture import Picture
-from latebind.domain.query import NOT_RUN, lay_out
+from latebind.domain.query import NOT_RUN, Query, lay_out
 from latebind.queries import make_planner
 from latebind.queries.branches import Branches
 from latebind.queries.least import least_seconds, least_seconds_after, longest_path
@@ -115,7 +116,7 @@ class QueryScheduler:
         if any(request in self._live for request in event.requests):
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
         slack = event.deadline - (now + least_seconds(query, self._outlook))
-        if self._sheds and slack < 0.0:
+        if self._sheds and slack < 0.0 and self._is_late(query, event.deadline, now):
             late = Outcome.REFUSED_LATE
             actions.extend([Reply(request, query.name, late, NOT_RUN, 0.0, 0.0, slack) for request in event.requests])
             return
@@ -228,6 +229,10 @@ class QueryScheduler:
         allowed = life.deadline - life.arrived - passing.seconds * self._lengths[name]
         view = PlanView(life.query, life.open, left, passing.added(self._outlook), self._branches[name], allowed)
         return self._planners[name].pick(view, node)
+
+    def _is_late(self, query: Query, deadline: float, now: float) -> bool:
+        """Tell whether a query would be late with all models in memory; else its steps ask for those that are not."""
+        return deadline < now + least_seconds(query, partial(self._scheduler.outlook, loaded=True))
 
     def _outlook(self, model: str) -> Outlook:
         found = self._outlooks.get(model)

@@ -52,5 +52,10 @@ class Wishes:
                 return False
         if self._policy is None:
             return True
-        loss = sum([self._policy.worth(model, now) * model.size_of(pieces) for model, pieces in going])
-        return self._policy.gain(wanted, now) * wanted.size_of(wanted.missing) > WORTH_MORE * loss
+        loss = sum([self._policy.worth(model, now) * _lost(model, pieces) for model, pieces in going])
+        return self._policy.gain(wanted, now) * wanted.stage_bytes > WORTH_MORE * loss
+
+
+def _lost(model: Held, pieces: Sequence[int]) -> int:
+    """Return the bytes that are of no use once pieces go: all, where deadlines leave no time to load a stage again."""
+    return model.bytes if min(pieces) < model.footprint.stages else model.size_of(tuple(pieces))

@@ -1,7 +1,7 @@
 """Rows of sequences at the border: filled up to the width of their slots on the way in, trimmed on the way out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,11 @@ def trimmed(rows: Rows, spec: TensorSpec) -> Rows:
 
 def steps(spec: ModelSpec, rows: Mapping[str, Iterable[Rows]]) -> tuple[int, ...]:
     """Return how many steps the input of each row has; none where the model reads no sequence."""
-    sequence = next((tensor for tensor in spec.inputs if tensor.padding is not None), None)
-    if sequence is None:
-        return ()
-    padding = cast(int, sequence.padding)
-    return tuple([length for row in rows[sequence.name] for length in lengths(row[np.newaxis], padding)])
+    for tensor in spec.inputs:
+        padding = tensor.padding
+        if padding is not None:
+            return tuple([length for row in rows[tensor.name] for length in lengths(row[np.newaxis], padding)])
+    return ()
 
 
 def lengths(rows: Rows, padding: int) -> list[int]:

@@ -14,6 +14,7 @@ from latebind.server.shared_memory import Place, Reference, Regions
 from latebind.server.tensors import Tensor
 
 LONGEST_ID = 1024
+CLIENT = b"latebind-client"  # header: the address that a call came from, where an ingress sends it on
 WAITED = b"latebind-waited"  # header: seconds of its deadline that a call has waited elsewhere
 
 
@@ -83,8 +84,8 @@ class Call(msgspec.Struct, frozen=True):
     @property
     def elsewhere(self) -> bool:
         """Whether any of its tensors lies in shared memory of the client's own."""
-        given, wanted = self.inputs, self.wanted
-        return any(one.place is not None for one in given) or any(one.place is not None for one in wanted)
+        places = [given.place for given in self.inputs] + [wanted.place for wanted in self.wanted]
+        return places.count(None) < len(places)
 
 
 def waited(call: Call, said: str | bytes | None) -> Call:

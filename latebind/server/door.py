@@ -88,7 +88,15 @@ class Door:
         secured = secured or Secured.by(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
         doorkeeper = Doorkeeper(self._config, secured.guard)
-        self._app = app = RestApp(self._service, self._limits, doorkeeper, self._dashboard, routes=routes, short=short)
+        self._app = app = RestApp(
+            self._service,
+            self._limits,
+            doorkeeper,
+            self._dashboard,
+            routes=routes,
+            short=short,
+            behind=secured.behind,
+        )
         self._server = _Server(_uvicorn_config(app, self._limits, secured.tls))
         self._rpc = _rpc_door(self._service, self._config, self._limits, secured.guard, methods)
         self._socket: socket.socket | None = None

@@ -44,19 +44,6 @@ class Answer(msgspec.Struct, frozen=True):
     spec: ModelSpec | None = None
 
 
-class Outcomes(TypedDict):
-    """Requests by how they ended, since the start."""
-
-    answered: int
-    refused_full: int
-    refused_late: int
-    expired: int
-    cancelled: int
-    failed: int
-    not_loaded: int
-    refused_loading: int
-
-
 class Distribution(TypedDict):
     """A histogram: `counts[i]` values were at most `le[i]` and above `le[i - 1]`; `count` and `sum` are of all."""
 
@@ -67,7 +54,7 @@ class Distribution(TypedDict):
 
 
 class ModelMetrics(TypedDict):
-    """The figures of one model since the start. `left_at` counts answered requests by stage.
+    """The figures of one model since the start. `requests` has ended ones by outcome, `left_at` answered ones by stage.
 
     `batches` counts them by their size as they start the network; `runs` and `run_seconds` are the stages that have
     ended, by how many requests were in them, and the time that they took. `latency_seconds` and `queue_seconds` are of
@@ -76,7 +63,7 @@ class ModelMetrics(TypedDict):
     they came. `last` is when the last was answered, on the clock of `Snapshot.now`; None: none was.
     """
 
-    requests: Outcomes
+    requests: dict[str, int]
     left_at: list[int]
     batches: dict[str, int]
     stage_runs: int

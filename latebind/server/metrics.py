@@ -102,7 +102,7 @@ class _Snapshot(Collector):
         pending = GaugeMetricFamily("latebind_pending_requests", "Requests accepted and not yet ended", labels=MODEL)
         replies = CounterMetricFamily("latebind_http_replies", "HTTP replies by status", labels=["status"])
         for labels, model in self._models:
-            for outcome, count in _outcomes(model).items():
+            for outcome, count in model["requests"].items():
                 requests.add_metric([*labels, outcome], count)
             for stage, count in enumerate(model["left_at"]):
                 left_at.add_metric([*labels, str(stage)], count)
@@ -218,7 +218,7 @@ class _Snapshot(Collector):
             "nv_inference_first_response_histogram_ms", "Time to the first answer", labels=MODEL
         )
         for labels, model in self._models:
-            outcomes = _outcomes(model)
+            outcomes = model["requests"]
             success.add_metric(labels, outcomes["answered"])
             for reason, kinds in FAILURES.items():
                 failure.add_metric([*labels, reason], sum(outcomes[kind] for kind in kinds))
@@ -252,10 +252,6 @@ class _Machine(Collector):
             gauge = GaugeMetricFamily(f"nv_{whole}", "Of the GPU, as its driver tells", labels=["gpu_uuid"])
             gauge.add_metric([self._gpu], value)
             yield gauge
-
-
-def _outcomes(model: ModelMetrics) -> dict[str, int]:
-    return dict(model["requests"])  # type: ignore[arg-type]
 
 
 def _durations(model: ModelMetrics) -> dict[str, float]:

@@ -12,10 +12,14 @@ from latebind.server.tls import server_context
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """Who may call, and the TLS that HTTP speaks, if any."""
+    """Who may call, and the TLS that HTTP speaks, if any.
+
+    `behind`: only an ingress calls, and tells by a header which address a call came from.
+    """
 
     guard: Guard
     tls: ssl.SSLContext | None
+    behind: bool = False
 
     @classmethod
     def by(cls, config: DoorConfig) -> Self:

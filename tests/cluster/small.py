@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -17,9 +18,11 @@ from latebind.cluster.homes import BUDGET, MODELS, Homes
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application
 from latebind.domain.config import ClusterConfig, DoorConfig, ServeConfig
+from latebind.domain.model import ModelSpec
 from latebind.repository.selection import Selection
 from latebind.server.access import Guard
 from latebind.server.door import Door
+from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
 from latebind.server.secured import Secured
@@ -32,6 +35,19 @@ SERVER = DoorConfig(port=0, grpc_port=0, manage=True)
 CLUSTER = ClusterConfig()
 
 T = TypeVar("T")
+
+
+class Heard:
+    """Observes whose calls were answered."""
+
+    def __init__(self) -> None:
+        self.clients: list[str] = []
+
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
+        self.clients.append(client)
+
+    def figures(self) -> Mapping[str, AdaptationFigures]:
+        return {}
 
 
 class Dead:
@@ -90,6 +106,7 @@ class Small:
     gateways: Sequence[Arithmetic]
     shelves: Sequence[Shelf]
     seen: list[Seen]  # what Ray would tell
+    heard: Heard  # by all replicas
     grpc: str
     loop: asyncio.AbstractEventLoop
 
@@ -114,6 +131,14 @@ class Small:
             self.fleet.see(self.seen)
 
         self.do(tell)
+
+
+def until(condition: Callable[[], object], *, seconds: float = 10.0, pause: float = 0.01) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to be so"
+        time.sleep(pause)
 
 
 @contextmanager
@@ -146,6 +171,7 @@ async def _serve(
     async with AsyncExitStack() as stack:
         gateways = [Arithmetic() for _ in range(replicas)]
         shelves = [Shelf(gateway) for gateway in gateways]
+        heard = Heard()
         nobodys = Arithmetic()  # a site has one
         seen = [await dead.open()] if dead is not None else []
         for number, (gateway, shelf) in enumerate(zip(gateways, shelves, strict=True)):
@@ -154,7 +180,8 @@ async def _serve(
                 DoorConfig(port=0, manage=True),
                 catalogue=shelf,
                 routes=(*ROUTES, replica_route()),
-                secured=Secured(Guard(token=SECRET), tls=None),
+                observer=heard,
+                secured=Secured(Guard(token=SECRET), tls=None, behind=True),
             )
             await stack.enter_async_context(door)
             seen.append(Seen(f"replica-{number}", "127.0.0.1", door.port))
@@ -168,5 +195,7 @@ async def _serve(
         loop = asyncio.get_running_loop()
         port, grpc_port = ingress.ports
         site = Site(ingress.door, nobodys, loop, port, Shelf(nobodys))
-        started.set_result((Small(site, ingress.fleet, gateways, shelves, seen, f"127.0.0.1:{grpc_port}", loop), ended))
+        started.set_result(
+            (Small(site, ingress.fleet, gateways, shelves, seen, heard, f"127.0.0.1:{grpc_port}", loop), ended)
+        )
         await ended.wait()

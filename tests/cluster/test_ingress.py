@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from latebind.domain.config import ClusterConfig
 from latebind.server.limits import Limits
-from tests.cluster.small import SECRET, SERVER, Dead, Dying, Once, Small, small
+from tests.cluster.small import SECRET, SERVER, Dead, Dying, Once, Small, small, until
 from tests.server.bodies import DOUBLE, SCALAR, request
 from tests.server.conftest import read_response, scalar
 from tests.server.rpc.conftest import X, tensor
@@ -45,14 +45,6 @@ def body(*inputs: dict[str, Any], **rest: object) -> bytes:
 
 def answered(cluster: Small, model: str) -> list[int]:
     return [gateway.answered[model] for gateway in cluster.gateways]
-
-
-def until(condition: Any) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < end, "it did not come to be so"
-        time.sleep(0.01)
 
 
 def test_a_json_call_is_answered_as_a_replica_answers_it(cluster: Small) -> None:
@@ -249,6 +241,28 @@ def test_calls_of_one_head_are_answered_alike(cluster: Small) -> None:
     assert first["outputs"] == second["outputs"]
 
 
+def test_replicas_hear_which_address_a_call_came_from() -> None:
+    text = body(scalar(1.0))
+    call = f"POST {SCALAR} HTTP/1.1\r\nlatebind-client: 1.2.3.4\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
+    with small(1) as cluster:
+        for address in (
+            "127.0.0.1",
+            "127.0.0.2",
+            "127.0.0.3",
+        ):  # all calls but the first take the short way to a replica
+            with socket.create_connection(("127.0.0.1", cluster.ingress.port), 10.0, (address, 0)) as connection:
+                connection.sendall(call)
+                assert read_response(connection).status == 200
+                connection.sendall(call)
+                assert read_response(connection).status == 200
+        with triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+            stub.infer("double", [tensor(X)])
+        until(lambda: len(cluster.heard.clients) == 7)
+        assert sorted(cluster.heard.clients) == [*["127.0.0.1"] * 3, *["127.0.0.2"] * 2, *["127.0.0.3"] * 2]
+        assert "latebind_ingress_short_total 5\n" in cluster.call("GET", "/metrics").body.decode()
+        assert cluster.gateways[0].short > 0
+
+
 def test_a_call_on_the_short_way_whose_replica_is_lost_is_answered_by_another() -> None:
     dying = Once()
     with small(1, dead=dying) as cluster, cluster.ingress.connect() as connection:
@@ -303,6 +317,48 @@ def test_models_are_unloaded_and_loaded_everywhere() -> None:
             stub.load_model("double")
         assert ["double" in gateway.models for gateway in cluster.gateways] == [True, True]
         assert cluster.call("POST", "/v2/repository/models/crashing/load").status == 400
+
+
+def without(cluster: Small, replica: int) -> Any:
+    """Have a replica out of the ingress's sight until what this returns is called."""
+    gone = cluster.do(lambda: cluster.seen.pop(replica))
+    until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 1)
+
+    def back() -> None:
+        cluster.do(lambda: cluster.seen.append(gone))
+        until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 2)
+
+    return back
+
+
+def test_a_replica_that_starts_later_is_told_what_was_loaded_and_unloaded() -> None:
+    with small() as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+        back = without(cluster, 1)
+        assert cluster.call("POST", "/v2/repository/models/double/unload").status == 200
+        stub.unload_model("half")
+        assert cluster.call("POST", "/v2/repository/models/invert/unload").status == 200
+        stub.load_model("invert")
+        version = b'{"parameters": {"version": "1"}}'
+        assert cluster.call("POST", "/v2/repository/models/large/load", version).status == 200
+        assert "double" in cluster.gateways[1].models
+        back()
+        served = [{*gateway.models} for gateway in cluster.gateways]
+        assert served[1] == served[0]
+        assert served[0].isdisjoint({"double", "half"})
+        assert cluster.shelves[1].versions == [("invert", None), ("large", "1")]
+
+
+def test_a_wish_that_failed_is_not_told() -> None:
+    with small() as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
+        back = without(cluster, 1)
+        assert cluster.call("POST", "/v2/repository/models/double/unload").status == 200
+        assert cluster.call("POST", "/v2/repository/models/nobody/unload").status == 200
+        assert cluster.call("POST", "/v2/repository/models/crashing/load").status == 400
+        with pytest.raises(InferenceServerException, match="differs from the manifest"):
+            stub.load_model("crashing")
+        assert cluster.do(lambda: len(cluster.fleet.wishes)) == 2
+        back()
+        assert "double" not in cluster.gateways[1].models
 
 
 def test_metrics_tell_of_each_replica_and_statistics_of_all() -> None:

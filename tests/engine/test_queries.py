@@ -106,6 +106,18 @@ def test_rows_of_one_call_take_different_branches(all_queries: Started) -> None:
     all_queries.run(test())
 
 
+def test_rows_of_one_call_are_one_batch_at_every_step(queried: Path) -> None:
+    async def test() -> None:
+        async with engine(queried, "chain", policy=PolicyConfig("graph")) as client:
+            rows = rows_going([0, 1])
+            check((await ask(client, "chain", rows)).outputs["scores"], by_hand(CARS, rows))
+            figures = await client.metrics()
+            batches = {name: figures["models"][name]["batches"] for name in figures["models"] if name != "chain"}
+            assert set(map(str, batches.values())) == {"{'2': 1}"}
+
+    run(test())
+
+
 def test_an_answer_says_who_ran_where_it_left_and_what_it_took(all_queries: Started) -> None:
     async def test() -> None:
         client = all_queries.client

@@ -1,6 +1,7 @@
 """The price that is found where none is given: what caches earn is divided between accuracy and latency."""
 
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, PlannerConfig
 from latebind.queries.branches import Branches
-from latebind.queries.expected import MOST_NODES, Expected
+from latebind.queries.expected import MOST_NODES, SELDOM, Expected
 from latebind.queries.planner import Choice, PlanView
 from tests.queries.plans import Case, early, played, query, random_case, sure
 
@@ -94,7 +95,7 @@ def test_accuracy_alone_counts_where_a_price_cannot_be_found() -> None:
     for case, allowed in some(20):
         accurate = picked(case, Allowed(allowed, 0.0), allowed)
         assert picked(case, Allowed(allowed, replan=False), allowed) == accurate
-        assert picked(case, Allowed(0.0), allowed) == accurate
+        assert picked(case, Allowed(0.0), allowed) == picked(case, Allowed(inf), allowed) == accurate
     nodes = [Node("0", ("0-a",), (0.9,))]
     nodes += [Node(f"{i}", (f"{i}-a", f"{i}-b"), (0.8, 0.9), (i - 1,), ((i - 1,),)) for i in range(1, MOST_NODES + 1)]
     outlooks = {model: early(0.1, (0.1,), 0.9) for node in nodes for model in node.models}
@@ -114,5 +115,19 @@ def test_a_price_is_found_anew_where_models_have_become_slower() -> None:
     view = Case(case.query, slower, case.branches).view(allowed, every)
     planner.pick(replace(view, open=frozenset((1,)), allowed=allowed), 1)
     assert planner._bargains["application"] is first  # those who have begun keep to their price
-    planner.pick(replace(view, allowed=allowed), 0)
+    for _ in range(SELDOM):
+        planner.pick(replace(view, allowed=allowed), 0)
+    assert planner._bargains["application"] is not first
+
+
+def test_a_price_is_found_anew_where_more_is_known_of_conditions() -> None:
+    planner = Expected(PlannerConfig())
+    case, allowed = some(1)[0]
+    view = replace(case.view(allowed, frozenset(range(3))), allowed=allowed)
+    planner.pick(view, 0)
+    first = planner._bargains["application"]
+    for _ in range(30):
+        case.branches.observe((1, 2), (True, False))
+    for _ in range(SELDOM):
+        planner.pick(view, 0)
     assert planner._bargains["application"] is not first

@@ -248,3 +248,17 @@ def test_who_waits_for_a_later_step_now_counts_as_those_before_him_on_average() 
     for _ in range(100):  # now it does, as a rule
         planner.pick(busy.view(0.7, last), 1)
     assert planner.pick(busy.view(0.7, both), 0).option == 0
+
+
+def test_a_step_behind_two_is_planned_with_all_that_follows_either() -> None:
+    """3 waits for 0 and 1, and 2 for 1 alone: nobody has asked for its models before."""
+    nodes = (
+        Node("0", ("a",), (0.9,)),
+        Node("1", ("b",), (0.9,)),
+        Node("2", ("c",), (0.9,), (1,), ((1,),)),
+        Node("3", ("d1", "d2"), (0.8, 0.9), (0, 1), ((0,), (1,))),
+    )
+    outlooks = {"a": sure(0.1), "b": sure(0.2), "c": sure(0.1), "d1": sure(0.1), "d2": sure(0.3)}
+    case, every = Case(query(*nodes), outlooks, Branches()), frozenset(range(4))
+    assert expected().pick(case.view(0.6, every), 3).option == 1
+    assert expected().pick(case.view(0.4, every), 3).option == 0

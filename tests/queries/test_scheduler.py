@@ -1,13 +1,25 @@
 """Queries over the scheduler, event by event and in virtual time."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from latebind.domain.actions import Action, Branch, Map, Outcome, Reply, Run, StepEnded
-from latebind.domain.config import ServedModel
+from latebind.domain.actions import Action, Branch, Load, Map, Outcome, Reply, Run, StepEnded
+from latebind.domain.config import ResidencyConfig, ServedModel
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFailed, Mapped, StageDone, StageFailed
+from latebind.domain.events import (
+    Arrived,
+    Branched,
+    Cancelled,
+    Event,
+    Loaded,
+    MapFailed,
+    Mapped,
+    StageDone,
+    StageFailed,
+)
+from latebind.domain.footprint import Footprint
 from latebind.domain.query import NOT_RUN, Query
 from latebind.queries.scheduler import QueryScheduler, make_scheduler
 from latebind.scheduler import Scheduler
@@ -223,6 +235,37 @@ def test_queries_and_requests_of_their_models_share_a_batch() -> None:
     assert sorted(run.requests) == [11, 14]
 
 
+def test_steps_that_are_told_of_together_are_one_batch() -> None:
+    for together in (True, False):
+        played = Played(CHAIN)
+        assert kinds(played.tell(Arrived("query", 9.0, (10, 13), (3, 4)))) == [Map, Map]
+        first, second = played.tell(Mapped(10, 0, more=together)), played.tell(Mapped(13, 0))
+        if together:
+            assert first == []
+            assert second == [Run(0, "gate", 0, (11, 14), (SLOTS + 3, SLOTS + 4))]
+        else:
+            assert first == [Run(0, "gate", 0, (11,), (SLOTS + 3,))]
+
+
+def test_a_step_that_may_begin_together_with_one_that_fails_does_not() -> None:
+    played = Played(FORK, workers=2)
+    played.tell(Arrived("query", 9.0, (10,), (3,)))
+    for event in (Mapped(10, 0), StageDone(0), StageDone(0)):
+        played.tell(event)
+    assert played.tell(Mapped(10, 1, more=True)) == []
+    told, reply = played.tell(MapFailed(10, (2,)))
+    assert isinstance(told, StepEnded)
+    assert isinstance(reply, Reply)
+    assert (told.outcome, reply.outcome, reply.stage) == (Outcome.CANCELLED, Outcome.FAILED, 2)
+
+
+def test_simulated_looks_of_one_moment_follow_each_other_and_their_steps_begin_together() -> None:
+    simulator = Simulator(config(GATE, SMALL, LARGE, queries=[CHAIN]), mapping=0.001)
+    call = replace(asked(CHAIN, (GATE, SMALL, LARGE), time=1.0), rows=2)
+    records = simulator.run([call])
+    assert [record.latency for record in records] == pytest.approx([records[0].latency] * 2)
+
+
 def test_simulated_queries_take_what_their_models_take_and_leave_early() -> None:
     gate = served("gate", stages=4, hit_rates={0: 0.5})
     of, models = query(*CHAIN.nodes, planner="quickest"), (gate, SMALL, LARGE)
@@ -292,3 +335,21 @@ def test_a_query_cancelled_while_conditions_are_judged_has_no_inputs_written() -
     for event in (Mapped(10, 0), StageDone(0), StageDone(0), Cancelled(10)):
         played.tell(event)
     assert kinds(played.tell(Branched(10, (1, 2), (True, True)))) == [Reply]
+
+
+def test_a_query_that_is_refused_for_want_of_a_model_has_it_loaded() -> None:
+    cold = replace(served("gate", seconds=0.001, stages=1), footprint=Footprint((1,), (2.0,)))
+    settings = replace(config(cold, queries=[query(node("gate", "gate"))]), residency=ResidencyConfig(1))
+    scheduler = make_scheduler(settings)
+    assert isinstance(scheduler.handle(Arrived("query", 0.3, (10,), (3,)), 0.0)[0], Map)
+    load, told, reply = scheduler.handle(Mapped(10, 0), 0.0)
+    assert load == Load("gate", (0,))
+    assert isinstance(told, StepEnded)
+    assert isinstance(reply, Reply)
+    assert (reply.outcome, reply.waited, reply.ran) == (Outcome.REFUSED_LOADING, 2.0, 0.0)
+    scheduler.handle(Loaded("gate", (0,), 2.0), 2.0)
+    scheduler.handle(Arrived("query", 2.3, (20,), (3,)), 2.0)
+    assert Run(0, "gate", 0, (21,), (SLOTS + 3,)) in scheduler.handle(Mapped(20, 0), 2.0)
+    (late,) = scheduler.handle(Arrived("query", 2.0001, (30,), (4,)), 2.0)
+    assert isinstance(late, Reply)
+    assert late.outcome is Outcome.REFUSED_LATE

@@ -109,6 +109,12 @@ def test_a_model_that_is_seldom_asked_for_does_not_displace_one_that_is_worth_mo
     assert outcomes(records, "b") == {"REFUSED_LATE": 20}
 
 
+def test_a_model_of_which_a_part_would_have_to_go_counts_whole() -> None:
+    wanted = [*every(0.1, "a", 0.0, 60.0), *every(0.12, "b", 5.0, 60.0)]
+    simulator, _ = play(shedding(quick("a"), quick("b"), budget=3, window=10.0), *wanted)
+    assert {load.model for load in simulator.loads} == {"a"}
+
+
 def test_a_model_comes_once_it_is_worth_more_than_what_is_there() -> None:
     wanted = [*every(0.1, "a", 0.0, 20.0), *every(5.0, "a", 20.0, 120.0), *every(0.1, "b", 40.0, 120.0)]
     _, records = play(shedding(quick("a"), quick("b"), budget=2, window=10.0), *wanted)

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from latebind.bench.client import Reply
-from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig
+from latebind.domain.config import DoorConfig, EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import find_served
@@ -26,13 +26,15 @@ async def real_door(
     *names: str,
     engine: EngineConfig | None = None,
     policy: PolicyConfig | None = None,
+    residency: ResidencyConfig | None = None,
     limits: Limits | None = None,
     deadline: float = 30.0,
     grpc_port: int | None = None,
     grpc_stack: str = "official",
 ) -> AsyncIterator[tuple[EngineClient, Door]]:
     paths, queries = (tuple(map(str, found)) for found in find_served(models, names))
-    order = EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig(), queries=queries)
+    settings = engine or EngineConfig(), policy or PolicyConfig()
+    order = EngineOrder(paths, *settings, residency=residency or ResidencyConfig(), queries=queries)
     client = await EngineClient.start(order, FORKS)
     try:
         grpc = {"grpc_port": grpc_port, "grpc_stack": grpc_stack}

@@ -19,6 +19,7 @@ from latebind.simulation.measured import (
     Measured,
     Messages,
     Moments,
+    Pace,
     Rests,
     Seen,
     at_pace,
@@ -44,9 +45,9 @@ def drawn(seen: Seen, *, count: int, rows: int = 1, seed: int = 0, every: float 
     return [found.seconds(work(rows), False, moments, every * number) for number in range(count)]
 
 
-def measured(seen: Seen, pace: float = 1.0) -> tuple[Agenda, Measured]:
+def measured(seen: Seen, *, runs: float = 1.0, loads: float = 1.0) -> tuple[Agenda, Measured]:
     agenda = Agenda()
-    return agenda, Measured(agenda, seen=seen, random=Random(0), pace=lambda now: pace)
+    return agenda, Measured(agenda, seen=seen, random=Random(0), pace=lambda now: Pace(runs, loads))
 
 
 def test_runs_are_distributed_as_the_launches_that_were_seen() -> None:
@@ -147,7 +148,7 @@ def test_where_no_fresh_run_was_seen_others_tell() -> None:
 
 
 def test_a_run_takes_so_many_times_as_long_as_the_pace_says() -> None:
-    agenda, hardware = measured(Seen(1.0, tuple(launches([0.002] * 3))), pace=1.5)
+    agenda, hardware = measured(Seen(1.0, tuple(launches([0.002] * 3))), runs=1.5)
     ended = list[float]()
     hardware.run(work(), 1.0, [(0.0, ended.append)])
     agenda.go_on()
@@ -193,12 +194,19 @@ def test_a_load_takes_for_each_byte_what_one_of_about_that_size_took() -> None:
     assert measured(Seen(1.0))[1].load(800, 9.0, 0.0) == 9.0
 
 
+def test_loads_have_a_pace_of_their_own() -> None:
+    _, hardware = measured(Seen(1.0, loads=((0.0, Loading(1000, 0.01)),)), runs=3.0, loads=2.0)
+    assert hardware.load(500, 9.0, 0.0) == pytest.approx(0.01)
+
+
 def test_records_are_joined_end_to_end_each_at_its_pace() -> None:
-    first, second = Seen(2.0, tuple(launches([1.0])), each=0.1), Seen(3.0, tuple(launches([4.0])), each=0.3)
-    both = joined([first, at_pace(second, 2.0)])
+    first = Seen(2.0, tuple(launches([1.0])), each=0.1)
+    second = Seen(3.0, tuple(launches([4.0])), each=0.3, loads=((1.0, Loading(10, 6.0)),))
+    both = joined([first, at_pace(second, Pace(runs=2.0, loads=3.0))])
     assert both.length == 5.0
     assert [(at, one.seconds) for at, one in both.launches] == [(0.0, 1.0), (2.0, 2.0)]
     assert both.each == pytest.approx(0.2)
+    assert both.loads == ((3.0, Loading(10, 2.0)),)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:

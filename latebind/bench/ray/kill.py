@@ -7,21 +7,19 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-import psutil
-
 from latebind.bench.ledger import own
 from latebind.bench.ledger.arrivals import poisson
 from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.inject import Fault, Injected
 from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.questions import Mix, Questions
-from latebind.bench.ray.replicas import LOOK, busiest_replica, known
+from latebind.bench.ray.replicas import LOOK, busiest_replica, engines, known
 from latebind.bench.spread import Progress
 
 PAUSE = 0.02
 MOST = 60.0  # seconds to wait for a replica in the place of one that was killed
 AROUND = 12.0  # seconds after a kill in which silence is looked for
-ENGINE_SECONDS = 5.0  # that the engine of a killed replica may take to end
+ENGINE_SECONDS = 5.0  # that the engine of a killed replica may take to end, once another one is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,7 @@ class Killer:
 
     async def _kill(self, request: int) -> None:
         before = await asyncio.to_thread(known, self.port)
-        replica = busiest_replica(self.process)
-        engines = replica.children(recursive=True)
+        replica, running = busiest_replica(self.process), list(engines(self.process))
         loop = asyncio.get_running_loop()
         replica.send_signal(signal.SIGKILL)
         at = loop.time()
@@ -77,8 +74,10 @@ class Killer:
                 break
             await asyncio.sleep(LOOK)
         seconds = loop.time() - at
-        _, left = await asyncio.to_thread(psutil.wait_procs, engines, ENGINE_SECONDS)
-        self.recoveries.append(Recovery(request, at, seconds, bool(left)))
+        until = loop.time() + ENGINE_SECONDS
+        while not (ended := any(not one.is_running() for one in running)) and loop.time() < until:
+            await asyncio.sleep(LOOK)
+        self.recoveries.append(Recovery(request, at, seconds, engine_left=not ended))
 
 
 @dataclass(frozen=True, slots=True)

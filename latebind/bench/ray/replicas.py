@@ -13,6 +13,7 @@ from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.inject import Injected
 from latebind.bench.peers.processes import tree
 from latebind.domain.errors import ConfigError
+from latebind.engine.client import NAME as ENGINE
 
 ACTOR = re.compile(r"^ray::\S*ServeReplica:latebind:(\w+)")
 NAMED = re.compile(r'replica="([^"]+)"')
@@ -35,6 +36,14 @@ def busiest_replica(process: int) -> psutil.Process:
     if not found:
         raise ConfigError(f"process {process} has no replica: it serves on no Ray of this machine")
     return max(found, key=found.__getitem__)
+
+
+def engines(process: int) -> Iterator[psutil.Process]:
+    """Yield the engines of all replicas, which are no children of these."""
+    for one in tree(process):
+        with suppress(psutil.NoSuchProcess):
+            if one.name() == ENGINE:
+                yield one
 
 
 def known(port: int) -> frozenset[str]:

@@ -17,7 +17,7 @@ from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.costs import Curve
 from latebind.simulation.driver import Simulator
-from latebind.simulation.measured import Kind, Measured, Seen, at_pace, joined, typical
+from latebind.simulation.measured import Kind, Measured, Pace, Seen, at_pace, joined, typical
 from latebind.simulation.workloads import Arrival
 
 
@@ -42,21 +42,23 @@ def simulated(played: Played, seed: int, *, times: int) -> list[list[Run]]:
 
 
 def _runs(played: Played, visit: Visit, randoms: Sequence[Random]) -> list[Run]:
-    """Play a visit with each generator; launches are brought to one pace and run at that of the moment."""
+    """Play a visit with each generator; launches and loads are brought to one pace and take that of the moment."""
     beside = [played.log.seen(sent) for sent in visit.calibrations]
     rule = typical(launch for seen in beside for _, launch in seen.launches)
-    paces = [pace_of(seen, rule) for seen in beside]
+    usual = median([one.seconds / one.size for seen in beside for _, one in seen.loads] or [1.0])
+    paces = [pace_of(seen, rule, usual) for seen in beside]
     seen = joined([at_pace(one, pace) for one, pace in zip(beside, paces, strict=True)])
     return [replay(played.log.config, visit, seen, paces, random) for random in randoms]
 
 
-def pace_of(seen: Seen, rule: Mapping[Kind, Curve]) -> float:
-    """Return how many times as long as by a rule launches took, 1 where there were none."""
-    ratios = [one.seconds / rule[one.kind].at(one.rows) for _, one in seen.launches]
-    return median(ratios) if ratios else 1.0
+def pace_of(seen: Seen, rule: Mapping[Kind, Curve], usual: float) -> Pace:
+    """Return how many times as long as by a rule launches took, and as `usual` for a byte loads; 1 without any."""
+    runs = [one.seconds / rule[one.kind].at(one.rows) for _, one in seen.launches]
+    loads = [one.seconds / one.size / usual for _, one in seen.loads]
+    return Pace(median(runs or [1.0]), median(loads or [1.0]))
 
 
-def replay(config: SchedulerConfig, visit: Visit, seen: Seen, paces: Sequence[float], random: Random) -> Run:
+def replay(config: SchedulerConfig, visit: Visit, seen: Seen, paces: Sequence[Pace], random: Random) -> Run:
     """Play a visit once. Calibrations are played too: the scheduler learns from them."""
     begun = visit.calibrations[0][0].sent
     middles = [0.5 * (sent[0].sent + sent[-1].sent) - begun for sent in visit.calibrations]
@@ -74,11 +76,12 @@ class Paces:
     """The pace of a machine by `times`, at which it was `measured`; it is taken to change evenly in between."""
 
     times: tuple[float, ...]
-    measured: tuple[float, ...]
+    measured: tuple[Pace, ...]
 
-    def at(self, time: float) -> float:
+    def at(self, time: float) -> Pace:
         """Return the pace at a time."""
-        return float(np.interp(time, self.times, self.measured))
+        runs, loads = [one.runs for one in self.measured], [one.loads for one in self.measured]
+        return Pace(float(np.interp(time, self.times, runs)), float(np.interp(time, self.times, loads)))
 
 
 def arrivals(sent: Iterable[Sent], config: SchedulerConfig, begun: float) -> list[Arrival]:

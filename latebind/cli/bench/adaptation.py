@@ -24,7 +24,7 @@ from latebind.cli.bench.options import (
     ServerLog,
 )
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
-from latebind.cli.sources import load_rows, options
+from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 from latebind.learned.promise import Promise
@@ -78,7 +78,7 @@ def locality(
     traffic = locality_bench.Traffic(alpha, phases, length, shift, passes)
     services = [locality_bench.Service(*one) for one in product(sample or [0.2], retrain_s or [900.0])]
     with reporting(), kept_awake(awake), progress(f"asking {2 + len(services)} servers") as tell:
-        inputs, labels = load_rows(data, options(data_option or []))
+        inputs, labels = load_rows(data, data_option)
         report = locality_bench.run(
             repository,
             model,
@@ -125,7 +125,7 @@ def drift(
     --data-option data=cifar10/`
     """
     with reporting(), progress("changing the traffic") as tell:
-        inputs, labels = load_rows(data, options(data_option or []))
+        inputs, labels = load_rows(data, data_option)
         if labels is None:
             raise ConfigError("a stream by classes needs labels: give data that has them")
         found = drift_bench.run(
@@ -164,7 +164,7 @@ def calibration(
     --data-option data=cifar10/ --fidelity 0.98`
     """
     with reporting():
-        inputs, _ = load_rows(data, options(data_option or []))
+        inputs, _ = load_rows(data, data_option)
         promise = Promise(fidelity, confidence)
         report = calibration_bench.run(
             repository, model, inputs, promise=promise, splits=splits, backend=backend, seed=seed

@@ -16,7 +16,7 @@ from latebind.bench.batching.simulated import Result
 from latebind.bench.exits import Setting
 from latebind.cli.bench.options import Awake, Backend, Core, Data, DataOption, DoorCore, Model, Page, Repository, Seed
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
-from latebind.cli.sources import load_rows, options
+from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 from latebind.simulation.networks import NETWORKS
@@ -131,7 +131,7 @@ def live(
     Example: `latebind bench live models --model resnet56 --data images.npz --load 0.8`
     """
     with reporting(), progress("batching") as tell, kept_awake(awake):
-        inputs, _ = load_rows(data, options(data_option or []))
+        inputs, _ = load_rows(data, data_option)
         setting = Setting(backend, (door_core,), engine_core, seed)
         found = live_bench.run(
             repository,

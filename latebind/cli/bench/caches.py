@@ -13,7 +13,7 @@ from latebind.bench.caches.suite import Part, Result, Setting, Suite
 from latebind.bench.caches.variants import KINDS, Lessons
 from latebind.cli.bench.options import Backend, DataOption, Fidelity, Page, Repository, Seed
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
-from latebind.cli.sources import load_rows, load_samples, options
+from latebind.cli.sources import load_rows, load_samples
 from latebind.learned.promise import CACHE_BYTES, Promise
 from latebind.learned.samples import Samples
 
@@ -65,10 +65,10 @@ def caches(
     parts = tuple(dict.fromkeys(part or Part))
     setting = Setting(repository, model, parts, smaller, backend, tuple(boundary or ()), stored, budgets)
     with reporting():
-        inputs, labels = load_rows(data, options(data_option or []))
+        inputs, labels = load_rows(data, data_option)
         given = None
         if fit is not None:
-            samples, _ = load_samples(fit, options(fit_option or []), seed=seed)
+            samples, _ = load_samples(fit, fit_option, seed=seed)
             given = Lessons(samples, tuple(kind or KINDS), lessons, folder=explored)
         rows = Samples(
             {name: torch.from_numpy(array) for name, array in inputs.items()},

@@ -10,7 +10,7 @@ from latebind.bench.exits import Setting
 from latebind.cli.bench.options import Awake, Backend, Data, DataOption, DoorCore, Model, Repository, Seed
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.numbers import numbers
-from latebind.cli.sources import load_rows, options
+from latebind.cli.sources import load_rows
 from latebind.engine.awake import kept_awake
 
 
@@ -46,7 +46,7 @@ def elastic_live(
     Example: `latebind bench elastic-live models --model resnet56 --data images.npz --load 0.1 --load 1`
     """
     with reporting(), progress("elastic batches") as tell, kept_awake(awake):
-        inputs, _ = load_rows(data, options(data_option or []))
+        inputs, _ = load_rows(data, data_option)
         setting = Setting(backend, (door_core,), seed=seed)
         plan = live.Plan(tuple(load or live.LOADS), target, rounds, seconds, tuple(side or ()))
         cores = numbers("--engine-cores", engine_cores)

@@ -23,7 +23,7 @@ from latebind.cli.bench.options import (
     ServerLog,
 )
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
-from latebind.cli.sources import load_rows, options
+from latebind.cli.sources import load_rows
 from latebind.engine.awake import kept_awake
 
 
@@ -52,7 +52,7 @@ def exits(
     """
     setting = exits_bench.Setting(backend, (door_core,), engine_core, seed, log)
     with reporting(), kept_awake(awake), progress("asking two servers") as tell:
-        inputs, labels = load_rows(data, options(data_option or []))
+        inputs, labels = load_rows(data, data_option)
         report = exits_bench.run(
             repository,
             model,
@@ -98,7 +98,7 @@ def engine(
     """
     setting = exits_bench.Setting(backend, (door_core,), engine_core, seed)
     with reporting(), kept_awake(awake), progress("asking two engines") as tell:
-        inputs, _ = load_rows(data, options(data_option or []))
+        inputs, _ = load_rows(data, data_option)
         report = engine_bench.run(
             repository,
             model,

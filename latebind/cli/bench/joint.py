@@ -33,7 +33,7 @@ from latebind.cli.bench.options import (
     Seed,
 )
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
-from latebind.cli.sources import load_rows, options
+from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 
@@ -151,7 +151,7 @@ def joint(
 def _rows(data: str | None, data_option: list[str] | None) -> dict[str, Array]:
     if data is None:
         raise ConfigError("there are no rows to send: give --data, or --simulated")
-    inputs, _ = load_rows(data, options(data_option or []))
+    inputs, _ = load_rows(data, data_option)
     return inputs
 
 

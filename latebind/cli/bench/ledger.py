@@ -18,7 +18,7 @@ from latebind.bench.ledger.inject import Fault, Injector
 from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.questions import KINDS, Mix, Protocol, Questions
 from latebind.bench.residency.azure import read_trace
-from latebind.cli.bench.options import Page, Seed
+from latebind.cli.bench.options import Page, Seed, ServeWords
 from latebind.cli.console import JsonFile, console, errors, progress, reporting, save, show
 from latebind.domain.errors import ConfigError
 
@@ -59,9 +59,7 @@ def ledger(
         float | None, typer.Option(min=1.0, help="Instead: find the peak goodput, then ask for so many times as much.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.5, help="Length of a step to that peak.")] = 4.0,
-    serve: Annotated[
-        list[str] | None, typer.Option(help="A word for `latebind serve`; may be repeated: --serve=--workers=2.")
-    ] = None,
+    serve: ServeWords = None,
     seed: Seed = 0,
     page: Page = None,
     json_file: JsonFile = None,

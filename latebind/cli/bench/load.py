@@ -12,7 +12,7 @@ from latebind.bench import flood as flood_bench
 from latebind.bench import load as load_bench
 from latebind.cli.bench.options import Core, Data, DataOption, DoorCore, Model, Page, Repository, Seed
 from latebind.cli.console import JsonFile, console, reporting, save, show
-from latebind.cli.sources import load_rows, options
+from latebind.cli.sources import load_rows
 
 
 def load(
@@ -30,7 +30,7 @@ def load(
 ) -> None:
     """Latency under Poisson traffic over HTTP with exits off and on, the same arrivals for both."""
     with reporting():
-        inputs, labels = load_rows(data, options(data_option or []))
+        inputs, labels = load_rows(data, data_option)
         report = load_bench.run(
             repository,
             model,
@@ -65,7 +65,7 @@ def flood(
 ) -> None:
     """Throughput of the engine on its own core while 16 clients flood the door with small requests."""
     with reporting():
-        inputs, _ = load_rows(data, options(data_option or []))
+        inputs, _ = load_rows(data, data_option)
         report = flood_bench.run(
             repository,
             model,

@@ -24,3 +24,6 @@ Awake = Annotated[
     bool, typer.Option("--awake", help="Keep the cores from sleeping meanwhile, for all sides alike. Needs root.")
 ]
 Page = Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.")]
+ServeWords = Annotated[
+    list[str] | None, typer.Option(help="A word for `latebind serve`; may be repeated: --serve=--slots=64.")
+]

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from latebind.bench import boundary as boundary_bench
+from latebind.bench import many
 from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
 from latebind.bench.exits import Setting
@@ -20,9 +21,10 @@ def scheduler(
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """What scheduler and policies cost on one core: events a second, and a decision at a stage boundary."""
+    """What scheduler and policies cost on one core: events a second, a decision at a stage boundary, many models."""
     with reporting():
         speeds = scheduler_bench.run(events=events, rounds=rounds, seed=seed)
+        costs = many.run(events=events // 10, rounds=rounds)
     show(
         f"scheduler, {events} events, median of {rounds} rounds, seed {seed}",
         [
@@ -36,7 +38,19 @@ def scheduler(
             for speed in speeds
         ],
     )
-    save(json_file, speeds)
+    show(
+        f"many models, {many.BUSY} of which {many.WAITING} requests each wait for or run, {events // 10} events",
+        [
+            {
+                "policy": cost.policy,
+                "memory": "limited" if cost.memory else "no bound",
+                "models": cost.models,
+                "us an event": f"{cost.event * 1e6:.1f}",
+            }
+            for cost in costs
+        ],
+    )
+    save(json_file, {"speeds": speeds, "models": costs})
 
 
 def stages(

@@ -15,7 +15,7 @@ from latebind.bench.peers.calls import Protocol
 from latebind.bench.peers.loads import tool
 from latebind.bench.peers.sides import SIDES, Place
 from latebind.bench.spread import Progress
-from latebind.cli.bench.options import Page, Seed
+from latebind.cli.bench.options import Page, Seed, ServeWords
 from latebind.cli.bench.told import Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
 
@@ -59,9 +59,7 @@ def peers(
     deadline_ms: Annotated[float, typer.Option(min=1.0, help="Goodput: how long an answer may take.")] = 100.0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds in which all take turns.")] = 5,
     seconds: Annotated[float | None, typer.Option(min=1.0, help="Length of a run. Default: 2, goodput 8.")] = None,
-    serve: Annotated[
-        list[str] | None, typer.Option(help="A word for `latebind serve`; may be repeated: --serve=--no-show-exit.")
-    ] = None,
+    serve: ServeWords = None,
     seed: Seed = 0,
     page: Page = None,
     json_file: JsonFile = None,

@@ -16,7 +16,7 @@ from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Repository, Seed
 from latebind.cli.bench.told import Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
-from latebind.cli.sources import load_rows, options
+from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 
@@ -69,6 +69,13 @@ def queries_live(
     ] = 0.0,
     rounds: Annotated[int, typer.Option(min=1, help="For overhead: how often throughput is measured.")] = 5,
     clients: Annotated[int, typer.Option(min=1, help="For overhead: clients that always wait.")] = overhead.CLIENTS,
+    caches: Annotated[
+        bool,
+        typer.Option(
+            help="For overhead: ask learned caches, so that a step that most requests leave early costs little beside "
+            "the other."
+        ),
+    ] = False,
     backend: Backend = None,
     engine_core: Core = 1,
     door_core: DoorCore = 0,
@@ -84,8 +91,10 @@ def queries_live(
     All are asked for the same rows, in blocks in turn. Nothing is refused or dropped for being late, so that every row
     counts on every side; who was late is counted. Differences are paired by row, with 95 % intervals.
 
-    `overhead` has no learned caches. A query runs each of its steps on the same core, so it carries no more than its
-    models one after another, which the last line of the table says.
+    `overhead` has learned caches with `--caches`. A query runs each of its steps on the same core, so it carries no
+    more than its models one after another, which the last line of the table says; what the slower step alone carries
+    it can only come near to where the others cost next to nothing. Batches are as large as models take with as many
+    `--clients` as an engine has slots, 64.
 
     Examples:
 
@@ -95,14 +104,14 @@ def queries_live(
     with reporting(), kept_awake(awake), pinned((door_core,)):
         if any(not one > 0 for one in deadline_ms or ()):
             raise ConfigError("--deadline-ms is the time that a query has: give more than 0")
-        inputs, labels = load_rows(data, options(data_option or []))
+        inputs, labels = load_rows(data, data_option)
         if labels is None:
             raise ConfigError(f"--data {data!r} gives no labels: accuracy is what sides differ in")
         served = find_query(repository, query)
         setting = Setting((engine_core,), (door_core,), backend=backend, seed=seed)
         deadlines = tuple([one / 1e3 for one in deadline_ms or ()])
         plan = replanning.Plan(requests, deadlines, rate, seed)
-        asked = Asked(served, Rows(inputs, labels), plan, setting, split, rounds, clients)
+        asked = Asked(served, Rows(inputs, labels), plan, setting, split, rounds, clients, caches)
         pace = f"{rate:g} a second" if rate else "one after another"
         console.print(f"{served.name}: {requests} rows a side, {pace}, split {split}, seed {seed}")
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
@@ -123,6 +132,7 @@ class Asked:
     split: str
     rounds: int
     clients: int
+    caches: bool
     tell: Progress = lambda text, share: None
 
 
@@ -153,6 +163,7 @@ def _overhead(asked: Asked) -> Told:
             requests=asked.plan.requests,
             rounds=asked.rounds,
             clients=asked.clients,
+            caches=asked.caches,
         )
     )
     tables = {

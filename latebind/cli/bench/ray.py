@@ -11,7 +11,7 @@ import typer
 from latebind.bench.ledger import report as ledger_report
 from latebind.bench.ledger.questions import Mix, Protocol
 from latebind.bench.ray import kill, latency, report, scale
-from latebind.cli.bench.options import Seed
+from latebind.cli.bench.options import Seed, ServeWords
 from latebind.cli.console import JsonFile, console, errors, progress, reporting, save, show
 
 Tables = dict[str, report.Rows]
@@ -43,9 +43,7 @@ def ray(
     low_seconds: Annotated[float, typer.Option(min=1.0, help="For so long.")] = 60.0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the comparison of latencies.")] = 5,
     calls: Annotated[int, typer.Option(min=1, help="Calls of each kind in a round, on each side.")] = 200,
-    serve: Annotated[
-        list[str] | None, typer.Option(help="A word for `latebind serve`; may be repeated: --serve=--slots=64.")
-    ] = None,
+    serve: ServeWords = None,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:

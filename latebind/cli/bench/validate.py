@@ -25,7 +25,7 @@ from latebind.bench.validate.report import Load, rows
 from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Seed
 from latebind.cli.bench.told import Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
-from latebind.cli.sources import load_rows, options
+from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 from latebind.program.stored import read_spec_and_costs
@@ -117,7 +117,7 @@ def validate(
             repository,
             Path(scratch),
             tuple(model or ()),
-            _rows(data, data_option or []),
+            _rows(data, data_option),
             policies,
             live.Plan(load, deadline, rounds, blocks),
             Setting(backend, (door_core,), engine_core, seed),
@@ -135,11 +135,11 @@ def validate(
     save(json_file, {"plan": asdict(asked.plan), "pauses": [*before, *after], **parts})
 
 
-def _rows(data: str | None, given: Sequence[str]) -> list[dict[str, Array]]:
+def _rows(data: str | None, given: Sequence[str] | None) -> list[dict[str, Array]]:
     """Return rows `(1, *shape)` by input; none where there are no data."""
     if data is None:
         return []
-    inputs, _ = load_rows(data, options(given))
+    inputs, _ = load_rows(data, given)
     rows = range(min(MOST_ROWS, *map(len, inputs.values())))
     return [{name: array[row : row + 1] for name, array in inputs.items()} for row in rows]
 

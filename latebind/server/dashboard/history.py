@@ -68,9 +68,9 @@ class History:
 
 def _change(now: ModelMetrics, before: ModelMetrics | None) -> Change:
     """Return what has come since; all of it where the counts have begun anew, as those of a new engine do."""
-    ended, latency = _ended(now), now["latency_seconds"]["counts"]
+    ended, latency = now["requests"], now["latency_seconds"]["counts"]
     if before is not None and before["latency_seconds"]["count"] <= now["latency_seconds"]["count"]:
-        were, earlier = _ended(before), before["latency_seconds"]["counts"]
+        were, earlier = before["requests"], before["latency_seconds"]["counts"]
         ended = {outcome: max(0, count - were.get(outcome, 0)) for outcome, count in ended.items()}
         latency = [max(0, count - old) for count, old in zip(latency, earlier, strict=True)]
     return Change(
@@ -81,10 +81,6 @@ def _change(now: ModelMetrics, before: ModelMetrics | None) -> Change:
         now["pending"],
         list(latency),
     )
-
-
-def _ended(model: ModelMetrics) -> dict[str, int]:
-    return dict(model["requests"])  # type: ignore[arg-type]
 
 
 def _has_something(change: Change) -> bool:

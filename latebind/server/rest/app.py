@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
 
 from latebind.domain.errors import NotFound, Unavailable
+from latebind.server.calls import CLIENT
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import ClientGone
@@ -21,7 +22,10 @@ KNOWN = (*ROUTES, *PAGE)
 
 
 class RestApp:
-    """Answers requests for the models behind `service`, by the verbs of `routes`; those that take it by `shortcut`."""
+    """Answers requests for the models behind `service`, by the verbs of `routes`; those that take it by `shortcut`.
+
+    Where it is `behind` an ingress, that tells whose they are.
+    """
 
     def __init__(
         self,
@@ -32,9 +36,11 @@ class RestApp:
         *,
         routes: Sequence[Route] = KNOWN,
         short: ShortWay | None = None,
+        behind: bool = False,
     ) -> None:
         self._desk = Desk(service, limits, dashboard)
-        self.shortcut: ShortWay = short or Shortcut(self._desk)
+        self.shortcut: ShortWay = short or Shortcut(self._desk, behind=behind)
+        self._behind = behind
         self._doorkeeper = doorkeeper
         self._routes = routes
 
@@ -63,6 +69,8 @@ class RestApp:
                 others.append(method)
                 continue
             self._doorkeeper.admit(access, exchange.headers)
+            if self._behind:
+                exchange.client = dict(exchange.headers).get(CLIENT, b"").decode("latin-1")
             request = Request(exchange, found.groupdict())
             reply = await verb(self._desk, request)
             if verb is infer:

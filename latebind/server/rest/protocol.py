@@ -307,8 +307,9 @@ class HttpProtocol(Protocol):
 
     def _write(self, reply: Reply, *, head_only: bool, goes_on: bool) -> None:
         body = reply.body
-        lines = [STATUS_LINES[reply.status], *[b"%b: %b\r\n" % header for header in self._state.default_headers]]
-        lines += [b"%b: %b\r\n" % header for header in reply.headers]
+        lines = [STATUS_LINES[reply.status]]
+        for header in (*self._state.default_headers, *reply.headers):
+            lines.append(b"%b: %b\r\n" % header)
         lines.append((b"content-length: %d\r\n\r\n" if goes_on else LAST) % len(body))
         if head_only:
             self._transport.write(b"".join(lines))

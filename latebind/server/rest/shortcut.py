@@ -60,20 +60,28 @@ class ShortWay(Protocol):
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """What the head of a call says; its body has `size` bytes, the first `json_bytes` of which are JSON (None: all)."""
+    """What the head of a call says; its body has `size` bytes, the first `json_bytes` of which are JSON (None: all).
+
+    `client` is the address that it came from, where that stands in the head.
+    """
 
     model: str
     version: str | None
     size: int
     json_bytes: int | None
     accepts: bytes | None
+    client: str | None
 
 
 class Shortcut:
-    """Knows the heads of calls, and which calls are on the short way. One for a door."""
+    """Knows the heads of calls, and which calls are on the short way. One for a door.
 
-    def __init__(self, desk: Desk) -> None:
+    Heads tell whose the calls are where it is `behind` an ingress.
+    """
+
+    def __init__(self, desk: Desk, *, behind: bool = False) -> None:
         self._desk = desk
+        self._behind = behind
         self._heads: dict[bytes, Known] = {}
         self._quicks = Quicks(desk.service)
         self._packing: set[asyncio.Task[None]] = set()
@@ -86,8 +94,8 @@ class Shortcut:
         if len(self._heads) == MOST_HEADS:
             self._heads.clear()
         accepts = request.header(b"accept-encoding")
-        known = Known(request.model, request.version, size, json_bytes(request), accepts if accepted(accepts) else None)
-        self._heads[head] = known
+        accepts, client = accepts if accepted(accepts) else None, request.client if self._behind else None
+        self._heads[head] = Known(request.model, request.version, size, json_bytes(request), accepts, client)
 
     def take(self, line: Line, data: bytes, client: str) -> Quick | None:
         """Begin to answer what has come on an idle connection; None where that goes the long way, untouched."""
@@ -113,6 +121,7 @@ class Shortcut:
             claim.release()
             return None
         encode, send = partial(self._encode, codec, call), partial(self._send, line, known)
+        client = client if known.client is None else known.client
         return Quick(self._quicks, claim, call, client, encode=encode, send=send)
 
     def give_up(self) -> None:

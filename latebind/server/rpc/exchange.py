@@ -126,6 +126,7 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
         self._drop()
+        self._quick = None  # which tells this exchange: a cycle, that would wait for the collector
         self._wake_writer()
 
     def is_late(self, now: float, patience: float) -> bool:

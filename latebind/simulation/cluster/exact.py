@@ -26,8 +26,9 @@ class Outside(IntEnum):
 
     DEATH = 0
     RETURN = 1
-    TICK = 2
-    REQUEST = 3
+    UP = 2
+    TICK = 3
+    REQUEST = 4
 
 
 def play(
@@ -75,6 +76,7 @@ class _Cluster:
         self._draining: set[int] = set()
         self._dead: dict[int, float] = {}  # until when
         self._off: set[int] = set()
+        self._starting: dict[int, float] = {}  # when it is up
 
         count = len(requests)
         self._times: list[float] = requests.times.tolist()
@@ -103,6 +105,7 @@ class _Cluster:
             Outside.REQUEST: self._comes,
         }
         for time, what, number in self._outside():
+            self._start_up((time, what))
             self._agenda.go_on(time)
             handlers[what](number, time)
         self._agenda.go_on()
@@ -128,6 +131,15 @@ class _Cluster:
         every += [(fault.time, Outside.DEATH, number) for number, fault in enumerate(faults)]
         every += [(fault.time + fault.away, Outside.RETURN, number) for number, fault in enumerate(faults)]
         yield from sorted(every)
+
+    def _start_up(self, before: tuple[float, Outside]) -> None:
+        """Have those come up whose time it is before the next thing from outside."""
+        for due, machine in sorted((due, machine) for machine, due in self._starting.items()):
+            if (due, Outside.UP) < before:
+                self._agenda.go_on(due)
+                del self._starting[machine]
+                self._units[machine].begins()
+                self._sight.rises(machine)
 
     # Requests -------------------------------------------------------------------------------------------------------
 
@@ -181,6 +193,7 @@ class _Cluster:
             self._sight.falls(machine)
         else:
             self._draining.discard(machine)
+            self._starting.pop(machine, None)
             self._off.add(machine)
         for number in self._units[machine].ends():
             if number in self._trials:
@@ -209,7 +222,7 @@ class _Cluster:
                 self._units[machine].ends()
         demand = self._demand()
         if self._autoscaler is not None and len(self._dead) < len(self._units):
-            self._scale(self._autoscaler.wanted(self._fleet, len(self._sight.up), demand, now))
+            self._scale(self._autoscaler.wanted(self._fleet, len(self._sight.up), demand, now), now)
         self._place(now, demand)
         self._mark(now)
 
@@ -223,19 +236,30 @@ class _Cluster:
             unit.slacks.clear()
         return Demand(rates, late, min(means, default=1.0))
 
-    def _scale(self, wanted: int) -> None:
-        up = self._sight.up
+    def _scale(self, wanted: int, now: float) -> None:
         wanted = min(max(1, wanted), len(self._units) - len(self._dead))
+        missing = wanted - len(self._sight.up) - len(self._starting)
         resting = sorted(machine for machine in self._draining | self._off if machine not in self._dead)
-        for machine in resting[: max(0, wanted - len(up))]:
-            if machine in self._off:
-                self._off.remove(machine)
-                self._units[machine].begins()
-            self._draining.discard(machine)
-            self._sight.rises(machine)
-        for machine in up[wanted:]:
+        for machine in resting[: max(0, missing)]:
+            self._bring(machine, now)
+        for machine in sorted(self._starting, reverse=True)[: max(0, -missing)]:
+            del self._starting[machine]
+            self._off.add(machine)
+        for machine in self._sight.up[max(0, wanted - len(self._starting)) :]:
             self._sight.falls(machine)
             self._draining.add(machine)
+
+    def _bring(self, machine: int, now: float) -> None:
+        """Have a machine come up that drains, at once, or that is off."""
+        startup = self._fleet.machines[machine].startup
+        if machine in self._off:
+            self._off.remove(machine)
+            if startup:
+                self._starting[machine] = now + startup
+                return
+            self._units[machine].begins()
+        self._draining.discard(machine)
+        self._sight.rises(machine)
 
     def _place(self, now: float, demand: Demand) -> None:
         if self._placer is None:
@@ -247,4 +271,4 @@ class _Cluster:
     def _mark(self, now: float) -> None:
         self._marks.append(now)
         still = sum([self._sight.unanswered[machine] > 0 for machine in self._draining])
-        self._started.append(len(self._sight.up) + still)
+        self._started.append(len(self._sight.up) + len(self._starting) + still)

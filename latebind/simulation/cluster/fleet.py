@@ -14,7 +14,8 @@ class MachineKind:
     """Machines of one kind: `memory` in bytes for models, so many `workers` at once.
 
     Costs of models are those of a machine of `speed` 1; one of speed 2 takes half the time. Loads take `loading` times
-    what the footprint says. `price` is that of an hour, in any unit.
+    what the footprint says. `price` is that of an hour, in any unit. One that an autoscaler wants is up `startup`
+    seconds later; who dies is back when its fault says so.
     """
 
     name: str
@@ -23,13 +24,15 @@ class MachineKind:
     speed: float = 1.0
     loading: float = 1.0
     price: float = 1.0
+    startup: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in (("memory", self.memory), ("workers", self.workers), ("speed", self.speed)):
             if not value > 0:
                 raise ConfigError(f"machine kind {self.name!r} has {name} {value}: give more than 0")
-        if self.loading < 0:
-            raise ConfigError(f"machine kind {self.name!r} has loading {self.loading}: give 0 or more")
+        for name, value in (("loading", self.loading), ("startup", self.startup)):
+            if not value >= 0:
+                raise ConfigError(f"machine kind {self.name!r} has {name} {value}: give 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +89,9 @@ class Played:
     """What became of each request of a run, in the order in which they came.
 
     `ended` (N,) float64 seconds; `outcome` (N,) int8, the place of the `Outcome` in its enumeration; `machine` (N,)
-    int32, -1 where none took it. `started` is how many machines were up at each of `marks` (seconds), `loads` and
-    `loaded` how many times and for how many seconds anything was loaded, and `busy` (machines,) the seconds that
-    workers of each ran.
+    int32, -1 where none took it. `started` is how many machines were up or starting at each of `marks` (seconds),
+    `loads` and `loaded` how many times and for how many seconds anything was loaded, and `busy` (machines,) the seconds
+    that workers of each ran.
     """
 
     requests: Requests

@@ -1,13 +1,14 @@
 """Who gets a request: the rules of the routers, exactly, and what they look at. Every implementation keeps to these.
 
 **What happens in which order.** Deaths, returns, ticks and requests are what comes from outside. Before anything from
-outside at time t, all machines do what is due up to and at t. At the same t go first deaths, then returns, then the
-tick, then requests; deaths and returns in the order of the fleet's faults, requests in that of their numbers (from 0).
+outside at time t, all machines do what is due up to and at t. At the same t go first deaths, then returns, then who
+comes up, then the tick, then requests; deaths and returns in the order of the fleet's faults, the others in that of
+their numbers (from 0).
 So machines do not feel each other between two things from outside, and what they do at the same time has no order.
 
 **What a router knows**, of each machine, always up to date:
 
-- whether it is up: not dead, off, or draining;
+- whether it is up: not dead, off, starting or draining;
 - `unanswered`: how many requests were sent there and have no reply (trials count);
 - `work`: the sum of `Tables.each` of these, in nanoseconds;
 - which models lie there: all stages in memory, as `Loaded` and `Evict` tell. What is on its way does not lie there.
@@ -46,14 +47,16 @@ allowed - hop`, from left to right. A reply at time t ends the request at `t + h
 
 **Deaths.** A machine that dies loses all; what it had unanswered is sent again at once, in the order of the numbers. At
 its return its scheduler is new, its memory empty. If another fault hits it while it is away, it is back at the later of
-the two returns. A machine that was off or draining comes back off.
+the two returns. A machine that was off, draining or starting comes back off.
 
 **Ticks** are at `k * period`, k from 1, up to and at the time of the last request. At a tick: (1) who drains and has
 nothing unanswered is off; (2) the demand is taken; (3) the autoscaler is asked, its number brought between 1 and how
-many are not dead; of those off or draining, the lowest numbers come up (who drained just stays, who was off comes with
-a new scheduler and nothing in memory), or of those up the highest numbers drain; (4) the placer is asked, told who is
-up now; (5) the mark is made: the time, and how many are up, or drain and have something unanswered. Before all else,
-at time 0, all machines are up, the placer is asked with all rates 0, `late` 0 and `slack` 1, and a mark is made.
+many are not dead; where that is more than are up or starting, the lowest numbers of those off or draining come up (who
+drained just stays, who was off starts, and comes up `startup` later, with a new scheduler and nothing in memory, at
+once where that is 0); where it is less, the highest numbers of those that start are off again, then the highest of
+those up drain; (4) the placer is asked, told who is up now; (5) the mark is made: the time, and how many are up,
+start, or drain and have something unanswered. Before all else, at time 0, all machines are up, the placer is asked with
+all rates 0, `late` 0 and `slack` 1, and a mark is made.
 
 Demand: `rates` are requests that came since the last tick, by model, over the period, not those sent again. `late` is
 the share of those that ended since then whose outcome is not `ANSWERED` or that ended behind `t0 + allowed`; 0 where

@@ -38,6 +38,7 @@ class Machines(Part, frozen=True, forbid_unknown_fields=True):
     speed: float = 1.0
     loading: float = 1.0
     price: float = 1.0
+    startup: float = 0.0
 
     def __post_init__(self) -> None:
         _require(f"machines {self.name!r}: count", self.count, least=0)
@@ -46,7 +47,7 @@ class Machines(Part, frozen=True, forbid_unknown_fields=True):
     def kind(self) -> MachineKind:
         """Return what each of them is. Raises `ConfigError` where there can be no such machine."""
         memory = bytes_of(f"machines {self.name!r}: memory", self.memory)
-        return MachineKind(self.name, memory, self.workers, self.speed, self.loading, self.price)
+        return MachineKind(self.name, memory, self.workers, self.speed, self.loading, self.price, self.startup)
 
 
 class Drawn(Part, frozen=True, forbid_unknown_fields=True):

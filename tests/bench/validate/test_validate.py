@@ -18,13 +18,15 @@ from latebind.bench.validate.logged import Logged
 from latebind.bench.validate.pauses import pauses
 from latebind.bench.validate.plots import distribution_figure, quantile_figure
 from latebind.bench.validate.report import Load, Round, rows, within
-from latebind.bench.validate.simulated import Paces, simulated
+from latebind.bench.validate.simulated import Paces, pace_of, simulated
 from latebind.domain.config import PolicyConfig, SchedulerConfig
+from latebind.domain.costs import Curve
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, StageDone
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.scheduler import Scheduler
+from latebind.simulation.measured import Launch, Loading, Pace, Seen
 from tests.models import served
 
 NET = served("net", stages=1, seconds=0.002, per_row=0.001)
@@ -102,8 +104,17 @@ def test_counts_of_several_runs_are_averaged() -> None:
 
 
 def test_the_pace_changes_evenly_from_one_calibration_to_the_next() -> None:
-    paces = Paces((1.0, 3.0), (1.0, 2.0))
-    assert [paces.at(time) for time in (0.0, 1.0, 2.0, 4.0)] == [1.0, 1.0, 1.5, 2.0]
+    paces = Paces((1.0, 3.0), (Pace(1.0, 4.0), Pace(2.0, 2.0)))
+    assert [paces.at(time).runs for time in (0.0, 1.0, 2.0, 4.0)] == [1.0, 1.0, 1.5, 2.0]
+    assert [paces.at(time).loads for time in (0.0, 1.0, 2.0, 4.0)] == [4.0, 4.0, 3.0, 2.0]
+
+
+def test_the_pace_is_that_of_the_median_launch_and_load() -> None:
+    launches = tuple((0.1 * number, Launch("net", 0, 1, seconds)) for number, seconds in enumerate((0.002, 0.004, 0.1)))
+    loads = ((0.0, Loading(1000, 0.002)), (0.5, Loading(2000, 0.012)), (0.6, Loading(1000, 0.004)))
+    rule = {("net", 0, False): Curve((1,), (0.002,))}
+    assert pace_of(Seen(1.0, launches, loads=loads), rule, 1e-6) == Pace(runs=2.0, loads=4.0)
+    assert pace_of(Seen(1.0), rule, 1e-6) == Pace(1.0, 1.0)
 
 
 def test_ratios_are_medians_of_rounds_and_count_who_was_answered() -> None:

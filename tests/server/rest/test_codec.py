@@ -63,6 +63,42 @@ def test_json_tensors_come_through_unchanged_flat_or_nested(array: Array, nested
     np.testing.assert_array_equal(call.rows["x"], array)
 
 
+INTEGERS = st.integers(-40_000, 40_000)
+NUMBERS: st.SearchStrategy[list[Any]] = st.lists(INTEGERS, min_size=3, max_size=3) | st.lists(
+    INTEGERS | st.sampled_from([1.5, "1", None, [1], {}]), max_size=4
+)
+TEXTS = st.sampled_from(
+    [
+        b'{"inputs":[{"name":"x","shape":[1,3],"datatype":"INT16","data":%b}]}',
+        b'{"inputs":[{"name":"x","shape":[1,3],"datatype":"INT16","data": %b}],"parameters":{"timeout":7}}',
+        b'{"inputs":[{"name":"x","shape":[1,3],"datatype":"INT16","data":[%b]}]}',
+        b'{"inputs":[{"name":"x","shape":[1,3],"datatype":"INT16","data":%b}],"id":"7"}',
+        b'{"inputs":[{"name":"x","shape":[1,3],"datatype":"INT16","data":%b,"data":[1,2,3]}]}',
+        b'{"inputs":[{"name":"x","shape":[1,3],"datatype":"INT16","data":%b,"d\\u0061ta":[1,2,3]}]}',
+        b'{"parameters":{"data":%b},"inputs":[{"name":"x","shape":[1,3],"datatype":"INT16","d\\u0061ta":[1,2,3]}]}',
+        b'{"inputs":[{"name":"x","shape":[1,3],"datatype":"INT16","data":%b}]',
+    ]
+)
+
+
+@given(TEXTS, st.just([1, 2, 3]) | NUMBERS, NUMBERS)
+def test_what_a_text_means_does_not_depend_on_what_came_before(text: bytes, first: list[Any], then: list[Any]) -> None:
+    subject = codec()
+    before, content = (text % json.dumps(numbers, separators=(",", ":")).encode() for numbers in (first, then))
+    attempt(subject, before)
+    assert attempt(subject, content) == attempt(codec(), content)
+
+
+def attempt(subject: Codec, content: bytes) -> object:
+    """What comes of a call, to compare: its rows and what it says, or why it is refused."""
+    try:
+        taken = take(subject, content)
+    except InvalidRequest as error:
+        return str(error)
+    call = taken.call
+    return taken.rows["x"].tolist(), call.rows, call.size, call.id, call.timeout, call.priority, len(call.wanted)
+
+
 @given(tensors(list(DATATYPES)), st.booleans())
 def test_an_encoded_answer_decodes_to_the_same_arrays(array: Array, as_binary: bool) -> None:
     if array.dtype == np.float16:

@@ -1,5 +1,6 @@
 """The short way of an infer call over gRPC: the same answers, and the long way for all that does not fit."""
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from latebind.server.rpc.exchange import Exchange
 from tests.server.conftest import Site, opened
 from tests.server.rpc.conftest import ANY_SIZE, GRPC, Raw, X, address, given, outputs, request
 
@@ -37,6 +39,18 @@ def test_a_message_that_is_known_is_told_from_one_of_the_same_length(calls: Raw)
     for name, array in (("scalar", one), ("scalar", two), ("scalar", one)):
         message = request(name, inputs=[given("x", "FP64", array.shape)], raw=[array.tobytes()])
         np.testing.assert_array_equal(outputs(calls.infer(message))[0], 2 * array)
+
+
+def test_calls_that_were_answered_leave_nothing_to_the_collector(calls: Raw) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            calls.infer(request(raw=[X.tobytes()]))
+        left = [found for found in gc.get_objects() if type(found) is Exchange]
+    finally:
+        gc.enable()
+    assert len(left) < 2  # the last stream may not be closed yet
 
 
 @pytest.mark.parametrize("change", [{"id": "seven"}, {"model_version": "1"}])

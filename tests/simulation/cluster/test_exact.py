@@ -1,6 +1,7 @@
 """A cluster in which every machine is a scheduler: one machine is the simulator; faults and scaling lose nobody."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -133,6 +134,29 @@ def test_those_that_go_drain_and_those_that_come_are_empty() -> None:
     assert played.marks.tolist() == [0.0, 1.0, 2.0]
     assert played.ended[6] - 2.2 == pytest.approx(0.025), "machine 1 has to load it again"
     assert scaler.up == [2, 1]
+
+
+def slow_to_start(startup: float) -> Fleet:
+    """Two machines, of which the second takes so long to come up again."""
+    two = fleet(2)
+    return replace(two, machines=(two.machines[0], replace(two.machines[1], startup=startup)))
+
+
+def test_a_machine_that_starts_gets_nothing_until_it_is_up_and_is_paid_for_meanwhile() -> None:
+    scaler = Wanted(1, 1, 2)
+    coming = requests((0.0, 0), (0.3, 1), (2.5, 0), (3.2, 1), (3.9, 0), (4.3, 1), (4.6, 0), (4.9, 1), (5.1, 0))
+    played = play(slow_to_start(1.5), coming, router="round-robin", autoscaler=scaler, period=1.0)
+    assert np.all(played.outcome == ANSWERED)
+    assert played.machine.tolist() == [0, 1, 0, 0, 0, 0, 1, 0, 1]
+    assert played.started.tolist() == [2, 1, 1, 2, 2, 2]
+    assert scaler.up == [2, 1, 1, 1, 2], "who starts is not up"
+
+
+def test_a_machine_that_starts_is_the_first_to_go() -> None:
+    coming = requests((0.0, 0), (0.3, 1), (3.5, 0), (5.5, 0), (6.5, 0))
+    played = play(slow_to_start(1.5), coming, router="round-robin", autoscaler=Wanted(1, 1, 2, 1), period=1.0)
+    assert played.machine.tolist() == [0, 1, 0, 0, 0]
+    assert played.started.tolist() == [2, 1, 1, 2, 1, 1, 1]
 
 
 def test_who_drains_answers_what_it_has_and_is_paid_for_meanwhile() -> None:

@@ -26,6 +26,7 @@ name = "large"
 memory = 8_000_000_000
 workers = 4
 speed = 2.0
+startup = 90
 
 [[models]]
 name = "vision"
@@ -78,6 +79,7 @@ def trace(tmp_path: Path, counts: list[list[int]]) -> Path:
         ('"2GB"', '"2XB"', "machines 'small': memory '2XB': write a size such as 500MB"),
         ('"2GB"', "0", "machines 'small': memory is 0: give more than 0 bytes"),
         ("speed = 2.0", "speed = 0.0", "'large' has speed 0.0: give more than 0"),
+        ("startup = 90", "startup = -1", "'large' has startup -1.*: give 0 or more"),
         ("deadline = 0.5", "", "models 'text': give a deadline in seconds"),
         ("hits = [0.25, 0.25]", "hits = [0.75, 0.5]", "hits are .* together at most 1"),
         ("hits = [0.25, 0.25]", "hits = [0.1, 0.1, 0.1, 0.1]", "4 shares and there are 4 stages"),
@@ -103,7 +105,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_fleet_is_what_the_file_says(tmp_path: Path) -> None:
     fleet = fleet_of(workload(tmp_path))
     small = MachineKind("small", 2_000_000_000)
-    assert fleet.machines == (small,) * 4 + (MachineKind("large", 8_000_000_000, workers=4, speed=2.0),)
+    assert fleet.machines == (small,) * 4 + (MachineKind("large", 8_000_000_000, 4, speed=2.0, startup=90.0),)
     assert [model.served.spec.name for model in fleet.models][-2:] == ["vision-29", "text"]
     vision, text = fleet.models[0], fleet.models[-1]
     assert text.served.footprint.penalty == pytest.approx(1.1), "1 GB at 1 GB/s and 0.1 s to begin"

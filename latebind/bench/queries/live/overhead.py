@@ -1,8 +1,8 @@
-"""What a query takes beyond its models, and what it carries beside them: all on one engine, without learned caches."""
+"""What a query takes beyond its models, and what it carries beside them: all on one engine."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from latebind.bench.queries.live.asked import Asked, Call, Rows
@@ -30,12 +30,23 @@ class Overhead:
 
 
 async def run(
-    served: Served, rows: Rows, setting: Setting, tell: Progress, *, requests: int, rounds: int, clients: int = CLIENTS
+    served: Served,
+    rows: Rows,
+    setting: Setting,
+    tell: Progress,
+    *,
+    requests: int,
+    rounds: int,
+    clients: int = CLIENTS,
+    caches: bool = False,
 ) -> Overhead:
-    """Measure latencies one after another, then throughput, `rounds` times; at most `requests` rows each time."""
+    """Measure latencies one after another, then throughput, `rounds` times; at most `requests` rows each time.
+
+    Learned caches are asked only where that is wanted.
+    """
     async with AsyncExitStack() as stack:
         tell("starting the engine", 0.0)
-        asked = await begun(stack, served, BEST, rows, setting)
+        asked = await begun(stack, served, replace(BEST, exits=caches), rows, setting)
         for step in asked.models[served.name].steps:
             for model in step.models:
                 rows.check(asked.models[model])

@@ -52,7 +52,7 @@ class Served:
         return query_name(self.file)
 
 
-BEST = Side(PlannerConfig(), exits=False)  # with much time, the most accurate of each step
+BEST = Side(PlannerConfig(price=0.0), exits=False)  # with much time, the most accurate of each step
 
 
 def sides(split: str) -> dict[str, Side]:

@@ -19,8 +19,8 @@ from latebind.simulation.cluster.policies import Autoscaler, Demand, Placer
 from latebind.simulation.cluster.tables import tables_of
 
 NOBODY = -1
-UP, DRAINING, OFF, DEAD = range(4)
-DIES, RETURNS, TICKS = range(3)
+UP, DRAINING, OFF, DEAD, STARTING = range(5)
+DIES, RETURNS, RISES, TICKS = range(4)
 
 
 def play(
@@ -63,6 +63,7 @@ class _Run:
         self._life = [UP] * len(fleet.machines)
         self._back: dict[int, float] = {}  # when who is dead returns
         self._was_up: dict[int, bool] = {}  # who is dead
+        self._due: dict[int, float] = {}  # when who starts is up
         self._attempts: Counter[int] = Counter()  # of requests that were sent again
         self._told = 0  # requests that the last tick knew of
         self._marks: list[tuple[float, int]] = []
@@ -73,6 +74,7 @@ class _Run:
         self._place(Demand(np.zeros(models), 0.0, 1.0), 0.0)
         self._mark(0.0)
         for time, kind, fault in self._outside():
+            self._start_up((time, kind))
             self._advance(time)
             if kind == TICKS:
                 self._tick(time)
@@ -80,6 +82,7 @@ class _Run:
                 self._die(fault, time)
             elif self._back.get(fault.machine) == time:
                 self._return(fault.machine)
+        self._start_up((inf, TICKS))
         self._advance(inf)
 
     def played(self) -> Played:
@@ -107,6 +110,15 @@ class _Run:
         returns = [(fault.time + fault.away, RETURNS, fault) for fault in self._fleet.faults]
         return sorted([*deaths, *returns, *(t for t in ticks if t[0] <= last)], key=lambda one: one[:2])
 
+    def _start_up(self, before: tuple[float, int]) -> None:
+        """Have those come up whose time it is before the next thing from outside."""
+        for due, machine in sorted((due, machine) for machine, due in self._due.items()):
+            if (due, RISES) < before:
+                self._advance(due)
+                del self._due[machine]
+                self._life[machine] = UP
+                self._tell_up()
+
     def _advance(self, limit: float) -> None:
         while not advance(self._at, limit, self._start, NOBODY):
             self._grow()
@@ -125,7 +137,7 @@ class _Run:
                 self._renew(machine)
         demand = self._demand()
         if self._plugins.autoscaler is not None and self._life.count(DEAD) < len(self._life):
-            self._scale(self._plugins.autoscaler.wanted(self._fleet, self._life.count(UP), demand, now))
+            self._scale(self._plugins.autoscaler.wanted(self._fleet, self._life.count(UP), demand, now), now)
         self._place(demand, now)
         self._mark(now)
 
@@ -140,17 +152,21 @@ class _Run:
         s["machines"]["slack"] = s["machines"]["slacks"] = 0
         return Demand(came / self._plugins.period, late, float(means.min()) if len(means) else 1.0)
 
-    def _scale(self, wanted: int) -> None:
-        alive = len(self._life) - self._life.count(DEAD)
-        wanted, up = min(max(wanted, 1), alive), self._life.count(UP)
+    def _scale(self, wanted: int, now: float) -> None:
+        wanted = min(max(wanted, 1), len(self._life) - self._life.count(DEAD))
+        there = self._life.count(UP) + len(self._due)
         for machine, life in enumerate(self._life):
-            if up < wanted and life in (OFF, DRAINING):
-                self._life[machine] = UP
-                up += 1
-        for machine in range(len(self._life) - 1, -1, -1):
-            if up > wanted and self._life[machine] == UP:
-                self._life[machine] = DRAINING
-                up -= 1
+            if there < wanted and life in (OFF, DRAINING):
+                startup = self._fleet.machines[machine].startup if life == OFF else 0.0
+                self._life[machine] = STARTING if startup else UP
+                self._due |= {machine: now + startup} if startup else {}
+                there += 1
+        for surplus, rests in ((STARTING, OFF), (UP, DRAINING)):
+            for machine in range(len(self._life) - 1, -1, -1):
+                if there > wanted and self._life[machine] == surplus:
+                    self._life[machine] = rests
+                    self._due.pop(machine, None)
+                    there -= 1
         self._tell_up()
 
     def _place(self, demand: Demand, now: float) -> None:
@@ -168,7 +184,7 @@ class _Run:
     def _mark(self, now: float) -> None:
         draining = [machine for machine, life in enumerate(self._life) if life == DRAINING]
         still = sum([self._s["unanswered"][machine] > 0 for machine in draining])
-        self._marks.append((now, self._life.count(UP) + int(still)))
+        self._marks.append((now, self._life.count(UP) + len(self._due) + int(still)))
 
     # Faults ---------------------------------------------------------------------------------------------------------
 
@@ -178,6 +194,7 @@ class _Run:
             self._back[machine] = max(back, self._back[machine])
             return
         self._was_up[machine] = self._life[machine] == UP
+        self._due.pop(machine, None)
         self._back[machine], self._life[machine] = back, DEAD
         numbers = np.zeros(int(self._s["unanswered"][machine]) + 1, dtype=np.int64)
         lost = sorted(numbers[: self._renew(machine, numbers)].tolist())

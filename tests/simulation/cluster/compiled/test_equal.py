@@ -104,6 +104,23 @@ def test_deaths_scaling_and_placement_make_no_difference(seed: int, router: str)
         assert np.allclose([here.late, here.slack], [there.late, there.slack])
 
 
+@settings(max_examples=15, deadline=None)
+@given(SEEDS, st.sampled_from(ROUTERS))
+def test_machines_that_take_their_time_to_come_up_get_the_same_requests(seed: int, router: str) -> None:
+    random = Random(seed)
+    fleet = random_fleet(random, machines=random.randint(3, 6))
+    requests = random_requests(random, fleet, 250)
+    period = float(requests.times[-1]) / 10.9
+    startups = {kind: random.uniform(0.0, 2.5) * period for kind in fleet.machines}
+    machines = tuple([replace(kind, startup=startups[kind]) for kind in fleet.machines])
+    fleet = replace(fleet, machines=machines, faults=random_faults(random, fleet, requests))
+    one, other = (
+        each(fleet, requests, router=router, autoscaler=Restless(seed), period=period, seed=seed)
+        for each in (play, exact.play)
+    )
+    require_equal(one, other)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_pools_that_are_too_small_grow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "ROOM", 16)

@@ -1,0 +1,42 @@
+"""Where rows come from: a file, or a function with what `--data-option` says."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from latebind.cli.sources import load_rows
+from latebind.domain.errors import ConfigError
+from latebind.learned.samples import Samples
+
+
+def some_rows(count: str) -> Samples:
+    """Return so many rows; named by a test."""
+    return Samples({"x": torch.zeros(int(count), 2)}, torch.arange(int(count)))
+
+
+def test_rows_and_labels_come_from_a_file(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", x=np.zeros((3, 2), np.float32), labels=np.arange(3))
+    inputs, labels = load_rows(str(tmp_path / "rows.npz"), None)
+    assert {name: rows.shape for name, rows in inputs.items()} == {"x": (3, 2)}
+    assert labels is not None
+    assert labels.tolist() == [0, 1, 2]
+
+
+def test_a_function_is_given_the_options_by_name() -> None:
+    inputs, labels = load_rows("tests.cli.test_sources:some_rows", ["count=4"])
+    assert inputs["x"].shape == (4, 2)
+    assert labels is not None
+    assert len(labels) == 4
+
+
+@pytest.mark.parametrize("data", ["rows.npz", "tests.cli.test_sources:some_rows"])
+def test_an_option_without_a_value_is_refused_whatever_the_data(data: str) -> None:
+    with pytest.raises(ConfigError, match="'count': write it as key=value"):
+        load_rows(data, ["count"])
+
+
+def test_an_option_that_a_function_does_not_take_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"--data-option .*'rows'"):
+        load_rows("tests.cli.test_sources:some_rows", ["rows=4"])

@@ -1,0 +1,47 @@
+"""Over HTTP, a model that loads for longer than calls may take: they are told when to come again, and it comes."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from latebind.bench.client import Reply
+from latebind.domain.config import EngineConfig, ResidencyConfig
+from latebind.server.door import Door
+from tests.engine.resident import MB, WIDTH
+from tests.program.test_backends import usable
+from tests.server.real import json_body, read_reply, real_door, written
+
+ROWS = {"x": np.zeros((1, WIDTH), np.float32)}
+
+
+async def ask(door: Door, model: str, *, allowed: float) -> Reply:
+    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    body = json_body(ROWS, parameters={"timeout": round(1e6 * allowed)})
+    writer.writelines(written(model, [body], None, chunked=False))
+    reply = await read_reply(reader)
+    writer.close()
+    return reply
+
+
+def test_calls_that_are_refused_for_want_of_a_model_have_it_come(wide: Path) -> None:
+    usable("openvino")  # which compiles a stage when it is loaded
+
+    async def test() -> None:
+        engine, residency = EngineConfig(slots=8, backend="openvino"), ResidencyConfig(200 * MB)
+        async with asyncio.timeout(50), real_door(wide, engine=engine, residency=residency) as (client, door):
+            begun = time.monotonic()
+            assert (await ask(door, "two", allowed=30.0)).status == 200
+            loads = time.monotonic() - begun  # the other is the same
+            refused = await ask(door, "one", allowed=loads / 2)
+            assert refused.status == 503
+            assert "one is not in memory and is being loaded" in json.loads(refused.data)["error"]
+            assert 1 <= int(refused.headers["retry-after"]) <= 1 + 3 * loads
+            while (await ask(door, "one", allowed=loads / 2)).status != 200:
+                await asyncio.sleep(loads / 4)
+            figures = (await client.metrics())["models"]["one"]["requests"]
+            assert figures["refused_loading"] >= 1
+
+    asyncio.run(test())

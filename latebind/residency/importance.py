@@ -11,7 +11,7 @@ from latebind.residency.ranking import Ranking
 Score = Callable[[Held, float], float]
 
 FEW = 64  # so many models are all scored afresh
-LOWEST = 4  # of more, so many of those that were lowest
+LOWEST = 2  # of more, so many of those that were lowest
 SLICE = 1  # models of the shadow that are scored at a decision
 
 

@@ -30,8 +30,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def tree() -> list[psutil.Process]:
-    """Return all processes of the server, which is the one child of this process that has children."""
-    return [each for child in psutil.Process().children() for each in (child, *child.children(recursive=True))]
+    """Return all that this process has started, the server and what that has forked among it, and that still runs."""
+    return [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
 
 
 def plain(address: str) -> str:

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
@@ -23,6 +24,7 @@ from latebind.engine.worker import LoadedModel, Worker
 from latebind.repository.listing import find_models
 from tests.digits import Built
 from tests.forked import FORKS
+from tests.halves import at_half
 from tests.networks import Chain
 from tests.program.test_backends import usable
 from tests.sequences import backwards, rows_of, some_sentences
@@ -57,9 +59,13 @@ def in_threads(work: Callable[[int], None], count: int) -> None:
 @pytest.mark.parametrize("backend", ["eager", "openvino"])
 def test_learned_caches_of_all_workers_answer_as_those_of_one(built: Built, backend: str) -> None:
     usable(backend)
-    crew = [model for (model,) in load_crew([built.directory.path], EngineConfig(workers=WORKERS, backend=backend))]
+    unseen = built.unseen[: EACH * WORKERS]
+    crew = [
+        replace(model, lookups={stage: at_half(one, model, stage, unseen) for stage, one in model.lookups.items()})
+        for (model,) in load_crew([built.directory.path], EngineConfig(workers=WORKERS, backend=backend))
+    ]
     workers, rows = workers_over(crew)
-    rows.inputs[0][:] = built.unseen[: EACH * WORKERS].numpy()
+    rows.inputs[0][:] = unseen.numpy()
     name, stages = crew[0].spec.name, crew[0].spec.stages
     left: dict[int, int] = {}
 

@@ -148,18 +148,20 @@ class Driver:
                         elif self._is_short(work):
                             looks, runs, _ = self._handle((self._run(work),))
                             self._ready.extend((looks, *runs) if looks else runs)
+                            if self._ready:
+                                self._attend(0.0)  # who comes between two short runs is heard
                         else:
                             return work
                     elif self._closed:
                         return None
                     else:
-                        self._attend()
+                        self._attend(self._patience())
             finally:
                 self._listener = NO_THREAD
 
-    def _attend(self) -> None:
-        """Wait for what comes and have the scheduler decide on it."""
-        events = self._listen(self._patience())
+    def _attend(self, seconds: float | None) -> None:
+        """Wait for what comes, for so long at most, and have the scheduler decide on it."""
+        events = self._listen(seconds)
         if events is None:
             self._closed = True
             return

@@ -35,7 +35,7 @@ class Waiting(Generic[T]):
     def wait(self, seconds: float | None) -> list[T]:
         """Return what has come, as `select` does."""
         found = self._select(0.0)
-        if found:
+        if found or seconds == 0.0:
             return found
         begun = now = self._clock()
         if self._brisk and self._rests():

@@ -35,6 +35,10 @@ def told_by(*words: str, forks: ForkServer = FORKS) -> Iterator[tuple[Forked, in
         os.close(told)
 
 
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children())
+
+
 def tell() -> dict[str, Any]:
     with told_by("some", "words", "tell") as (process, told):
         assert process.wait(10.0) == 0
@@ -132,9 +136,9 @@ def test_it_ends_with_whoever_started_it() -> None:
 
 
 def test_closing_ends_it_even_while_it_imports() -> None:
-    forks = ForkServer()
+    before, forks = children(), ForkServer()
     forks.warm()
-    (child,) = [child for child in psutil.Process().children() if "latebind.forks.process" in child.cmdline()][-1:]
+    (child,) = children() - before
     forks.close()
     assert not child.is_running()
     forks.close()  # does nothing any more
@@ -143,6 +147,7 @@ def test_closing_ends_it_even_while_it_imports() -> None:
 def test_a_call_that_is_cancelled_ends_only_when_its_descriptors_are_no_longer_used() -> None:
     async def test() -> None:
         told, tell = os.pipe()
+        before = children()
         with ForkServer() as forks:
             call = asyncio.create_task(forks.forked(DOING, ["wait"], name="a-test", inherited=[tell]))
             await asyncio.sleep(0)
@@ -151,7 +156,7 @@ def test_a_call_that_is_cancelled_ends_only_when_its_descriptors_are_no_longer_u
                 await call
             os.close(tell)
             assert os.read(told, 10) == b"there"  # it was forked with what it was given
-            (server,) = [one for one in psutil.Process().children() if "latebind.forks.process" in one.cmdline()][-1:]
+            (server,) = children() - before
             for each in server.children():
                 each.kill()
         os.close(told)

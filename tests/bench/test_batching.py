@@ -123,6 +123,23 @@ def test_some_sides_are_chosen_by_name() -> None:
         chosen(live.SIDES, ["GraphB"])
 
 
+def test_the_verdict_says_who_is_ahead_and_what_could_be_reached() -> None:
+    ours, theirs = live.Block(np.array([0.02]), [np.array([0.021])]), live.Block(np.array([0.04]), [np.array([0.05])])
+    found = live.LiveReport(
+        "net",
+        0,
+        capacity=100.0,
+        allowed=0.1,
+        blocks={1.0: {SERIAL: [theirs], live.OURS: [ours]}},
+        least={1.0: [np.array([0.012])]},
+    )
+    (row,) = found.verdict_rows()
+    assert (row["quickest live"], row["simulated"]) == (live.OURS, live.OURS)
+    assert (row["lazy+ / tuned"], row["lazy+ / tuned, simulated"]) == ("0.50", "0.42")
+    assert row["means within 15%"] == "1 of 2"
+    assert (row["alone / tuned"], row["least / tuned"]) == ("0.25", "0.30")
+
+
 def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
     other = "GraphB(0, 8)"
     images = np.random.default_rng(0).standard_normal((16, 3, 8, 8)).astype(np.float32)
@@ -133,5 +150,7 @@ def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
     assert {row["policy"] for row in found.rows()} == {SERIAL, other, live.OURS, live.TUNED}
     blocks = found.blocks[0.5]
     assert len({len(block.live) for some in blocks.values() for block in some}) == 1
-    assert all(len(block.live) == len(block.simulated) for some in blocks.values() for block in some)
+    every = [block for some in blocks.values() for block in some]
+    assert all(len(run) == len(block.live) for block in every for run in block.simulated)
+    assert all(np.isfinite(run).all() for block in every for run in (block.live, *block.simulated))
     assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in found.saturated.values())

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from latebind.forks.messages import MESSAGE_BYTES, MOST_DESCRIPTORS, STANDARD, STATUS, Born, Fork
+from latebind.prompt import be_usual
 
 IMPORTED = ("latebind.engine.process", "latebind.adaptation.process", "latebind.learned.trainer")
 TRAINING = ("torch._dynamo",)  # which the first step of an optimizer imports: more than a second of a core
@@ -27,6 +28,7 @@ LINGER_SECONDS = 60.0
 
 def main(descriptor: int) -> None:
     """Fork what is asked for until the other end is closed; in each process that comes of it, do what that is for."""
+    be_usual()  # what is forked computes; a door that asks for this is prompt
     _import(IMPORTED)
     with socket.socket(fileno=descriptor) as asked:
         born = ForkServer(asked).serve()

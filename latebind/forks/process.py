@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from latebind.forks.messages import MESSAGE_BYTES, MOST_DESCRIPTORS, STANDARD, STATUS, Born, Fork
+from latebind.prompt import be_usual
 
 IMPORTED = ("latebind.engine.process", "latebind.adaptation.process", "latebind.learned.trainer")
 LINGER_SECONDS = 60.0
@@ -24,6 +25,7 @@ LINGER_SECONDS = 60.0
 
 def main(descriptor: int) -> None:
     """Fork what is asked for until the other end is closed; in each process that comes of it, do what that is for."""
+    be_usual()  # what is forked computes; a door that asks for this is prompt
     for module in IMPORTED:
         importlib.import_module(module)
     gc.collect()

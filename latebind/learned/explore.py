@@ -207,7 +207,7 @@ class Explorer:
         """Measure what lies ahead."""
         batches = batches_in(rows.learn) * passes_over(rows.learn, self.presentations)
         seconds = {(order.stage, order.kind): batches * seconds_a_batch(order) for order in missing}
-        row = self.program.costs.remaining(0, BATCH_OF_COSTS) / BATCH_OF_COSTS / (os.cpu_count() or 1)
+        row = self.program.costs.remaining(0, BATCH_OF_COSTS) / BATCH_OF_COSTS / _cores()
         return _Work(self.progress, seconds, processes, row * len(rows.order), networks)
 
     def _measured(
@@ -307,20 +307,24 @@ class _Work:
 
 
 def on_all_cores(directory: ModelDirectory, program: Program) -> Program:
-    """Return the same program on all cores."""
-    wide = load_program(directory, threads=os.cpu_count() or 1, backend=program.backend)
+    """Return the same program on all cores that this process may use."""
+    wide = load_program(directory, threads=_cores(), backend=program.backend)
     torch.set_num_threads(program.threads)
     return wide
 
 
 @contextmanager
 def all_cores(threads: int) -> Iterator[None]:
-    """Let torch use every core for a while; what is measured has `threads`."""
-    torch.set_num_threads(os.cpu_count() or 1)
+    """Let torch use every core that there is for a while; what is measured has `threads`."""
+    torch.set_num_threads(_cores())
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def first_row(samples: Samples) -> tuple[Tensor, ...]:

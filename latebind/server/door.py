@@ -17,6 +17,7 @@ import uvicorn
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
+from latebind.prompt import be_prompt, be_usual
 from latebind.server.access import Guard
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
@@ -124,6 +125,7 @@ class Door:
     async def open(self) -> None:
         """Listen; when this returns, requests are answered. Raises `ConfigError` where the address cannot be had."""
         self._socket = _listen(self._config)
+        be_prompt()
         if self._rpc is not None:
             await self._open_rpc(self._rpc)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
@@ -172,6 +174,7 @@ class Door:
         if self._rpc is not None and not self.hurried:
             await self._rpc.closed()
         await self._service.close()
+        be_usual()
 
     async def _open_rpc(self, rpc: "RpcDoor | LeanDoor") -> None:
         """Open the other door, or none."""

@@ -33,6 +33,7 @@ def in_turn(curves: Sequence[Curve]) -> Curve:
 
 
 EMPTY_STAGE = Curve((1,), (0.0,))
+TYPICAL_STEPS = 20  # of an input
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,12 @@ class ModelCosts:
         seconds = self.stages[stage].at(batch) + (lookup.at(batch) if lookup else 0.0)
         slope = self.slopes.get(stage)
         return seconds if slope is None else seconds + slope.at(batch) * (inputs - 1)
+
+    def longer(self, stage: int, batch: int, inputs: int) -> float:
+        """Return how many times as long as with inputs of typical length a stage takes with the longest of so many."""
+        if stage not in self.slopes:
+            return 1.0
+        return self.step(stage, batch, inputs) / self.step(stage, batch, TYPICAL_STEPS)
 
     def remaining(self, stage: int, batch: int) -> float:
         """Return the seconds from the start of `stage` to the end of the network: the full depth, no exit hoped for."""

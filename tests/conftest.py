@@ -49,6 +49,12 @@ def one_core() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def nobody_lends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers have all processes of their own, as where nobody has imported anything before."""
+    monkeypatch.delenv(VARIABLE)
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `chain`, four stages of convolutions, `words`, which raises past its list, and `backwards`."""

@@ -47,6 +47,7 @@ def test_after_a_crash_everybody_is_answered_and_the_next_engine_serves() -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("nobody_lends")
 def test_a_server_that_is_told_to_end_answers_everybody_and_leaves_nothing() -> None:
     (ending,) = terminate.run(1, in_flight=8)
     assert (ending.statuses, ending.code, ending.left) == ({200: 8}, 0, 0)

@@ -1,5 +1,6 @@
 """The application on Ray itself: two replicas behind an ingress, as `latebind serve --on ray` starts them."""
 
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
 from latebind.cli.serve import GRPC_READY, READY
+from latebind.forks.lending import VARIABLE
 from latebind.sequence.build import build_sequence
 from tests.cluster.small import until
 from tests.sequences import Backwards, backwards, rows_of, some_sentences
@@ -60,6 +62,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        env={name: value for name, value in os.environ.items() if name != VARIABLE},  # what it lends is its own
     )
     try:
         grpc = told(process, GRPC_READY)  # the line before the other

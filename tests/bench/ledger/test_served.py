@@ -17,7 +17,7 @@ from latebind.bench.ledger.questions import Mix, Protocol, Questions
 MODELS = ("affine", "chain", "relay")
 REQUESTS = 240
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nobody_lends")]  # faults are done to what a server has
 
 
 def left_early(target: Target) -> float:

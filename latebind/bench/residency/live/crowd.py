@@ -55,7 +55,7 @@ async def run(
         budget = round(share * zoo.size)
         async with asked(zoo, SIDES[name], budget=budget, setting=setting, seed=plan.seed) as here:
             drawn = [models.drawn(f"{plan.seed} {number} {client}") for client in range(clients)]
-            with here.watch() as watch:
+            with here.watch().looking() as watch:
                 calls = await here.crowd(drawn, plan.warm_up + plan.seconds)
             found[share][name].append(made(here, calls, watch.growth, await loads(here), setting))
     return found

@@ -88,7 +88,7 @@ async def run(zoo: Zoo, plan: Plan, setting: Setting, progress: Progress = lambd
 
 
 async def _block(here: Asked, requests: Sequence[Request], warm_up: float, setting: Setting) -> Block:
-    with here.watch() as watch:
+    with here.watch().looking() as watch:
         calls = await here.play(requests)
     return made(here, [call for call in calls if call.sent >= warm_up], watch.growth, await loads(here), setting)
 

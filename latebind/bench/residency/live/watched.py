@@ -5,10 +5,11 @@ So where pages of files seem to be more than there may be, those of weights are 
 takes longer than a small model's load: it counts only if nothing came or went meanwhile.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from types import TracebackType
 from typing import Self
 
 INTERVAL = 0.1  # seconds
@@ -51,7 +52,7 @@ class Growth:
 
 
 class Watch:
-    """Looks at a process on a thread while it is entered.
+    """Looks at a process on a thread, for as long as `looking` lasts.
 
     `base` is what it takes with nothing loaded, `budget` the bytes that weights, files in `folder`, may take.
     """
@@ -64,17 +65,17 @@ class Watch:
         self._all: list[int] = []
         self._weights: list[int] = []
         self._end = Event()
-        self._thread = Thread(target=self._work, name="watch")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._thread.join()
+    @contextmanager
+    def looking(self) -> Iterator[Self]:
+        """Look while the block lasts, which gets this."""
+        thread = Thread(target=self._work, name="watch")
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._end.set()
+            thread.join()
 
     @property
     def growth(self) -> Growth:

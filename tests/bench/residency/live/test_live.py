@@ -90,7 +90,7 @@ def test_weights_of_a_process_are_seen_from_outside_while_they_are_there(zoo: Pa
     watch = Watch(os.getpid(), Taken(0, 0), budget=0, folder=zoo)
     assert mapped(os.getpid(), zoo) == 0
     piece.load()
-    with watch:
+    with watch.looking():
         while not watch.growth.weights:
             pass
     assert watch.growth.weights[0] == mapped(os.getpid(), zoo) == piece.size

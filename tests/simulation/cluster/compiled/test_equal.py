@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from latebind.simulation.cluster import exact
 from latebind.simulation.cluster.compiled import state
 from latebind.simulation.cluster.compiled.run import play
-from latebind.simulation.cluster.fleet import Fleet, Played
+from latebind.simulation.cluster.fleet import Fleet, Played, Requests
 from latebind.simulation.cluster.policies import ROUTERS, Demand, Placement
 from tests.simulation.cluster.compiled.worlds import random_faults, random_fleet, random_requests
 
@@ -73,12 +73,17 @@ def test_stages_with_and_without_learned_caches_run_as_they_do_there(seed: int, 
     require_equal(play(fleet, requests, seed=seed), exact.play(fleet, requests, seed=seed))
 
 
+def several(seed: int, least: int) -> tuple[Random, Fleet, Requests]:
+    """Return a fleet of `least` machines or more, requests for it, and what has drawn both."""
+    random = Random(seed)
+    fleet = random_fleet(random, machines=random.randint(least, 6))
+    return random, fleet, random_requests(random, fleet, 250)
+
+
 @settings(max_examples=25, deadline=None)
 @given(SEEDS, st.sampled_from(ROUTERS))
 def test_several_machines_get_the_same_requests(seed: int, router: str) -> None:
-    random = Random(seed)
-    fleet = random_fleet(random, machines=random.randint(2, 6))
-    requests = random_requests(random, fleet, 250)
+    _, fleet, requests = several(seed, 2)
     require_equal(
         play(fleet, requests, router=router, seed=seed), exact.play(fleet, requests, router=router, seed=seed)
     )
@@ -107,9 +112,7 @@ def test_deaths_scaling_and_placement_make_no_difference(seed: int, router: str)
 @settings(max_examples=15, deadline=None)
 @given(SEEDS, st.sampled_from(ROUTERS))
 def test_machines_that_take_their_time_to_come_up_get_the_same_requests(seed: int, router: str) -> None:
-    random = Random(seed)
-    fleet = random_fleet(random, machines=random.randint(3, 6))
-    requests = random_requests(random, fleet, 250)
+    random, fleet, requests = several(seed, 3)
     period = float(requests.times[-1]) / 10.9
     startups = {kind: random.uniform(0.0, 2.5) * period for kind in fleet.machines}
     machines = tuple([replace(kind, startup=startups[kind]) for kind in fleet.machines])

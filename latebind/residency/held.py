@@ -81,6 +81,8 @@ class Held:
         """Return the pieces that may go, in the order in which they should: a model starts on its first stages."""
         if self.kept:
             return ()
+        if not self.footprint.behind:
+            return tuple(sorted([stage for stage in self.resident if stage < self.needed], reverse=True))
         return tuple(sorted([p for p in self.resident if self.stage_of(p) < self.needed], key=self._last_first))
 
     def stage_of(self, piece: int) -> int:

@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
+from operator import itemgetter
 
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
-from latebind.residency.importance import ByImportance, utility
+from latebind.residency.importance import FEW, ByImportance, utility
 from latebind.residency.rates import SHORTEST, Gaps, JumpingGaps, KnownGaps, MovingGaps
 from latebind.residency.whole import SOME, Item, least_set, may_go_whole
 
 JUMP = 0.03  # probability that a model's rate is another one after a request; .01 and .1 are within 1 %
 ALPHA_OF_ALL = 0.02  # weight of the newest gap between any requests
 AT_ONCE = 2  # models whose lots are looked at together
-
-Going = tuple[str, int, int]  # a model, its piece that is to go, and the bytes of that
+SOME_OF_MANY = 4  # whole models of which the best set is found where there are many: each is scored afresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,20 @@ class Lot:
 
     seconds: float
     pieces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lots:
+    """What a model with this footprint consists of, what is worth least first, and the `penalty` of that footprint."""
+
+    footprint: Footprint
+    penalty: float
+    lots: list[Lot]
+
+
+Offer = tuple[float, str, Held, Lot]  # what a byte is worth of a lot of this model, in front of that its name
+Going = tuple[Held, list[int]]  # pieces of a model that are to go, in this order
+_worth = itemgetter(0, 1)
 
 
 class Late(ByImportance):
@@ -44,7 +58,7 @@ class Late(ByImportance):
         self._foresight = config.foresight
         self._gaps: Gaps = JumpingGaps(config.window, JUMP)
         self._every = MovingGaps(ALPHA_OF_ALL, config.window)
-        self._lots: dict[str, tuple[Footprint, list[Lot]]] = {}
+        self._lots: dict[str, Lots] = {}
         self._waiting = 0
 
     def requested(self, model: Held, now: float) -> None:
@@ -55,7 +69,7 @@ class Late(ByImportance):
 
     def gain(self, model: Held, now: float) -> float:
         """Return the worth of a byte of its stages, whether they are there or not."""
-        stages = next(lot for lot in self._lots_of(model) if 0 in lot.pieces)
+        stages = next(lot for lot in self._lots_of(model).lots if 0 in lot.pieces)
         return stages.seconds / self._until(model, now)
 
     def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
@@ -64,35 +78,40 @@ class Late(ByImportance):
         return self._set(view, need, wanted, now) if self.whole else self._pieces(view, need, now)
 
     def _set(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
-        """Choose among the least important whole models, `SOME` of them or as many as are enough."""
+        """Choose among the least important whole models, `SOME` of them, `SOME_OF_MANY`, or as many as are enough."""
+        most = SOME if len(view.evictable) <= FEW else SOME_OF_MANY
         some: list[Held] = []
         size = 0
         for model in self._queue.ascending(view.evictable, now):
             if may_go_whole(model, view, wanted) and model.bytes:
                 some.append(model)
                 size += model.bytes
-                if len(some) >= SOME and size >= need:
+                if len(some) >= most and size >= need:
                     break
-        items = [Item(model.footprint.penalty / self._until(model, now), model.bytes) for model in some]
+        items = [Item(self._lots_of(model).penalty / self._until(model, now), model.bytes) for model in some]
         return [Victim(some[place].name, some[place].may_go()) for place in least_set(items, need)]
 
     def _pieces(self, view: MemoryView, need: int, now: float) -> list[Victim]:
         """Look at the lots of ever more models until they are enough."""
-        models = self._queue.ascending(view.evictable, now)
-        lots: list[tuple[float, str, Lot]] = []
+        models, size = self._queue.ascending(view.evictable, now), 0
+        offers: list[Offer] = []
         while some := list(islice(models, AT_ONCE)):
             for model in some:
                 until = self._until(model, now)
-                lots += [(lot.seconds / until, model.name, lot) for lot in self._lots_of(model)]
-            lots.sort(key=lambda entry: entry[:2])
-            if going := _enough([(view.evictable[name], lot) for _, name, lot in lots], need):
-                return _victims(going)
+                offers += [(lot.seconds / until, model.name, model, lot) for lot in self._lots_of(model).lots]
+                size += model.bytes
+            if size >= need:
+                offers.sort(key=_worth)
+                if going := _enough(offers, need):
+                    return _victims(going)
         return []
 
     def _importance(self, model: Held, now: float) -> float:
         """Return the worth of a byte of what would go first of it."""
-        seconds = next((lot.seconds for lot in self._lots_of(model) if not model.resident.isdisjoint(lot.pieces)), 0.0)
-        return seconds / self._until(model, now)
+        for lot in self._lots_of(model).lots:
+            if not model.resident.isdisjoint(lot.pieces):
+                return lot.seconds / self._until(model, now)
+        return 0.0
 
     def _until(self, model: Held, now: float) -> float:
         """Return the seconds until a model is asked for next, as far as is known."""
@@ -103,11 +122,12 @@ class Late(ByImportance):
             return a_request * (model.place + 1)
         return a_request * self._waiting + self._gaps.gap(model.name, now)
 
-    def _lots_of(self, model: Held) -> list[Lot]:
+    def _lots_of(self, model: Held) -> Lots:
         known = self._lots.get(model.name)
-        if known is None or known[0] is not model.footprint:
-            known = self._lots[model.name] = model.footprint, _lots(model.footprint)
-        return known[1]
+        if known is None or known.footprint is not model.footprint:
+            footprint = model.footprint
+            known = self._lots[model.name] = Lots(footprint, footprint.penalty, _lots(footprint))
+        return known
 
 
 class LateOracle(Late):
@@ -136,14 +156,16 @@ def _lots(footprint: Footprint) -> list[Lot]:
     return sorted(lots, key=lambda lot: lot.seconds)
 
 
-def _enough(lots: Sequence[tuple[Held, Lot]], need: int) -> list[Going]:
+def _enough(offers: Sequence[Offer], need: int) -> list[Going]:
     """Return pieces from the front on that free `need` bytes, without those that were not needed in the end."""
     going: list[Going] = []
-    for model, lot in lots:
-        resident, sizes, all_may = model.resident, model.footprint.sizes, model.needed == inf
+    for _, _, model, lot in offers:
+        pieces: list[int] = []
+        going.append((model, pieces))
+        resident, sizes, needed = model.resident, model.footprint.sizes, model.needed
         for piece in lot.pieces:
-            if piece in resident and (all_may or model.stage_of(piece) < model.needed):
-                going.append((model.name, piece, sizes[piece]))
+            if piece in resident and (needed == inf or model.stage_of(piece) < needed):
+                pieces.append(piece)
                 need -= sizes[piece]
                 if need <= 0:
                     return _without_spare(going, -need)
@@ -152,19 +174,20 @@ def _enough(lots: Sequence[tuple[Held, Lot]], need: int) -> list[Going]:
 
 def _without_spare(going: list[Going], spare: int) -> list[Going]:
     """Let what is worth most stay where `spare` bytes have room for it; of a model always what would go last."""
-    stay: set[str] = set()
-    kept: list[Going] = []
-    for model, piece, size in reversed(going):
-        if model not in stay and size <= spare:
-            spare -= size
-        else:
-            stay.add(model)
-            kept.append((model, piece, size))
-    return kept[::-1]
+    goes: set[str] = set()
+    for model, pieces in reversed(going):
+        sizes = model.footprint.sizes
+        while pieces and model.name not in goes:
+            if sizes[pieces[-1]] <= spare:
+                spare -= sizes[pieces.pop()]
+            else:
+                goes.add(model.name)
+    return going
 
 
 def _victims(going: list[Going]) -> list[Victim]:
     pieces: dict[str, list[int]] = {}
-    for model, piece, _ in going:
-        pieces.setdefault(model, []).append(piece)
+    for model, some in going:
+        if some:
+            pieces.setdefault(model.name, []).extend(some)
     return [Victim(model, tuple(some)) for model, some in pieces.items()]

@@ -4,13 +4,10 @@ Each class is told of requests and returns a gap: the seconds that are expected 
 aged: whoever has not been asked for in a long time is not expected soon. Times never go back.
 """
 
-from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from math import exp, inf
-from operator import mul
 from typing import Protocol
 
 SHORTEST = 1e-6  # seconds: requests at the same time do not make a gap of nothing
@@ -22,7 +19,7 @@ _WEIGHTS = [min(1.0, gap / LIKELY) ** 2 for gap in GAPS]
 PRIOR = tuple([weight / sum(_WEIGHTS) for weight in _WEIGHTS])  # how likely each is, of a model nobody knows
 HABIT = 500  # requests that a habit reaches back
 NEW = 0.01  # share of a habit that the model has never shown
-FORGOTTEN = 50.0  # of the longest gaps in silence: past that all are gone alike, and none is infinitely unlikely
+FADED = -50.0  # a gap that is less likely than the longest by so many powers of e counts for nothing
 
 
 class Gaps(Protocol):
@@ -90,8 +87,8 @@ class Belief:
 
     last: float
     count: int
-    shares: "array[float]"
-    habit: "array[float]"
+    shares: Sequence[float]
+    habit: Sequence[float]
     told_at: float = -inf  # the gap at this time
     told: float = inf
 
@@ -99,17 +96,20 @@ class Belief:
 class JumpingGaps:
     """A rate that stays for a while and then jumps, mostly to one that the model has had before; by Bayes' rule.
 
-    Of each model it is known how likely each of some mean gaps is, `GAPS` times `window` seconds. A request makes those
-    likely that are as long as the silence before it, and short ones become ever less so while there is no other. With
-    every request the rate jumps with probability `jump`, to one of the model's habit: what it was on average, and in
-    the beginning any. So bursts count at once and are soon over, and a constant rate is known ever better.
+    Of each model it is known how likely each of some mean `gaps` is (windows, the longest first), and of one that
+    nobody knows it is `prior`. A request makes those likely that are as long as the silence before it, and short ones
+    become ever less so while there is no other. With every request the rate jumps with probability `jump`, to one of
+    the model's habit: what it was on average, and in the beginning any. So bursts count at once and are soon over, and
+    a constant rate is known ever better.
     """
 
-    def __init__(self, window: float, jump: float) -> None:
+    def __init__(
+        self, window: float, jump: float, *, gaps: Sequence[float] = GAPS, prior: Sequence[float] = PRIOR
+    ) -> None:
         self._jump = jump
-        self._rates = array("d", [1.0 / (gap * window) for gap in GAPS])
-        self._prior = array("d", PRIOR)
-        self._forgotten = FORGOTTEN * GAPS[0] * window
+        rates = [1.0 / (gap * window) for gap in gaps]
+        self._paces = tuple([(rate, rates[0] - rate) for rate in rates])  # rates, and how far they are from the lowest
+        self._prior = tuple(prior)
         self._beliefs: dict[str, Belief] = {}
         self._begun: float | None = None
 
@@ -120,30 +120,46 @@ class JumpingGaps:
         belief = self._beliefs.get(name)
         if belief is None:
             belief = self._beliefs[name] = Belief(self._begun, 0, self._prior, self._prior)
-        weighed = list(map(mul, map(mul, belief.shares, self._rates), self._silent(now - belief.last)))
-        total = sum(weighed)
+        silence = now - belief.last
+        weighed = [
+            share * rate * exp(off * silence) for share, (rate, off) in zip(belief.shares, self._paces, strict=True)
+        ]
         belief.last, belief.count, belief.told_at = now, min(belief.count + 1, HABIT), -inf
-        newest = 1.0 / (belief.count + 1)
+        self._jumped(belief, weighed)
+
+    def _jumped(self, belief: Belief, weighed: Sequence[float]) -> None:
+        """Take what explains the last silence into the habit, and have the rate stay or jump there."""
+        total, newest = sum(weighed), 1.0 / (belief.count + 1)
         kept, shown, new = 1.0 - newest, newest * (1.0 - NEW) / total, newest * NEW
-        belief.habit = array(
-            "d", [kept * a + shown * b + new * c for a, b, c in zip(belief.habit, weighed, self._prior, strict=True)]
-        )
         stays, jumps = (1.0 - self._jump) / total, self._jump
-        belief.shares = array("d", [stays * a + jumps * b for a, b in zip(weighed, belief.habit, strict=True)])
+        shares: list[float] = []
+        habit: list[float] = []
+        for was, weight, likely in zip(belief.habit, weighed, self._prior, strict=True):
+            share = kept * was + shown * weight + new * likely
+            habit.append(share)
+            shares.append(stays * weight + jumps * share)
+        belief.shares, belief.habit = shares, habit
 
     def gap(self, name: str, now: float) -> float:
         """Return the inverse of the mean rate of those that explain the silence until now."""
         belief = self._beliefs.get(name)
         if belief is None:
-            belief = Belief(now if self._begun is None else self._begun, 0, self._prior, self._prior)
+            return self._mean_gap(self._prior, 0.0 if self._begun is None else now - self._begun)
         if belief.told_at != now:  # a decision asks more than once
-            left = list(map(mul, belief.shares, self._silent(now - belief.last)))
-            belief.told_at, belief.told = now, sum(left) / sum(map(mul, left, self._rates))
+            belief.told_at, belief.told = now, self._mean_gap(belief.shares, now - belief.last)
         return belief.told
 
-    def _silent(self, silence: float) -> Iterator[float]:
-        """Return how likely so long a silence is at each gap; past some of the longest ones nothing changes."""
-        return map(exp, map(mul, repeat(-min(silence, self._forgotten)), self._rates))
+    def _mean_gap(self, shares: Sequence[float], silence: float) -> float:
+        """Return the mean gap of those that explain a silence, beside how well the longest one does."""
+        total = rates = 0.0
+        for share, (rate, off) in zip(shares, self._paces, strict=True):
+            fading = off * silence
+            if fading < FADED:
+                break
+            left = share * exp(fading)
+            total += left
+            rates += left * rate
+        return total / rates
 
 
 class KnownGaps:

@@ -18,6 +18,7 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.residency import make_policy
 from latebind.residency.base import Oracle, Victim
+from latebind.residency.caches import Caches
 from latebind.residency.held import Held
 from latebind.residency.importance import ByImportance
 from latebind.residency.memory import Memory, require_room
@@ -64,7 +65,7 @@ class Residency:
         self._turns = Turns(config, lanes)
         self._wishes = Wishes(self._policy)
         self._ends = 0.0  # when what is on its way is expected
-        self._with_caches = [name for name, model in self.memory.models.items() if model.footprint.behind]
+        self._caches = Caches()
         self._failures: dict[str, tuple[int, float]] = {}  # how often in a row, and when to try again
 
     # What the scheduler tells ---------------------------------------------------------------------------------------
@@ -87,6 +88,7 @@ class Residency:
         model.learn(event.pieces, event.seconds)
         self._failures.pop(event.model, None)
         self._policy.loaded(model, now)
+        self._caches.settle(model)
         self._guards[event.model] = self._newest
         if model.complete:
             self._target = None
@@ -244,7 +246,9 @@ class Residency:
                 self._drains = False
                 self._touched.update(self._waiting)
             if not self._grant(now, actions) and self._target is None:
-                self._load_caches(now, actions)
+                cache = self._caches.next(self.memory.free)
+                if cache is not None:
+                    self._begin(cache[0], (cache[1],), self._aim_at(cache[0]), now, actions)
             return
         begins = self._aim_at(model)
         pieces = self._pieces(model)
@@ -358,18 +362,9 @@ class Residency:
             model = self.memory.evict(victim)
             if not model.resident:
                 self._policy.evicted(model, now)
+            self._caches.settle(model)
             self._touched.add(model.name)
             actions.append(Evict(victim.model, victim.pieces))
-
-    def _load_caches(self, now: float, actions: list[Action]) -> None:
-        """Have learned caches of models that are complete come where there is room that nobody else wants."""
-        for name in self._with_caches:
-            model = self.memory.models[name]
-            footprint = model.footprint
-            for piece in range(footprint.stages, len(footprint.sizes)):
-                if model.complete and piece not in model.resident and footprint.sizes[piece] <= self.memory.free:
-                    self._begin(model, (piece,), self._aim_at(model), now, actions)
-                    return
 
     # What is so -----------------------------------------------------------------------------------------------------
 

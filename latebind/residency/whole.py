@@ -1,9 +1,9 @@
 """Whole models as victims: in a given order until they are enough, or the set that is worth least. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import inf
+from typing import NamedTuple
 
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
@@ -11,8 +11,7 @@ from latebind.residency.held import Held
 SOME = 8  # models of which the best set is found
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """Something of `size` bytes whose loss costs `value`."""
 
     value: float
@@ -47,9 +46,8 @@ def least_set(items: Sequence[Item], need: int) -> list[int]:
     greedy = _one_by_one([items[place] for place in order], need)
     if not greedy:
         return []
-    some = [items[place] for place in order[:SOME]]
-    best = _Search(some, need, greedy).best if greedy[-1] < SOME else greedy
-    return sorted(order[place] for place in best)
+    found = [order[place] for place in greedy]
+    return sorted(found if greedy[-1] >= SOME else _Search(items, order[:SOME], need, found).best)
 
 
 def _one_by_one(items: Sequence[Item], need: int) -> list[int]:
@@ -69,31 +67,36 @@ def _one_by_one(items: Sequence[Item], need: int) -> list[int]:
 
 
 class _Search:
-    """Depth first over items that ascend by value a byte; a branch ends where even a part of an item is too dear."""
+    """Depth first over `some` places of items, which ascend by value a byte, for less than those `found` cost.
 
-    def __init__(self, items: Sequence[Item], need: int, found: list[int]) -> None:
-        self._items = items
+    A branch ends where even a part of an item is too dear; an item that alone is too dear is not looked at.
+    """
+
+    def __init__(self, items: Sequence[Item], some: Sequence[int], need: int, found: list[int]) -> None:
         self.best = found
-        self._least = sum(items[place].value for place in found)
-        self._go_on(0, need, 0.0, [])
+        self._least = sum([items[place].value for place in found])
+        self._items = [(items[place].value, items[place].size, place) for place in some]
+        self._items = [item for item in self._items if item[0] < self._least]
+        if sum([size for _, size, _ in self._items]) >= need:
+            self._go_on(0, need, 0.0, [])
 
-    def _go_on(self, place: int, need: int, value: float, taken: list[int]) -> None:
+    def _go_on(self, first: int, need: int, value: float, taken: list[int]) -> None:
         if need <= 0:
             self.best, self._least = taken, value
             return
-        if value + self._bound(place, need) >= self._least:
+        if value + self._bound(first, need) >= self._least:
             return
-        item = self._items[place]
-        if value + item.value < self._least:
-            self._go_on(place + 1, need - item.size, value + item.value, [*taken, place])
-        self._go_on(place + 1, need, value, taken)
+        dearer, size, place = self._items[first]
+        if value + dearer < self._least:
+            self._go_on(first + 1, need - size, value + dearer, [*taken, place])
+        self._go_on(first + 1, need, value, taken)
 
-    def _bound(self, place: int, need: int) -> float:
+    def _bound(self, first: int, need: int) -> float:
         """Return what the bytes cost at least where items may be cut."""
-        value = 0.0
-        for item in islice(self._items, place, None):
-            if item.size >= need:
-                return value + item.value * need / item.size
-            value += item.value
-            need -= item.size
+        total = 0.0
+        for value, size, _ in islice(self._items, first, None):
+            if size >= need:
+                return total + value * need / size
+            total += value
+            need -= size
         return inf

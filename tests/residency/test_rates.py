@@ -93,10 +93,8 @@ def test_a_constant_rate_is_known_ever_better() -> None:
     assert off[1] < 0.02
 
 
-def test_by_bayes_rule_over_two_gaps_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("latebind.residency.rates.GAPS", (1.0, 0.1))
-    monkeypatch.setattr("latebind.residency.rates.PRIOR", (0.5, 0.5))
-    gaps = heard(JumpingGaps(10.0, 0.0), 0.0, 2.0)
+def test_by_bayes_rule_over_two_gaps_by_hand() -> None:
+    gaps = heard(JumpingGaps(10.0, 0.0, gaps=(1.0, 0.1), prior=(0.5, 0.5)), 0.0, 2.0)
     slow, quick = 0.1**2 * exp(-0.2), exp(-2.0)  # two requests, the first one at the start
     assert gaps.gap("a", 2.0) == pytest.approx((slow + quick) / (0.1 * slow + quick))
     slow, quick = slow * exp(-0.5), quick * exp(-5.0)

@@ -9,7 +9,7 @@ from math import exp, inf
 import numpy as np
 
 from latebind.residency.late import ALPHA_OF_ALL, JUMP
-from latebind.residency.rates import FORGOTTEN, GAPS, HABIT, KEPT, NEW, PRIOR, SHORTEST
+from latebind.residency.rates import FADED, GAPS, HABIT, KEPT, NEW, PRIOR, SHORTEST
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
 from latebind.simulation.cluster.compiled.layout import IAM, LATE, LRU
@@ -54,10 +54,10 @@ def believe(s: State, machine: int, lane: int, now: float) -> None:
         a.last = of.machines(s)[machine].since
         for place in range(len(MEANS)):
             belief.shares[place] = belief.habit[place] = LIKELY[place]
-    silence, total = min(now - a.last, FORGOTTEN * MEANS[0] * window), 0.0
+    silence, lowest, total = now - a.last, 1.0 / (MEANS[0] * window), 0.0
     for place in range(len(MEANS)):
         rate = 1.0 / (MEANS[place] * window)
-        belief.shares[place] = belief.shares[place] * rate * exp(-silence * rate)
+        belief.shares[place] = belief.shares[place] * rate * exp((lowest - rate) * silence)
         total += belief.shares[place]
     belief.count = min(belief.count + 1, HABIT)
     newest = 1.0 / (belief.count + 1)
@@ -86,11 +86,14 @@ def gap_of(s: State, machine: int, lane: int, now: float) -> float:
     if config.eviction == IAM:
         return window_gap(s, machine, lane, now)
     since = now if not of.machines(s)[machine].heard else of.machines(s)[machine].since
-    silence = min(now - (a.last if a.heard else since), FORGOTTEN * MEANS[0] * config.window)
+    silence, lowest = now - (a.last if a.heard else since), 1.0 / (MEANS[0] * config.window)
     total = mean = 0.0
     for place in range(len(MEANS)):
         rate = 1.0 / (MEANS[place] * config.window)
-        share = (of.beliefs(s)[a.ring].shares[place] if a.heard else LIKELY[place]) * exp(-silence * rate)
+        fading = (lowest - rate) * silence
+        if fading < FADED:
+            break
+        share = (of.beliefs(s)[a.ring].shares[place] if a.heard else LIKELY[place]) * exp(fading)
         total += share
         mean += share * rate
     return float(total / mean)

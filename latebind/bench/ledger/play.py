@@ -17,7 +17,7 @@ from latebind.prompt import be_prompt, be_usual
 PATIENCE = 15.0  # seconds past its deadline after which a request counts as lost
 SWEEP = 0.5  # seconds between two looks for those
 LINGER = 0.1
-LOOK = 256  # requests after which clients are heard even if all are due
+LOOK = 16  # requests after which clients are heard even if all are due
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,11 +153,9 @@ class Upstream(asyncio.Protocol):
 def is_whole(data: bytes) -> bool:
     """Whether this is a usual reply of a door, all of it and nothing else, after which the connection stays open."""
     end = data.find(END)
-    start = data.rfind(LENGTH, 0, end) + len(LENGTH)
-    size = data[start:end]
-    return (
-        data.startswith(USUAL) and start >= len(LENGTH) and size.isdigit() and len(data) - end - len(END) == int(size)
-    )
+    _, length, size = data[: max(end, 0)].rpartition(LENGTH)
+    usual = data.startswith(USUAL) and bool(length) and size.isdigit()
+    return usual and len(data) - end - len(END) == int(size)
 
 
 def _here(local: str) -> socket.socket | None:

@@ -101,7 +101,9 @@ def test_six_workers_have_the_weights_of_one(backend: str, tmp_path: Path) -> No
     directory = build_stages(Wide(width), examples, tmp_path / "1", name="wide", max_batch=16).directory
     granularities = (1, 1, 2, 4, 8, 16)
     one, six, copies = (
-        measure_apart(Side(str(directory.path), EngineConfig(backend=backend, granularities=crew), copies)).used.private
+        measure_apart(
+            Side(str(directory.path), EngineConfig(backend=backend, granularities=crew, wide=False), copies)
+        ).used.private
         for crew, copies in (((16,), False), (granularities, False), (granularities, True))
     )
     assert six < one + weights

@@ -117,66 +117,6 @@ def test_a_late_or_doubled_wake_up_is_harmless() -> None:
     assert scheduler.handle(Woke(), 0.010) == []
 
 
-def test_a_request_past_the_bound_of_the_queue_is_refused() -> None:
-    scheduler = Scheduler(config(served(max_queued=1)))
-    scheduler.handle(arrived(1), 0.0)
-    scheduler.handle(arrived(2), 0.0)
-    assert outcomes(scheduler.handle(arrived(3), 0.0)) == {3: Outcome.REFUSED_FULL}
-
-
-def test_a_deadline_shorter_than_the_full_depth_is_refused_on_arrival() -> None:
-    scheduler = Scheduler(config(served(stages=3, seconds=0.01)))
-    assert outcomes(scheduler.handle(arrived(1, deadline=0.029), 0.0)) == {1: Outcome.REFUSED_LATE}
-    assert scheduler.handle(arrived(2, deadline=0.031), 0.0) == [run(0, 2)]
-
-
-def test_a_deadline_that_the_queue_ahead_makes_impossible_is_refused_on_arrival() -> None:
-    scheduler = Scheduler(config(served(stages=1, seconds=0.01), policy="serial"))
-    for request in range(10):
-        scheduler.handle(arrived(request), 0.0)
-    # Nine wait for 0.01 s each.
-    assert outcomes(scheduler.handle(arrived(10, deadline=0.095), 0.0)) == {10: Outcome.REFUSED_LATE}
-    assert outcomes(scheduler.handle(arrived(11, deadline=0.105), 0.0)) == {}
-
-
-def test_the_work_ahead_counts_as_launches_have_been_seen_to_take() -> None:
-    scheduler = Scheduler(config(served(stages=1, seconds=0.01), policy="serial"))
-    now = 0.0
-    for request in range(300):  # each takes twice what the profile says
-        scheduler.handle(arrived(request, deadline=now + 10.0), now)
-        now += 0.02
-        scheduler.handle(StageDone(0), now)
-    for request in range(300, 310):
-        scheduler.handle(arrived(request, deadline=now + 10.0), now)
-    scheduler.check()
-    # Nine wait for 0.02 s each.
-    assert outcomes(scheduler.handle(arrived(310, deadline=now + 0.19), now)) == {310: Outcome.REFUSED_LATE}
-    assert outcomes(scheduler.handle(arrived(311, deadline=now + 0.21), now)) == {}
-
-
-def test_one_launch_that_was_held_up_does_not_keep_an_idle_engine_idle_for_ever() -> None:
-    scheduler = Scheduler(config(served(stages=1, seconds=1.0)))
-    scheduler.handle(arrived(0), 0.0)
-    scheduler.handle(StageDone(0), 100.0)  # held up by another process, say
-    refused = 0
-    while Outcome.REFUSED_LATE in outcomes(scheduler.handle(arrived(1 + refused, deadline=104.0), 100.0)).values():
-        refused += 1
-        assert refused < 100
-    assert refused > 0
-
-
-def test_a_reply_tells_what_its_request_had_to_spare_behind_those_who_waited() -> None:
-    scheduler = Scheduler(config(served(stages=2), max_batch=1))
-    scheduler.handle(arrived(1), 0.0)
-    scheduler.handle(arrived(2, deadline=0.05), 0.0)
-    (late,) = scheduler.handle(arrived(3, deadline=0.025), 0.0)
-    assert isinstance(late, Reply)
-    assert late.slack == pytest.approx(-0.015)  # itself and the one before it
-    (gone,) = scheduler.handle(Cancelled(2), 0.01)
-    assert isinstance(gone, Reply)
-    assert gone.slack == pytest.approx(0.03)
-
-
 def test_who_is_let_past_and_catches_up_counts_as_refill_preemption_and_merge() -> None:
     scheduler = Scheduler(config(served(per_row=0.0), policy="lazy"))
     scheduler.handle(arrived(1), 0.0)
@@ -188,59 +128,11 @@ def test_who_is_let_past_and_catches_up_counts_as_refill_preemption_and_merge() 
     assert scheduler.tallies() == {"net": {"merges": 1, "preemptions": 1, "refills": 1}}
 
 
-def test_only_those_who_go_first_stand_between_a_priority_and_its_deadline() -> None:
-    scheduler = Scheduler(config(served(stages=2), max_batch=1))
-    scheduler.handle(arrived(1), 0.0)
-    for number in range(2, 6):
-        scheduler.handle(arrived(number), 0.0)
-    assert outcomes(scheduler.handle(arrived(6, deadline=0.05), 0.0)) == {6: Outcome.REFUSED_LATE}
-    assert outcomes(scheduler.handle(Arrived("net", 0.05, (7,), (7,), priority=1), 0.0)) == {}
-    scheduler.handle(StageDone(0), 0.01)
-    assert run(0, 7) in scheduler.handle(StageDone(0), 0.02)
-
-
 def test_what_runs_is_not_stopped_for_a_priority() -> None:
     scheduler = Scheduler(config(served(stages=2), max_batch=1))
     scheduler.handle(arrived(1), 0.0)
     assert scheduler.handle(Arrived("net", 10.0, (2,), (2,), priority=1), 0.0) == []
     assert scheduler.handle(StageDone(0), 0.01) == [run(1, 1)]
-
-
-def test_all_rows_of_a_call_are_refused_together() -> None:
-    scheduler = Scheduler(config(served(max_queued=2)))
-    actions = scheduler.handle(arrived(1, 2, 3), 0.0)
-    assert set(outcomes(actions).values()) == {Outcome.REFUSED_FULL}
-    assert len(actions) == 3
-
-
-def test_a_late_request_is_dropped_before_it_is_batched() -> None:
-    scheduler = Scheduler(config(served(stages=1, seconds=0.01)))
-    scheduler.handle(arrived(1), 0.0)
-    scheduler.handle(arrived(2, deadline=0.05), 0.0)
-    scheduler.handle(arrived(3), 0.0)
-    actions = scheduler.handle(StageDone(0), 0.045)
-    assert outcomes(actions) == {1: Outcome.ANSWERED, 2: Outcome.EXPIRED}
-    assert actions[-1] == run(0, 3)
-
-
-def test_a_queued_request_is_told_as_soon_as_it_is_too_late() -> None:
-    scheduler = Scheduler(config(served(stages=1, seconds=0.01), window=1.0))
-    (wake,) = scheduler.handle(arrived(1, deadline=0.05), 0.0)
-    assert isinstance(wake, WakeAt)
-    assert 0.04 < wake.time < 0.0401
-    assert outcomes(scheduler.handle(Woke(), wake.time)) == {1: Outcome.EXPIRED}
-
-
-def test_a_running_request_past_its_deadline_leaves_at_the_next_boundary() -> None:
-    scheduler = Scheduler(config())
-    scheduler.handle(arrived(1, deadline=0.05), 0.0)
-    assert outcomes(scheduler.handle(StageDone(0), 0.06)) == {1: Outcome.EXPIRED}
-
-
-def test_an_answer_that_is_there_is_sent_even_past_its_deadline() -> None:
-    scheduler = Scheduler(config(served(stages=1)))
-    scheduler.handle(arrived(1, deadline=0.05), 0.0)
-    assert outcomes(scheduler.handle(StageDone(0), 0.06)) == {1: Outcome.ANSWERED}
 
 
 def test_a_cancelled_request_leaves_the_queue_at_once() -> None:

@@ -6,11 +6,10 @@ from math import ceil
 
 from latebind.batching.exits import Exits, sizes
 from latebind.batching.pace import CHANGED, Pace
-from latebind.domain.costs import ModelCosts
+from latebind.domain.costs import TYPICAL_STEPS, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
 
 NEARLY = 1.02  # times the least seconds a request
-TYPICAL_STEPS = 20  # of an input
 
 
 class Estimate:

@@ -33,6 +33,7 @@ def in_turn(curves: Sequence[Curve]) -> Curve:
 
 
 EMPTY_STAGE = Curve((1,), (0.0,))
+TYPICAL_STEPS = 20  # of an input
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,12 @@ class ModelCosts:
             seconds *= self.wide[stage]
         lookup = None if self.aside else self.lookups.get(stage)
         return seconds if lookup is None else seconds + lookup.at(batch)
+
+    def longer(self, stage: int, batch: int, inputs: int) -> float:
+        """Return how many times as long as with inputs of typical length a stage takes with the longest of so many."""
+        if stage not in self.slopes:
+            return 1.0
+        return self.step(stage, batch, inputs) / self.step(stage, batch, TYPICAL_STEPS)
 
     def remaining(self, stage: int, batch: int) -> float:
         """Return the seconds from the start of `stage` to the end of the network: the full depth, no exit hoped for."""

@@ -1,21 +1,23 @@
 """From a trained network to what runs behind a stage: exported, in eight bits where that is faster, compiled."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from statistics import median
 
+import torch
 from torch import Tensor
 
 from latebind.learned.head import Head, Selector
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
-from latebind.learned.networks import Predictor
+from latebind.learned.networks import Predictor, make_predictor
 from latebind.learned.quantise import has_bytes, quantise
 from latebind.learned.stored import FEATURES, LookupFiles
-from latebind.program.export import export
+from latebind.program.export import Exported, trace
 from latebind.program.measure import interleaved_seconds
 from latebind.program.program import Program
 
 RUNS = 25
+FORMS = 64  # kinds of predictors on shapes whose graphs are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ def compile_lookup(predictor: Predictor, selector: Selector, rows: Tensor, progr
     `rows` `(N, ...) float32` are activations that it will see: they set the ranges of numbers in eight bits.
     """
     one = rows[:1].contiguous()
-    exported = export(predictor.features.eval(), (one,), output_names=(FEATURES,))
+    exported = export_features(predictor, tuple(one.shape[1:]))
     plain = LookupFiles(exported.graph, exported.weights, Head.of(predictor.answer, selector))
     forms = {"plain": (plain, _compile(plain, program))}
     if program.backend.startswith("openvino") and has_bytes():
@@ -44,6 +46,28 @@ def compile_lookup(predictor: Predictor, selector: Selector, rows: Tensor, progr
     seconds = {name: median(found) for name, found in times.items()}
     fastest = min(seconds, key=lambda name: seconds[name])
     return Compiled(*forms[fastest], seconds[fastest])
+
+
+def export_features(predictor: Predictor, shape: tuple[int, ...]) -> Exported:
+    """Return what computes a predictor's features from activations `(B, *shape)`.
+
+    Predictors of a kind differ in their weights alone: the first is traced, which takes a second, for all of them.
+    """
+    form = _form(predictor.kind, shape)
+    own = {name: tensor.detach().contiguous() for name, tensor in predictor.features.state_dict().items()}
+    return Exported(form.graph, form.weights | own).simplified()
+
+
+@lru_cache(FORMS)
+def _form(kind: str, shape: tuple[int, ...]) -> Exported:
+    """Return the graph of a kind, and of its tensors those that are the same in all of that kind."""
+    with torch.random.fork_rng():
+        features = make_predictor(shape, 1, kind).features.eval()
+    features.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as it is trained
+    traced = trace(features, (torch.zeros(1, *shape),), output_names=(FEATURES,))
+    return Exported(
+        traced.graph, {name: traced.weights[name] for name in traced.weights.keys() - features.state_dict()}
+    )
 
 
 def _compile(files: LookupFiles, program: Program) -> LookupFunction:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.costs import Curve
-from latebind.forks.client import ForkServer
+from latebind.forks import lending
 from latebind.learned.activations import capture, half
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.explored import Exploration
@@ -129,7 +129,7 @@ class Explorer:
         missing = [order for order in orders if self.kept.network(order.boundary, order.kind) is None]
         rows = _Rows.of(fit, self.seed)
         work = self._work(missing, rows, len(planned), processes)
-        with ForkServer() as forks:
+        with lending.own() as forks:
             if processes > 1 and missing:
                 forks.warm()  # while activations are recorded
             limited = self._train(missing, fit, rows, work, partial(train_all, forks=forks, processes=processes))
@@ -207,7 +207,7 @@ class Explorer:
         """Measure what lies ahead."""
         batches = batches_in(rows.learn) * passes_over(rows.learn, self.presentations)
         seconds = {(order.stage, order.kind): batches * seconds_a_batch(order) for order in missing}
-        row = self.program.costs.remaining(0, BATCH_OF_COSTS) / BATCH_OF_COSTS / (os.cpu_count() or 1)
+        row = self.program.costs.remaining(0, BATCH_OF_COSTS) / BATCH_OF_COSTS / _cores()
         return _Work(self.progress, seconds, processes, row * len(rows.order), networks)
 
     def _measured(
@@ -307,20 +307,24 @@ class _Work:
 
 
 def on_all_cores(directory: ModelDirectory, program: Program) -> Program:
-    """Return the same program on all cores."""
-    wide = load_program(directory, threads=os.cpu_count() or 1, backend=program.backend)
+    """Return the same program on all cores that this process may use."""
+    wide = load_program(directory, threads=_cores(), backend=program.backend)
     torch.set_num_threads(program.threads)
     return wide
 
 
 @contextmanager
 def all_cores(threads: int) -> Iterator[None]:
-    """Let torch use every core for a while; what is measured has `threads`."""
-    torch.set_num_threads(os.cpu_count() or 1)
+    """Let torch use every core that there is for a while; what is measured has `threads`."""
+    torch.set_num_threads(_cores())
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def first_row(samples: Samples) -> tuple[Tensor, ...]:

@@ -28,8 +28,9 @@ TABLE = re.compile(r"(?P<name>fc|pool|conv)\((?P<first>[1-9]\d{0,4})(?:,(?P<seco
 class Predictor(nn.Module):
     """Features of an activation `(B, *shape) float32` and a layer from those to answers `(B, classes)`."""
 
-    def __init__(self, features: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+    def __init__(self, features: nn.Module, shape: tuple[int, ...], classes: int, kind: str) -> None:
         super().__init__()
+        self.kind = kind  # all of this kind on this shape have the same form
         self.features = features
         self.answer = nn.Linear(_width(features, shape), classes)
 
@@ -46,7 +47,7 @@ def make_predictor(shape: tuple[int, ...], classes: int, kind: str) -> Predictor
     "fc(h)" and "pool(h)" with h hidden units, "conv(k,s)" with a kernel of k cells a side and a stride of s. Raises
     `ConfigError` for any other.
     """
-    return Predictor(_features(shape, kind), shape, classes)
+    return Predictor(_features(shape, kind), shape, classes, kind)
 
 
 def _features(shape: tuple[int, ...], kind: str) -> nn.Module:

@@ -41,6 +41,10 @@ class Exported:
     graph: Graph
     weights: dict[str, Tensor]
 
+    def simplified(self) -> "Exported":
+        """Return what computes the same with less."""
+        return Exported(*simplify(self.graph, self.weights))
+
 
 def export(
     module: nn.Module,
@@ -53,6 +57,17 @@ def export(
 
     `inputs` are examples, by name or in order. Raises `ExportError` with the reason and what to change in the module.
     """
+    return trace(module, inputs, input_names=input_names, output_names=output_names).simplified()
+
+
+def trace(
+    module: nn.Module,
+    inputs: Mapping[str, Tensor] | Sequence[Tensor],
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> Exported:
+    """Do what `export` does, but simplify nothing: with other weights it is another network of the same form."""
     names = _input_names(inputs, input_names)
     rows = tuple(_resize(tensor, EXPORT_BATCH) for tensor in _tensors(inputs))
     was_training = module.training
@@ -63,9 +78,7 @@ def export(
         program = _try_export(called, rows)
     finally:
         module.train(was_training)
-    exported = _Reader(program, names, outputs).read()
-    graph, weights = simplify(exported.graph, exported.weights)
-    return Exported(graph, weights)
+    return _Reader(program, names, outputs).read()
 
 
 def run_module(module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -9,13 +9,17 @@ from latebind.simulation.agenda import Agenda, Call
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One run of a stage: `rows` of `model` on `worker`, `seconds` if nothing else ran."""
+    """One run of a stage: `rows` of `model` on `worker`, `seconds` if nothing else ran.
+
+    That is `longer` times what inputs of typical length would take.
+    """
 
     worker: int
     model: str
     stage: int
     rows: int
     seconds: float
+    longer: float = 1.0
 
 
 After = Sequence[tuple[float, Call]]  # what is to happen so many seconds after an end

@@ -33,7 +33,8 @@ Kind = tuple[str, int, bool]  # a stage, and whether the run was fresh
 class Launch:
     """One run of a stage: `seconds` from the decision to the news of its end, decisions of that moment included.
 
-    `fresh`: the first of its stage since the worker rested (`Rests`).
+    `fresh`: the first of its stage since the worker rested (`Rests`). By its costs it takes `longer` times as long as
+    with inputs of typical length.
     """
 
     model: str
@@ -41,6 +42,12 @@ class Launch:
     rows: int
     seconds: float
     fresh: bool = False
+    longer: float = 1.0
+
+    @property
+    def typical(self) -> float:
+        """What it would have taken with inputs of typical length."""
+        return self.seconds / self.longer
 
     @property
     def kind(self) -> "Kind":
@@ -218,14 +225,14 @@ class Launches:
             return work.seconds
         sizes, wanted, curve = self._kinds[kind], work.rows.bit_length(), self._curves[kind]
         one = sizes[min(sizes, key=lambda size: (abs(size - wanted), size))].take(moments, now)
-        return one.seconds * curve.at(work.rows) / curve.at(one.rows)
+        return work.longer * one.typical * curve.at(work.rows) / curve.at(one.rows)
 
 
 def typical(seen: Iterable[Launch]) -> Mapping[Kind, Curve]:
-    """Return what launches of each kind take as a rule, by rows: never less for more of them."""
+    """Return what launches of each kind take as a rule, by rows, with inputs of typical length: never less for more."""
     every: dict[Kind, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one in seen:
-        every[one.kind][one.rows].append(one.seconds)
+        every[one.kind][one.rows].append(one.typical)
     return {kind: _rising(sizes) for kind, sizes in every.items()}
 
 

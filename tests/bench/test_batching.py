@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from latebind.bench.batching import live, parts, report
+from latebind.bench.batching.live_report import OURS, TUNED, Block, LiveReport
 from latebind.bench.batching.scene import Scene, measured_models
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.sides import Group, sides
@@ -117,10 +118,27 @@ def test_the_best_side_is_chosen_by_the_rounds_that_it_is_not_judged_by() -> Non
 
 
 def test_some_sides_are_chosen_by_name() -> None:
-    some = chosen(live.SIDES, ["GraphB(0, 8)"], always=(SERIAL, live.OURS))
-    assert list(some) == [SERIAL, "GraphB(0, 8)", live.OURS]
+    some = chosen(live.SIDES, ["GraphB(0, 8)"], always=(SERIAL, OURS))
+    assert list(some) == [SERIAL, "GraphB(0, 8)", OURS]
     with pytest.raises(ConfigError, match="take some of"):
         chosen(live.SIDES, ["GraphB"])
+
+
+def test_the_verdict_says_who_is_ahead_and_what_could_be_reached() -> None:
+    ours, theirs = Block(np.array([0.02]), [np.array([0.021])]), Block(np.array([0.04]), [np.array([0.05])])
+    found = LiveReport(
+        "net",
+        0,
+        capacity=100.0,
+        allowed=0.1,
+        blocks={1.0: {SERIAL: [theirs], OURS: [ours]}},
+        least={1.0: [np.array([0.012])]},
+    )
+    (row,) = found.verdict_rows()
+    assert (row["quickest live"], row["simulated"]) == (OURS, OURS)
+    assert (row["lazy+ / tuned"], row["lazy+ / tuned, simulated"]) == ("0.50", "0.42")
+    assert row["means within 15%"] == "1 of 2"
+    assert (row["alone / tuned"], row["least / tuned"]) == ("0.25", "0.30")
 
 
 def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
@@ -129,9 +147,11 @@ def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
     (path,) = find_models(models, ["chain"])
     (tensor,) = ModelDirectory.open(path).read_json("model.json", StoredModel).inputs
     plan = live.Plan((0.5,), 1, 0.2, (other,))
-    found = live.run(models, "chain", {tensor.name: images}, setting=Setting(), plan=plan)
-    assert {row["policy"] for row in found.rows()} == {SERIAL, other, live.OURS, live.TUNED}
+    found = live.run(models, "chain", {tensor.name: images}, setting=Setting(paced=0.02), plan=plan)
+    assert {row["policy"] for row in found.rows()} == {SERIAL, other, OURS, TUNED}
     blocks = found.blocks[0.5]
     assert len({len(block.live) for some in blocks.values() for block in some}) == 1
-    assert all(len(block.live) == len(block.simulated) for some in blocks.values() for block in some)
+    every = [block for some in blocks.values() for block in some]
+    assert all(len(run) == len(block.live) for block in every for run in block.simulated)
+    assert all(np.isfinite(run).all() for block in every for run in (block.live, *block.simulated))
     assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in found.saturated.values())

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from latebind.forks.client import UNKNOWN, Forked, ForkServer
+from latebind.prompt import be_prompt, be_usual, slice_seconds
 from tests.forked import FORKS
 
 DOING = "tests.forks.doing"
@@ -33,6 +34,10 @@ def told_by(*words: str, forks: ForkServer = FORKS) -> Iterator[tuple[Forked, in
         process.kill()
         process.wait(10.0)
         os.close(told)
+
+
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children())
 
 
 def tell() -> dict[str, Any]:
@@ -102,7 +107,7 @@ def test_standard_streams_may_be_given_and_an_error_ends_it_with_a_trace(tmp_pat
     assert "ValueError: this fails" in errors
 
 
-def test_a_fork_server_that_was_killed_is_followed_by_another() -> None:
+def test_a_fork_server_that_was_killed_is_followed_by_another_as_usual_as_it_was() -> None:
     with ForkServer() as forks, told_by("wait", forks=forks) as (first, told):
         os.read(told, 10)
         before = psutil.Process(first.pid).parent()
@@ -110,7 +115,11 @@ def test_a_fork_server_that_was_killed_is_followed_by_another() -> None:
         before.kill()
         before.wait(10.0)
         assert first.poll() is None  # goes on
-        with told_by("wait", forks=forks) as (second, _):
+        be_prompt()
+        with told_by("wait", forks=forks) as (second, there):
+            os.read(there, 10)
+            be_usual()
+            assert slice_seconds(second.pid) == slice_seconds(first.pid)
             after = psutil.Process(second.pid).parent()
             assert after is not None
             assert after.pid != before.pid
@@ -132,9 +141,9 @@ def test_it_ends_with_whoever_started_it() -> None:
 
 
 def test_closing_ends_it_even_while_it_imports() -> None:
-    forks = ForkServer()
+    before, forks = children(), ForkServer()
     forks.warm()
-    (child,) = [child for child in psutil.Process().children() if "latebind.forks.process" in child.cmdline()][-1:]
+    (child,) = children() - before
     forks.close()
     assert not child.is_running()
     forks.close()  # does nothing any more
@@ -143,6 +152,7 @@ def test_closing_ends_it_even_while_it_imports() -> None:
 def test_a_call_that_is_cancelled_ends_only_when_its_descriptors_are_no_longer_used() -> None:
     async def test() -> None:
         told, tell = os.pipe()
+        before = children()
         with ForkServer() as forks:
             call = asyncio.create_task(forks.forked(DOING, ["wait"], name="a-test", inherited=[tell]))
             await asyncio.sleep(0)
@@ -151,7 +161,7 @@ def test_a_call_that_is_cancelled_ends_only_when_its_descriptors_are_no_longer_u
                 await call
             os.close(tell)
             assert os.read(told, 10) == b"there"  # it was forked with what it was given
-            (server,) = [one for one in psutil.Process().children() if "latebind.forks.process" in one.cmdline()][-1:]
+            (server,) = children() - before
             for each in server.children():
                 each.kill()
         os.close(told)

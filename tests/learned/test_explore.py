@@ -160,7 +160,7 @@ def test_a_trainer_that_is_killed_says_how_to_go_on_and_the_others_end(tmp_path:
 
     def kill_once_it_learns(shares: dict[int, float]) -> None:
         if 0.0 < shares.get(0, 0.0) < 1.0:
-            max(trainers(psutil.Process()), key=psutil.Process.create_time).kill()
+            max(trainers(psutil.Process()), key=lambda one: (one.create_time(), one.pid)).kill()  # it began last
 
     with pytest.raises(TrainingStopped, match=r"light behind stage 1 .* memory.* run the same build again to go on"):
         train_all(orders, [100.0, 100.0], forks=FORKS, processes=2, tell=kill_once_it_learns)

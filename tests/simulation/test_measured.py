@@ -45,6 +45,12 @@ def drawn(seen: Seen, *, count: int, rows: int = 1, seed: int = 0, every: float 
     return [found.seconds(work(rows), False, moments, every * number) for number in range(count)]
 
 
+def test_a_run_takes_longer_with_longer_inputs_than_the_launch_that_was_seen() -> None:
+    seen, moments = [(0.0, Launch("net", 0, 1, 0.004, longer=0.5))], Moments(1.0, Random(0))
+    found = Launches(seen).seconds(Work(0, "net", 0, 1, 0.1, longer=1.5), False, moments, 0.0)
+    assert found == pytest.approx(0.012)
+
+
 def measured(seen: Seen, *, runs: float = 1.0, loads: float = 1.0) -> tuple[Agenda, Measured]:
     agenda = Agenda()
     return agenda, Measured(agenda, seen=seen, random=Random(0), pace=lambda now: Pace(runs, loads))

@@ -1,43 +1,49 @@
-"""Batching policies on the live engine, and the same requests simulated with what stages cost on the same day.
+"""Batching policies on the live engine, and the same requests simulated with what launches took beside them.
 
 One engine for each policy, all with the same model directory, backend and core, asked in turn: each round has a block
 for every policy and load, the same rows and arrivals for all. Loads are multiples of what the engine answers one after
-another. Seconds of a request are those from the engine's hearing of it to its answer.
+another. Seconds of a request are those from its sending to its answer, as clients of the engine see them.
 
 Arrivals keep to the pace that the machine has (`bench.live.pace`), and seconds are given at the mean pace of the whole
-run. Likewise the profile that is simulated with.
+run. Before and after each block a calibration tells what launches and messages take: a block is simulated with its own
+(`bench.validate`, decision 27). The simulator knows of a block only when requests were sent, and how long they were.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import numpy as np
 
-from latebind.bench.batching.costs import SLOTS, at_pace, profiled_here
+from latebind.batching.estimate import Estimate
+from latebind.bench.batching.costs import alone as taken_alone
+from latebind.bench.batching.live_report import OURS, Block, LiveReport, Means
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
-from latebind.bench.live.asked import PATIENCE, poisson_times
-from latebind.bench.live.played import Played, Seconds
-from latebind.bench.live.session import session
+from latebind.bench.live.played import Seconds
+from latebind.bench.live.sent import Sent, Visit, poisson, rising
+from latebind.bench.live.session import Session, session
 from latebind.bench.live.sides import SERIAL, Side, chosen
-from latebind.bench.live.tuning import tuned
 from latebind.bench.server import pinned
-from latebind.bench.statistics import ratio_of_means
-from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.errors import ConfigError
+from latebind.bench.spread import Progress, spread
+from latebind.bench.validate.live import Played
+from latebind.bench.validate.logged import Logged
+from latebind.bench.validate.simulated import simulated
+from latebind.domain.config import PolicyConfig
+from latebind.domain.costs import TYPICAL_STEPS
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
-from latebind.simulation.driver import Simulator
-from latebind.simulation.workloads import Arrival
+from latebind.simulation.floor import least_seconds, shares_of
 
 LOADS = (0.5, 1.0, 1.5)
 KNOWN = 400  # rows whose right answers are asked for first, one after another
+RUNS = 3  # of each block on the virtual clock
 LATE = 10.0  # times what a request takes one after another: after that an answer is late
-OURS = "lazy+"
 SIDES = {
     SERIAL: Side(PolicyConfig("serial", shed=False)),
     "GraphB(0, 4)": Side(PolicyConfig("graph", 4, shed=False)),
@@ -58,93 +64,22 @@ SEQUENCE_SIDES = {
     "lazy": Side(PolicyConfig("lazy", shed=False)),
     OURS: Side(PolicyConfig("lazy+", shed=False)),
 }
-TUNED = "the best baseline, chosen by the other rounds"
-OTHERS = ("GraphB(0, 64), leaving", "continuous", "lazy")  # no baselines of the paper's kind: shown, not compared with
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Loads as multiples of serial capacity, and in each of so many `rounds` a block of `seconds` for each policy.
 
-    Where `sides` are named, only they are asked, besides serial, which is always needed, and `lazy+`.
+    Before and after each block are `calibration` seconds. Where `sides` are named, only they are asked, besides serial,
+    which is always needed, and `lazy+`. With `saturation` they also have always enough to do for a while.
     """
 
     loads: tuple[float, ...] = LOADS
     rounds: int = 10
     seconds: float = 2.0
     sides: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """What one policy made of one block: seconds of each request, live and simulated."""
-
-    live: Seconds
-    simulated: Seconds
-
-
-@dataclass(slots=True)
-class LiveReport:
-    """Blocks by load (a multiple of serial capacity) and policy, and seconds a request when there is always one more.
-
-    `capacity` is what is answered serially, in requests a second; `allowed` the seconds after which an answer is late;
-    `other_answers` how many differ from what the serial side answered to the same row; `launch` the seconds that each
-    launch takes beyond its profile.
-    """
-
-    model: str
-    seed: int
-    capacity: float
-    allowed: float
-    launch: float = 0.0
-    other_answers: int = 0
-    blocks: dict[float, dict[str, list[Block]]] = field(default_factory=dict)
-    saturated: dict[str, list[float]] = field(default_factory=dict)
-
-    def rows(self) -> list[dict[str, object]]:
-        """Return the latencies as rows of a table, and at each load `lazy+` against the baselines as tuned."""
-        rows: list[dict[str, object]] = []
-        for load, sides in self.blocks.items():
-            means = {side: [float(block.live.mean()) for block in blocks] for side, blocks in sides.items()}
-            best = [sides[side][number] for number, side in enumerate(tuned(_baselines(means)))]
-            for side, blocks in {**sides, TUNED: best}.items():
-                live = np.concatenate([block.live for block in blocks])
-                simulated = np.concatenate([block.simulated for block in blocks])
-                rows.append(
-                    {
-                        "load": f"{load:.0%}",
-                        "policy": side,
-                        "mean ms": f"{live.mean() * 1e3:.2f}",
-                        "p99 ms": f"{np.percentile(live, 99) * 1e3:.2f}",
-                        "late": f"{(live > self.allowed).mean():.2%}",
-                        "simulated ms": f"{simulated.mean() * 1e3:.2f}",
-                        "live / simulated": f"{live.mean() / simulated.mean():.2f}",
-                        f"over {OURS}": self._told(side, [float(block.live.mean()) for block in blocks], means[OURS]),
-                    }
-                )
-        return rows
-
-    def throughput_rows(self) -> list[dict[str, object]]:
-        """Return the throughputs as rows of a table, likewise."""
-        best = [self.saturated[side][number] for number, side in enumerate(tuned(_baselines(self.saturated)))]
-        return [
-            {
-                "policy": side,
-                "requests a second": f"{1 / np.mean(seconds):.0f}",
-                f"{OURS} over it": self._told(side, seconds, self.saturated[OURS]),
-            }
-            for side, seconds in {**self.saturated, TUNED: best}.items()
-        ]
-
-    def _told(self, side: str, theirs: Sequence[float], ours: Sequence[float]) -> str:
-        """Return the seconds of a side over those of `lazy+`, paired by rounds, with an interval."""
-        if side == OURS:
-            return ""
-        return str(ratio_of_means(np.array(theirs), np.array(ours), block=1, seed=self.seed))
-
-
-def _baselines(sides: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
-    return {side: figures for side, figures in sides.items() if side != OURS and side not in OTHERS}
+    saturation: bool = True
+    calibration: float = 0.5
 
 
 def run(
@@ -154,62 +89,114 @@ def run(
     *,
     setting: Setting,
     plan: Plan,
-    progress: Callable[[str, float], None] = lambda text, share: None,
+    progress: Progress = lambda text, share: None,
 ) -> LiveReport:
-    """Ask for rows of `inputs` (arrays `(N, *shape)` by name). Exits are off."""
+    """Ask for rows of `inputs` (arrays `(N, *shape)` by name), then simulate. Exits are off."""
     (path,) = find_models(repository, [model])
-    with pinned(setting.door_cores):
-        return asyncio.run(_measure(path, model, inputs, setting, plan, progress))
-
-
-async def _measure(
-    path: Path,
-    model: str,
-    inputs: Mapping[str, Array],
-    setting: Setting,
-    plan: Plan,
-    progress: Callable[[str, float], None],
-) -> LiveReport:
-    random = Random(setting.seed)
-    spec, _ = read_spec_and_costs(ModelDirectory.open(path))
-    sides = chosen(SEQUENCE_SIDES if spec.kinds else SIDES, plan.sides, always=(SERIAL, OURS))
-    progress("starting", 0.0)
-    async with session(path, sides, inputs, setting, known=KNOWN) as here:
-        report = LiveReport(model, setting.seed, capacity=0.0, allowed=0.0)
-        progress("measuring what stages cost", 0.1)
-        profiled, beyond = await profiled_here(path, setting, here.pace.take, here.rows.lengths())
-        times_over = await here.saturated(
-            list(sides), plan.seconds, plan.rounds, random, lambda text, share: progress(text, 0.1 + 0.2 * share)
-        )
-        alone = here.alone
-        report.saturated = {name: [alone * times for times in found] for name, found in times_over.items()}
-        report.capacity, report.allowed = 1.0 / alone, LATE * alone
-        served, report.launch = at_pace(profiled, alone, beyond, here.rows.lengths())
-        for number in range(plan.rounds):
-            for at, load in enumerate(plan.loads):
-                progress(f"{load:.0%} of serial capacity", 0.3 + 0.7 * (number + at / len(plan.loads)) / plan.rounds)
-                times = poisson_times(load * report.capacity, plan.seconds, random)
-                first = here.rows.next
-                played = await here.block(list(sides), times, random, alone=alone)
-                lengths = [here.rows.lengths_of(first + place) for place in range(len(times))]
-                for name, side in sides.items():
-                    block = Block(_all_answered(played[name]), _simulated(served, side.policy, times, lengths))
-                    report.blocks.setdefault(load, {other: [] for other in sides})[name].append(block)
-        report.other_answers = here.rows.others
+    with tempfile.TemporaryDirectory(prefix="latebind-live-") as folder:
+        live = _Live(path, model, inputs, setting, plan, Path(folder), progress)
+        with pinned(setting.door_cores):
+            report = asyncio.run(live.measure())
+        _simulate(report, live, progress)
     return report
 
 
-def _all_answered(played: Played) -> Seconds:
-    """Return the seconds of all requests; raises `ConfigError` where more waited than an engine takes."""
-    if not played.answered.all():
-        raise ConfigError(f"more than {SLOTS} requests waited: take lower loads or shorter blocks")
-    return played.seconds
+@dataclass(slots=True)
+class _Live:
+    """The live half: what clients saw of each round by load and side, and how many times slower the machine was."""
+
+    path: Path
+    model: str
+    inputs: Mapping[str, Array]
+    setting: Setting
+    plan: Plan
+    folder: Path
+    tell: Progress
+    visits: dict[float, dict[str, list[tuple[float, Visit]]]] = field(default_factory=dict)
+    logs: dict[str, Path] = field(default_factory=dict)
+
+    async def measure(self) -> LiveReport:
+        """Ask all sides in turn."""
+        random, plan = Random(self.setting.seed), self.plan
+        spec, _ = read_spec_and_costs(ModelDirectory.open(self.path))
+        sides = chosen(SEQUENCE_SIDES if spec.kinds else SIDES, plan.sides, always=(SERIAL, OURS))
+        self.logs = {name: self.folder / f"{number}.jsonl" for number, name in enumerate(sides)}
+        self.tell("starting", 0.0)
+        async with session(self.path, sides, self.inputs, self.setting, known=KNOWN, logs=self.logs) as here:
+            report = LiveReport(self.model, self.setting.seed, capacity=0.0, allowed=0.0)
+            if plan.saturation:
+                report.saturated = await self._saturated(here, sides, random)
+            alone = here.alone
+            report.capacity, report.allowed = 1.0 / alone, LATE * alone
+            for number in range(plan.rounds):
+                for at, load in enumerate(plan.loads):
+                    share = (number + at / len(plan.loads)) / plan.rounds
+                    self.tell(f"{load:.0%} of serial capacity", 0.3 + 0.5 * share)
+                    found = await here.visits(
+                        list(sides), _stretches(plan, load * report.capacity, random), random, alone=alone
+                    )
+                    of_load = self.visits.setdefault(load, {name: [] for name in sides})
+                    for name, visit in found.items():
+                        of_load[name].append(visit)
+                    report.least.setdefault(load, []).append(_least(here, *found[SERIAL], alone))
+            report.other_answers = here.rows.others
+        return report
+
+    async def _saturated(self, here: Session, sides: Mapping[str, Side], random: Random) -> Means:
+        found = await here.saturated(
+            list(sides), self.plan.seconds, self.plan.rounds, random, lambda text, share: self.tell(text, 0.3 * share)
+        )
+        return {name: [here.alone * times for times in some] for name, some in found.items()}
 
 
-def _simulated(
-    served: ServedModel, policy: PolicyConfig, times: Sequence[float], lengths: Sequence[tuple[int, int]]
-) -> Seconds:
-    simulator = Simulator(SchedulerConfig((served,), 1, policy))
-    name, last = served.spec.name, served.spec.stages - 1
-    arrivals = [Arrival(at, name, PATIENCE, last, *steps) for at, steps in zip(times, lengths, strict=True)]
-    return np.array([record.latency for record in simulator.run(arrivals)])
+def _stretches(plan: Plan, rate: float, random: Random) -> list[list[float]]:
+    """Return when requests are sent: to calibrate, in the block, and to calibrate again."""
+    before, after = (rising(rate, plan.calibration, random) for _ in range(2))
+    return [before, poisson(rate, plan.seconds, random), after]
+
+
+def _least(here: Session, slower: float, visit: Visit, alone: float) -> Seconds:
+    """Return what the requests of a block could take at the least, at the pace at which one alone takes `alone`."""
+    (block,), served = visit.blocks, here.served
+    estimate = Estimate(served.spec, served.costs)
+    unit, inputs = alone / taken_alone(served, here.rows.lengths()), TYPICAL_STEPS if served.spec.kinds else 1
+
+    def whole(batch: int) -> float:
+        return estimate.whole(batch, inputs, estimate.mean_outputs)
+
+    times = [(one.sent - block[0].sent) / slower for one in block]
+    work = [unit * estimate.whole(1, one.inputs, one.outputs) for one in block]
+    return np.array(least_seconds(times, work, shares_of(whole, served.spec.max_batch)))
+
+
+def _simulate(report: LiveReport, live: _Live, progress: Progress) -> None:
+    """Play all blocks on the virtual clock, and put them beside the live ones."""
+    played = [
+        Played(
+            report.model, name, [visit for sides in live.visits.values() for _, visit in sides[name]], Logged.read(log)
+        )
+        for name, log in live.logs.items()
+    ]
+    every = spread(
+        partial(_runs, seed=report.seed),
+        played,
+        name=lambda one: f"simulating {one.policy}",
+        progress=lambda text, share: progress(text, 0.8 + 0.2 * share),
+    )
+    for one, visits in zip(played, every, strict=True):
+        found = iter(visits)
+        for load, sides in live.visits.items():
+            report.blocks.setdefault(load, {})[one.policy] = [
+                Block(_told_at(slower, visit.blocks[0]), [run / slower for run in next(found)])
+                for slower, visit in sides[one.policy]
+            ]
+
+
+def _runs(played: Played, seed: int) -> list[list[Seconds]]:
+    """Return for each visit the seconds of its block in several runs."""
+    return [[run.blocks[0] for run in runs] for runs in simulated(played, seed, times=RUNS)]
+
+
+def _told_at(slower: float, block: Sequence[Sent]) -> Seconds:
+    """Return the seconds of a block as they were where the machine was not so many times slower."""
+    return np.array([one.seconds / slower for one in block])

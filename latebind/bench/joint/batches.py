@@ -6,8 +6,9 @@ from random import Random
 
 import numpy as np
 
-from latebind.bench.live.asked import PATIENCE, poisson_times
+from latebind.bench.live.asked import poisson_times
 from latebind.bench.live.contest import Contest, Progress
+from latebind.bench.live.sent import PATIENCE
 from latebind.bench.live.sides import SERIAL, Side
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.domain.config import PolicyConfig

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf
 from random import Random
 
@@ -11,10 +12,10 @@ import numpy as np
 
 from latebind.bench.live.played import Played
 from latebind.bench.live.rows import Rows
+from latebind.bench.live.sent import PATIENCE, Sent, ask, in_time
 from latebind.domain.errors import Expired, Refused
 from latebind.engine.client import EngineClient
 
-PATIENCE = 120.0  # seconds that any call may take
 WAITING = 3  # batches' worth of rows under way while throughput is measured
 
 Call = tuple[float, bool, bool]  # as in `Played`
@@ -52,13 +53,20 @@ class Asked:
 
     async def play(self, times: Sequence[float], *, allowed: float = PATIENCE) -> Played:
         """Send requests at these times, each to be answered within `allowed` seconds; returns when all have ended."""
-        begun = time.perf_counter()
-        calls = []
-        for at in times:
-            await asyncio.sleep(max(0.0, begun + at - time.perf_counter()))
-            calls.append(asyncio.create_task(self._tried(allowed)))
-        seconds, early, alike = zip(*await asyncio.gather(*calls), strict=True)
+        calls = await in_time([(at, partial(self._tried, allowed)) for at in times])
+        seconds, early, alike = zip(*calls, strict=True)
         return Played(np.array(seconds), np.array(early), np.array(alike))
+
+    async def send(self, times: Sequence[float]) -> list[Sent]:
+        """Send requests at these times; returns when all have ended, with what their clients saw."""
+        return await in_time([(at, self._sent) for at in times])
+
+    async def _sent(self) -> Sent:
+        row, rows = self.rows.take()
+        sent, answer = await ask(self.engine, self.rows.spec.name, rows)
+        if answer is not None:
+            self.rows.alike(row, answer)
+        return sent
 
     async def _tried(self, allowed: float) -> Call:
         try:

@@ -8,15 +8,19 @@ from random import Random
 
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
-from latebind.bench.live.asked import PATIENCE, Asked
+from latebind.bench.live.asked import Asked
 from latebind.bench.live.contest import Progress
 from latebind.bench.live.pace import WARM_UP, Pace
 from latebind.bench.live.played import Played
 from latebind.bench.live.rows import Rows
+from latebind.bench.live.sent import PATIENCE, Visit
 from latebind.bench.live.sides import SERIAL, Side, started
 from latebind.domain.config import ServedModel
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
+
+Stretches = Sequence[Sequence[float]]  # seconds at which requests are sent, each since it began
+Visits = dict[str, tuple[float, Visit]]  # by side
 
 
 @dataclass(slots=True)
@@ -65,6 +69,19 @@ class Session:
             found[name] = played.at_pace(slower)
         return {name: found[name] for name in names}
 
+    async def visits(self, names: Sequence[str], stretches: Stretches, random: Random, *, alone: float) -> Visits:
+        """Return what clients saw of calibrations and blocks, in turn, on each side: the same rows and times for all.
+
+        And how many times slower the machine was than where a request takes `alone` seconds serially: times keep to
+        that.
+        """
+        first, found = self.rows.next, {}
+        for name in random.sample(list(names), len(names)):
+            slower, self.rows.next = await self.pace.take() / alone, first
+            sent = [await self.asked[name].send([slower * time for time in times]) for times in stretches]
+            found[name] = slower, Visit(sent[::2], sent[1::2])
+        return {name: found[name] for name in names}
+
 
 @asynccontextmanager
 async def session(
@@ -75,19 +92,23 @@ async def session(
     *,
     known: int,
     cores: tuple[int, ...] = (),
+    logs: Mapping[str, Path] | None = None,
 ) -> AsyncIterator[Session]:
-    """Start an engine for each side, on `cores` or that of the setting, and warm them up.
+    """Start an engine for each side, on `cores` or that of the setting, and warm them up; it may write a log.
 
     `serial` must be among them: it gives the pace, and the right answers to the first `known` rows.
     """
     served = ServedModel(*read_spec_and_costs(ModelDirectory.open(path)))
     rows = Rows(served.spec, inputs)
     async with AsyncExitStack() as stack:
-        asked = {name: Asked(await started(stack, path, side, setting, cores), rows) for name, side in sides.items()}
+        asked = {
+            name: Asked(await started(stack, path, side, setting, cores, (logs or {}).get(name)), rows)
+            for name, side in sides.items()
+        }
         await asked[SERIAL].saturate(min(rows.count, known), 1)
         for name, side in sides.items():
             batches = side.largest_batch(served.spec) if served.spec.kinds else 1
             await asked[name].saturate(WARM_UP * batches, WARM_UP)
-        pace = await Pace.of(asked[SERIAL], served)
+        pace = await Pace.of(asked[SERIAL], served, setting.paced)
         await pace.take()
         yield Session(served, sides, rows, asked, pace)

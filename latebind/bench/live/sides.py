@@ -53,9 +53,17 @@ def chosen(every: Mapping[str, S], wanted: Sequence[str], *, always: Sequence[st
 
 
 async def started(
-    stack: AsyncExitStack, path: Path, side: Side, setting: Setting, cores: tuple[int, ...] = ()
+    stack: AsyncExitStack,
+    path: Path,
+    side: Side,
+    setting: Setting,
+    cores: tuple[int, ...] = (),
+    log: Path | None = None,
 ) -> EngineClient:
-    """Return an engine of this kind with one model; it ends with the stack. `cores`: else that of the setting."""
+    """Return an engine of this kind with one model; it ends with the stack. `cores`: else that of the setting.
+
+    Where there is to be a `log` it writes its events there.
+    """
     engine = EngineConfig(
         workers=side.workers,
         granularities=side.granularities,
@@ -65,6 +73,7 @@ async def started(
         exits=side.exits,
         backend=setting.backend,
     )
-    client = await EngineClient.start(EngineOrder((str(path),), engine=engine, policy=side.policy))
+    order = EngineOrder((str(path),), engine=engine, policy=side.policy, event_log=str(log) if log else None)
+    client = await EngineClient.start(order)
     stack.push_async_callback(client.close)
     return client

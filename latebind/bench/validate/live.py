@@ -4,15 +4,15 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from random import Random
 
 from latebind.bench.batching.costs import SLOTS
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
+from latebind.bench.live.sent import Sent, Visit, poisson, rising
 from latebind.bench.spread import Progress
-from latebind.bench.validate.client import Clients, Sent, poisson, rising
+from latebind.bench.validate.client import Clients
 from latebind.bench.validate.logged import Logged
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.client import EngineClient
@@ -21,7 +21,6 @@ from latebind.engine.order import EngineOrder
 WARM_UP = 0.3  # seconds
 WAITING = 3  # batches' worth of requests under way while an engine has always enough to do
 SATURATED = 0.25  # seconds
-LOWEST, HIGHEST = 0.7, 1.3  # times the load: the rates between which calibration rises
 POLICIES: Mapping[str, PolicyConfig] = {
     "late": PolicyConfig("late"),
     "lazy+": PolicyConfig("lazy+"),
@@ -44,20 +43,6 @@ class Plan:
     blocks: int = 5
     seconds: float = 0.6
     calibration: float = 0.4
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """What clients saw: `blocks` that are to be simulated, and calibrations at rising rates around each of them."""
-
-    calibrations: Sequence[Sequence[Sent]]
-    blocks: Sequence[Sequence[Sent]]
-
-    @property
-    def sent(self) -> list[Sent]:
-        """All requests in their order."""
-        turns = zip_longest(self.calibrations, self.blocks, fillvalue=())
-        return [one for turn in turns for stretch in turn for one in stretch]
 
 
 @dataclass(slots=True)
@@ -83,7 +68,7 @@ class Engine:
         self.visits.append(Visit(calibrations, blocks))
 
     async def _rising(self, plan: Plan, rate: float, allowed: float, random: Random) -> list[Sent]:
-        return await self._play(rising(LOWEST * rate, HIGHEST * rate, plan.calibration, random), allowed)
+        return await self._play(rising(rate, plan.calibration, random), allowed)
 
     async def _play(self, times: Sequence[float], allowed: float) -> list[Sent]:
         return await self.clients.play([(at, self.model) for at in times], allowed)

@@ -9,10 +9,11 @@ import numpy as np
 
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
+from latebind.bench.live.sent import Visit
 from latebind.bench.server import pinned
 from latebind.bench.spread import Progress, spread
 from latebind.bench.validate.counts import average, summed
-from latebind.bench.validate.live import Plan, Played, Visit, play
+from latebind.bench.validate.live import Plan, Played, play
 from latebind.bench.validate.report import Load, Round
 from latebind.bench.validate.simulated import Run, simulated
 

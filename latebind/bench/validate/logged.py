@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from latebind.bench.validate.client import Sent
+from latebind.bench.live.sent import Sent
 from latebind.bench.validate.counts import Counts
 from latebind.domain.actions import Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
@@ -107,9 +107,11 @@ class _Reader:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._footprints = {served.spec.name: served.footprint for served in config.models}
+        self._costs = {served.spec.name: served.costs for served in config.models}
         self.launches: list[Timed[Launch]] = []
         self.loads: list[Timed[Loading]] = []
         self.heard: dict[int, float] = {}
+        self._inputs: dict[int, int] = {}  # steps, where they are told
         self.answered: dict[int, tuple[float, int]] = {}
         self._running: dict[int, tuple[float, Run, bool]] = {}  # by worker, and whether it is fresh
         self._rests = Rests()
@@ -118,13 +120,13 @@ class _Reader:
     def take(self, entry: Entry) -> None:
         """Take in the next entry."""
         match entry.event:
-            case Arrived(requests=requests):
+            case Arrived(requests=requests, inputs=inputs):
                 self.heard |= dict.fromkeys(requests, entry.now)
+                self._inputs |= zip(requests, inputs, strict=False)
             case StageDone(worker=worker):
                 begun, run, fresh = self._running.pop(worker)
                 self._rests.ends(worker, entry.now)
-                rows = run.rows or len(run.requests)
-                self.launches.append((begun, Launch(run.model, run.stage, rows, entry.now - begun, fresh)))
+                self.launches.append((begun, self._launch(run, entry.now - begun, fresh)))
             case Loaded(model=model, pieces=pieces):
                 begun = self._loading.pop(model)
                 size = sum([self._footprints[model].sizes[piece] for piece in pieces])
@@ -139,3 +141,8 @@ class _Reader:
             elif isinstance(action, Reply) and action.outcome is Outcome.ANSWERED:
                 self.answered[action.request] = entry.now, place
                 place += 1
+
+    def _launch(self, run: Run, seconds: float, fresh: bool) -> Launch:
+        rows, inputs = run.rows or len(run.requests), max([self._inputs.get(one, 1) for one in run.requests])
+        longer = self._costs[run.model].longer(run.stage, rows, inputs)
+        return Launch(run.model, run.stage, rows, seconds, fresh, longer)

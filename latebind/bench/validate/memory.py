@@ -9,13 +9,14 @@ from random import Random
 
 import numpy as np
 
+from latebind.bench.live.sent import Visit
 from latebind.bench.residency.live import trace
 from latebind.bench.residency.live.sides import LATE, LRU, SIDES, Setting, order
 from latebind.bench.residency.live.zoo import Zoo, made_up
 from latebind.bench.spread import Progress
 from latebind.bench.validate.client import Clients
 from latebind.bench.validate.counts import average
-from latebind.bench.validate.live import Played, Visit
+from latebind.bench.validate.live import Played
 from latebind.bench.validate.loads import round_of
 from latebind.bench.validate.logged import Logged
 from latebind.bench.validate.report import Load

@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 
 from latebind.bench.live.played import Seconds
-from latebind.bench.validate.client import Sent
+from latebind.bench.live.sent import Sent, Visit
 from latebind.bench.validate.counts import Counts, counted
-from latebind.bench.validate.live import Played, Visit
+from latebind.bench.validate.live import Played
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.costs import Curve
@@ -53,7 +53,7 @@ def _runs(played: Played, visit: Visit, randoms: Sequence[Random]) -> list[Run]:
 
 def pace_of(seen: Seen, rule: Mapping[Kind, Curve], usual: float) -> Pace:
     """Return how many times as long as by a rule launches took, and as `usual` for a byte loads; 1 without any."""
-    runs = [one.seconds / rule[one.kind].at(one.rows) for _, one in seen.launches]
+    runs = [one.typical / rule[one.kind].at(one.rows) for _, one in seen.launches]
     loads = [one.seconds / one.size / usual for _, one in seen.loads]
     return Pace(median(runs or [1.0]), median(loads or [1.0]))
 
@@ -85,9 +85,16 @@ class Paces:
 
 
 def arrivals(sent: Iterable[Sent], config: SchedulerConfig, begun: float) -> list[Arrival]:
-    """Return what clients sent as a workload, in seconds since then; each leaves where it did live."""
+    """Return what clients sent as a workload, in seconds since then; each leaves where it did live, as long."""
     last = {served.spec.name: served.spec.stages - 1 for served in config.models}
     return [
-        Arrival(one.sent - begun, one.model, one.allowed, one.left_at if one.left_at >= 0 else last[one.model])
+        Arrival(
+            one.sent - begun,
+            one.model,
+            one.allowed,
+            one.left_at if one.left_at >= 0 else last[one.model],
+            one.inputs,
+            one.outputs,
+        )
         for one in sent
     ]

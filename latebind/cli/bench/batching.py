@@ -116,6 +116,7 @@ def live(
     ] = None,
     rounds: Annotated[int, typer.Option(help="Blocks of each policy at each load.")] = 10,
     seconds: Annotated[float, typer.Option(help="Length of a block.")] = 2.0,
+    saturation: Annotated[bool, typer.Option(help="Also measure throughput with always enough to do.")] = True,
     backend: Backend = None,
     engine_core: Core = 1,
     door_core: DoorCore = 0,
@@ -126,7 +127,9 @@ def live(
     """Compare batching policies on the live engine, and with the same requests simulated.
 
     Each policy has an engine of its own on the same core; they are asked in turn. Exits are off. The best baseline is
-    chosen for each round by all other rounds, as one would tune by what has been.
+    chosen for each round by all other rounds, as one would tune by what has been. Blocks are simulated with what
+    launches and messages took just before and after (as in `latebind bench validate`). `alone` is what a request takes
+    with nobody else there, `least` what a policy could reach that knows all lengths and costs nothing itself.
 
     Example: `latebind bench live models --model resnet56 --data images.npz --load 0.8`
     """
@@ -138,17 +141,19 @@ def live(
             model,
             inputs,
             setting=setting,
-            plan=live_bench.Plan(tuple(load or live_bench.LOADS), rounds, seconds, tuple(side or ())),
+            plan=live_bench.Plan(tuple(load or live_bench.LOADS), rounds, seconds, tuple(side or ()), saturation),
             progress=tell,
         )
     console.print(
         f"{model}: {found.capacity:.0f} a second one after another, late after {found.allowed * 1e3:.1f} ms; "
-        f"a launch {found.launch * 1e6:.0f} us beyond its profile; {found.other_answers} answers unlike the first to "
-        f"the same row; {rounds} rounds of {seconds:g} s, seed {seed}"
+        f"{found.other_answers} answers unlike the first to the same row; {rounds} rounds of {seconds:g} s, seed {seed}"
     )
     show("by load, a multiple of that", found.rows())
-    show("with always enough to do", found.throughput_rows())
-    save(json_file, {"latency": found.rows(), "throughput": found.throughput_rows()})
+    show("who is ahead, and what could be reached at most", found.verdict_rows())
+    if saturation:
+        show("with always enough to do", found.throughput_rows())
+    tables = {"latency": found.rows(), "verdict": found.verdict_rows(), "throughput": found.throughput_rows()}
+    save(json_file, tables)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,9 @@ def _loads(asked: Asked, tell: Progress) -> Told:
     paths = {path.parent.name: path for path in find_models(folder, asked.models)}
     specs = {name: read_spec_and_costs(ModelDirectory.open(path))[0] for name, path in paths.items()}
     if any(spec.kinds for spec in specs.values()):
-        raise ConfigError("sequence models are not validated yet: name others with --model")
+        raise ConfigError(
+            "sequence models are simulated beside live ones by `latebind bench live`: name others with --model"
+        )
     sent = {name: asked.rows or made_up(spec, Random(asked.setting.seed)) for name, spec in specs.items()}
     found = loads.run(paths, asked.policies, sent, asked.plan, asked.setting, tell)
     title = f"live / simulated, {asked.plan.load:.0%} of what each answers, due after {asked.plan.deadline:g} x alone"

@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 
 from latebind.bench.exits import Setting
+from latebind.bench.live.sent import Sent, Visit, poisson, rising
 from latebind.bench.residency.live.zoo import Weighed, Zoo, made_up
 from latebind.bench.validate import live, loads, memory
-from latebind.bench.validate.client import Sent, poisson, rising
 from latebind.bench.validate.counts import Counts, average, summed
-from latebind.bench.validate.live import Played, Visit
+from latebind.bench.validate.live import Played
 from latebind.bench.validate.logged import Logged
 from latebind.bench.validate.pauses import pauses
 from latebind.bench.validate.plots import distribution_figure, quantile_figure
 from latebind.bench.validate.report import Load, Round, rows, within
-from latebind.bench.validate.simulated import Paces, pace_of, simulated
-from latebind.domain.config import PolicyConfig, SchedulerConfig
-from latebind.domain.costs import Curve
+from latebind.bench.validate.simulated import Paces, arrivals, pace_of, simulated
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, StageDone
+from latebind.domain.model import ModelSpec, StageKind
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.scheduler import Scheduler
@@ -90,6 +91,22 @@ def test_what_ran_in_blocks_does_not_tell_in_what_is_simulated(played: Played) -
     assert run.blocks[0].tolist() == pytest.approx([0.005] * 10)
 
 
+def test_runs_of_sequences_are_told_at_typical_length_and_arrivals_are_as_long_as_they_were(tmp_path: Path) -> None:
+    costs = ModelCosts((Curve((1,), (0.001,)), Curve((1,), (0.002,))), slopes={0: Curve((1,), (0.0001,))})
+    kinds = (StageKind.STATIC, StageKind.DECODER)
+    spec = ModelSpec("words", "1", NET.spec.inputs, NET.spec.outputs, 2, 4, kinds=kinds)
+    config, file = SchedulerConfig((ServedModel(spec, costs),), 1, PolicyConfig("serial")), BytesIO()
+    scheduler, log = Scheduler(config), EventLog(file, config)
+    for event, now in ((Arrived("words", 9.0, (1,), (0,), inputs=(31,)), 1.0), (StageDone(0), 1.008)):
+        log.write(now, event, scheduler.handle(event, now))
+    (tmp_path / "log.jsonl").write_bytes(file.getvalue())
+    ((_, launch),) = Logged.read(tmp_path / "log.jsonl").launches
+    assert launch.seconds == pytest.approx(0.008)
+    assert launch.typical == pytest.approx(0.008 * 0.0029 / 0.004)
+    (arrival,) = arrivals([Sent("words", 1.0, 2.0, 9.0, 1, inputs=31, outputs=7)], config, 0.5)
+    assert (arrival.time, arrival.inputs, arrival.outputs) == (0.5, 31, 7)
+
+
 def test_launches_are_counted_live_and_simulated(played: Played) -> None:
     ((run,),) = simulated(played, 0, times=1)
     (visit,) = played.visits
@@ -139,10 +156,10 @@ def test_near_is_a_tenth_for_the_mean_and_a_fifth_for_the_tail(mean: float, tail
     assert within(Load("net", "graph", [Round(live, [other])]), 0) is near
 
 
-def test_rates_rise_from_one_to_the_other() -> None:
-    times = rising(100.0, 300.0, 10.0, Random(0))
-    assert sum(time < 5.0 for time in times) / 5.0 == pytest.approx(150.0, rel=0.1)
-    assert sum(time >= 5.0 for time in times) / 5.0 == pytest.approx(250.0, rel=0.1)
+def test_rates_of_calibrations_rise_from_less_to_more() -> None:
+    times = rising(200.0, 10.0, Random(0))
+    assert sum(time < 5.0 for time in times) / 5.0 == pytest.approx(170.0, rel=0.1)
+    assert sum(time >= 5.0 for time in times) / 5.0 == pytest.approx(230.0, rel=0.1)
     assert len(poisson(200.0, 10.0, Random(0))) == pytest.approx(2000, rel=0.1)
 
 

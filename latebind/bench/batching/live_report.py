@@ -1,0 +1,133 @@
+"""What `bench live` says: means live and simulated, who is ahead, and what could be reached at all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from latebind.bench.live.played import Seconds
+from latebind.bench.live.tuning import tuned
+from latebind.bench.statistics import ratio_of_means
+
+OURS = "lazy+"
+TUNED = "the best baseline, chosen by the other rounds"
+OTHERS = ("GraphB(0, 64), leaving", "continuous", "lazy")  # no baselines of the paper's kind: shown, not compared with
+NEAR = 0.15  # so far may simulated means be from live ones
+
+Means = dict[str, list[float]]  # of each round, by side
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What one policy made of one block: seconds of each request, live and in several simulated runs."""
+
+    live: Seconds
+    simulated: Sequence[Seconds]
+
+
+@dataclass(slots=True)
+class LiveReport:
+    """Blocks by load (a multiple of serial capacity) and policy, and seconds a request when there is always one more.
+
+    `capacity` is what is answered serially, in requests a second; `allowed` the seconds after which an answer is late;
+    `other_answers` how many differ from what the serial side answered to the same row; `least` the seconds that the
+    requests of each block could take at the least (`simulation.floor`).
+    """
+
+    model: str
+    seed: int
+    capacity: float
+    allowed: float
+    other_answers: int = 0
+    blocks: dict[float, dict[str, list[Block]]] = field(default_factory=dict)
+    least: dict[float, list[Seconds]] = field(default_factory=dict)
+    saturated: dict[str, list[float]] = field(default_factory=dict)
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the latencies as rows of a table, and at each load `lazy+` against the baselines as tuned."""
+        rows: list[dict[str, object]] = []
+        for load, sides in self.blocks.items():
+            means = _live(sides)
+            best = [sides[side][number] for number, side in enumerate(tuned(_baselines(means)))]
+            for side, blocks in {**sides, TUNED: best}.items():
+                live, would = _seconds(blocks)
+                rows.append(
+                    {
+                        "load": f"{load:.0%}",
+                        "policy": side,
+                        "mean ms": f"{live.mean() * 1e3:.2f}",
+                        "p99 ms": f"{np.percentile(live, 99) * 1e3:.2f}",
+                        "late": f"{(live > self.allowed).mean():.2%}",
+                        "simulated ms": f"{would.mean() * 1e3:.2f}",
+                        "live / simulated": f"{live.mean() / would.mean():.2f}",
+                        f"over {OURS}": self._told(side, [float(block.live.mean()) for block in blocks], means[OURS]),
+                    }
+                )
+        return rows
+
+    def verdict_rows(self) -> list[dict[str, object]]:
+        """Return for each load who is ahead, live and simulated, and the share of the baseline that is left at least.
+
+        What a request takes alone no policy makes less of; `least` is what one could reach that costs nothing itself.
+        """
+        return [self._verdict(load, sides) for load, sides in self.blocks.items()]
+
+    def _verdict(self, load: float, sides: Mapping[str, Sequence[Block]]) -> dict[str, object]:
+        live, would = _live(sides), _simulated(sides)
+        others, ours = _tuned_mean(live), float(np.mean(live[OURS]))
+        ratios = [float(np.mean(live[side]) / np.mean(would[side])) for side in sides]
+        near = sum([1.0 - NEAR <= ratio <= 1.0 + NEAR for ratio in ratios])
+        least = float(np.concatenate(self.least[load]).mean())
+        return {
+            "load": f"{load:.0%}",
+            "quickest live": min(live, key=lambda side: float(np.mean(live[side]))),
+            "simulated": min(would, key=lambda side: float(np.mean(would[side]))),
+            f"{OURS} / tuned": f"{ours / others:.2f}",
+            f"{OURS} / tuned, simulated": f"{np.mean(would[OURS]) / _tuned_mean(would):.2f}",
+            f"means within {NEAR:.0%}": f"{near} of {len(sides)}",
+            "alone / tuned": f"{1.0 / self.capacity / others:.2f}",
+            "least / tuned": f"{least / others:.2f}",
+        }
+
+    def throughput_rows(self) -> list[dict[str, object]]:
+        """Return the throughputs as rows of a table, likewise."""
+        if not self.saturated:
+            return []
+        best = [self.saturated[side][number] for number, side in enumerate(tuned(_baselines(self.saturated)))]
+        return [
+            {
+                "policy": side,
+                "requests a second": f"{1 / np.mean(seconds):.0f}",
+                f"{OURS} over it": self._told(side, seconds, self.saturated[OURS]),
+            }
+            for side, seconds in {**self.saturated, TUNED: best}.items()
+        ]
+
+    def _told(self, side: str, theirs: Sequence[float], ours: Sequence[float]) -> str:
+        """Return the seconds of a side over those of `lazy+`, paired by rounds, with an interval."""
+        if side == OURS:
+            return ""
+        return str(ratio_of_means(np.array(theirs), np.array(ours), block=1, seed=self.seed))
+
+
+def _seconds(blocks: Sequence[Block]) -> tuple[Seconds, Seconds]:
+    """Return the seconds of all requests, live and simulated."""
+    live = np.concatenate([block.live for block in blocks])
+    return live, np.concatenate([run for block in blocks for run in block.simulated])
+
+
+def _live(sides: Mapping[str, Sequence[Block]]) -> Means:
+    return {side: [float(block.live.mean()) for block in blocks] for side, blocks in sides.items()}
+
+
+def _simulated(sides: Mapping[str, Sequence[Block]]) -> Means:
+    return {side: [float(np.concatenate(block.simulated).mean()) for block in blocks] for side, blocks in sides.items()}
+
+
+def _baselines(sides: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    return {side: figures for side, figures in sides.items() if side != OURS and side not in OTHERS}
+
+
+def _tuned_mean(means: Means) -> float:
+    """Return the mean of the best baseline, chosen for each round by the others."""
+    return float(np.mean([means[side][number] for number, side in enumerate(tuned(_baselines(means)))]))

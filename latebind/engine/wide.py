@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from statistics import median
 
 import torch
 
@@ -26,7 +25,7 @@ from latebind.sequence.stored import load_sequence
 
 LEAST = 1e-3  # seconds that a request takes alone: of less there is nothing to divide
 PAYS = 0.9  # of that at most, with all cores: it takes memory for one more copy of the weights
-RUNS, WARM = 17, 2  # of each, in turn, and those that do not count
+RUNS = 17  # of each, in turn
 PAUSE = 0.005  # seconds before each
 STEPS = 4  # of a decoder in a run
 
@@ -81,9 +80,9 @@ def _steps(decoding: Decoding) -> None:
 
 
 def _share(own: Call, all_cores: Call) -> float:
-    """Return the ratio of the medians, each run after a pause: that is how lone requests come.
+    """Return the ratio of the quickest of each: others on the machine only ever make a run longer.
 
-    In a loop on a machine that others share, two threads rarely have both cores, and the second is awake already.
+    Each run comes after a pause, as lone requests do: in a loop the second thread would be awake already.
     """
     seconds: dict[Call, list[float]] = {own: [], all_cores: []}
     with torch.inference_mode():
@@ -91,4 +90,4 @@ def _share(own: Call, all_cores: Call) -> float:
             for call, found in seconds.items():
                 time.sleep(PAUSE)
                 found.append(time_call(call))
-    return min(1.0, median(seconds[all_cores][WARM:]) / median(seconds[own][WARM:]))
+    return min(1.0, min(seconds[all_cores]) / min(seconds[own]))

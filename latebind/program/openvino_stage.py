@@ -65,7 +65,7 @@ def compile_with_openvino(
     import openvino
 
     shared = streams == 1 or sum(weight.nbytes for weight in module.buffers()) >= SHARED_FROM
-    options = _options(threads, precision, streams if shared else 1, alone=streams == 1 and not lone)
+    options = _options(threads, precision, streams if shared else 1, alone=streams == 1)
     sources = {spec.name: position for position, spec in enumerate(graph.inputs)}
     copied = {place: sources[value] for place, (_, value) in enumerate(graph.outputs) if value in sources}
     if len(copied) == len(graph.outputs):

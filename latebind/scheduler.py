@@ -178,7 +178,7 @@ class Scheduler:
         # Who left aside may have had the longest input.
         if size == len(batch.members) or batch.padded or not self._compact:
             inputs = batch.inputs if batch.spec.kinds else 1
-            self._lanes[batch.spec.name].estimate.observe(now - begun, size, stage, inputs)
+            self._lanes[batch.spec.name].observe(now - begun, size, stage, inputs, wide=worker.wide)
         if not self._leave:
             batch.know(event.exited, stage)
             if len(batch.complete) == len(batch.members):
@@ -374,8 +374,8 @@ class Scheduler:
         batch = worker.running = worker.table.pick(place, chosen)
         requests, slots = batch.told()
         rows = batch.padded or (0 if self._compact else batch.rows)
-        worker.launched = rows or len(requests), now
-        actions.append(Run(number, batch.spec.name, batch.stage, requests, slots, rows))
+        wide = self._crew.begin(worker, rows or len(requests), now)
+        actions.append(Run(number, batch.spec.name, batch.stage, requests, slots, rows, wide))
 
     def _dequeue(self, request: Request) -> None:
         self._lanes[request.model].remove(request.id)

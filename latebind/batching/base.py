@@ -9,6 +9,7 @@ class Stacked:
     """Work in a stack, batches no larger than configured."""
 
     counts_exits = False
+    widens = False
 
     def __init__(self, config: PolicyConfig) -> None:
         self._config = config

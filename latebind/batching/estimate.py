@@ -38,6 +38,19 @@ class Estimate:
             _sums([float(spec.kind(i) is kind) for i in range(spec.stages)]) for kind in StageKind
         )
 
+    @property
+    def widens(self) -> bool:
+        """Whether one request may have the cores of all workers."""
+        return bool(self._costs.wide)
+
+    def lone(self, stage: int, inputs: int, *, wide: bool) -> float:
+        """Return the seconds of one step of a stage for one request, with its worker's cores or those of all."""
+        return self.pace.factor * self._costs.step(stage, 1, inputs, wide=wide) + self.pace.launch
+
+    def observe_wide(self, seconds: float, stage: int, inputs: int) -> None:
+        """Hear how long one step of a stage has taken one request with the cores of all workers."""
+        self.pace.observe(self._costs.step(stage, 1, inputs, wide=True), seconds)
+
     def observe(self, seconds: float, batch: int, stage: int, inputs: int) -> None:
         """Hear how long one step of a stage has taken, from its launch to the news of its end."""
         table = self._table(batch)

@@ -102,6 +102,13 @@ class Lane:
             self._least[inputs] = found
         return found
 
+    def observe(self, seconds: float, batch: int, stage: int, inputs: int, *, wide: bool) -> None:
+        """Hear how long one step of a stage has taken, with a worker's own cores or those of all."""
+        if wide:
+            self.estimate.observe_wide(seconds, stage, inputs)
+        else:
+            self.estimate.observe(seconds, batch, stage, inputs)
+
     def outlook(self, wait: float) -> Outlook:
         """Return what a request alone is to expect that waits so long before it begins."""
         if self.estimate.decoder is not None:

@@ -61,6 +61,7 @@ class Late(LazyPlus):
     """The joint policy."""
 
     counts_exits = True
+    widens = True
 
     def table(self, granularity: int) -> BatchTable:
         """Return empty pools."""

@@ -182,10 +182,12 @@ Decision = Launch | GoOn | Shed | Wait
 class BatchPolicy(Protocol):
     """Decides who runs together. A policy is a pure function of the view and the time.
 
-    Where it `counts_exits`, learned caches count in what a request is taken to need when it comes.
+    Where it `counts_exits`, learned caches count in what a request is taken to need when it comes. Where it `widens`,
+    one request may have the cores of all workers while nobody else wants them.
     """
 
     counts_exits: bool
+    widens: bool
 
     def batch_limit(self, model: ModelView) -> int:
         """Return the largest batch that this policy ever forms for `model`."""

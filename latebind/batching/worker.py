@@ -18,6 +18,7 @@ class Worker:
         self.view = view
         self.running: SubBatch | None = None
         self.launched = 0, 0.0  # how many are in what runs, and since when
+        self.wide = False  # whether what runs has the cores of all workers
         self.aside: list[SubBatch] = view.aside
         self.refills: Counter[str] = Counter()  # by model, requests that it began while it had begun others
 
@@ -60,6 +61,8 @@ class Crew:
             views.append(WorkView(models, table.entries, granularity, views))
             self.workers.append(Worker(views[-1], table))
         self.at_once = min(config.at_once or config.workers, config.workers)
+        self._models = models
+        self._widens = policy.widens and self.at_once > 1
         self._largest_first = sorted(range(config.workers), key=lambda number: -views[number].granularity)
 
     @property
@@ -84,8 +87,30 @@ class Crew:
 
     @property
     def running(self) -> int:
-        """How many run."""
-        return sum([worker.running is not None for worker in self.workers])
+        """How many run; one that has all cores counts for as many as could."""
+        return sum([self.at_once if worker.wide else 1 for worker in self.workers if worker.running is not None])
+
+    def begin(self, worker: Worker, rows: int, now: float) -> bool:
+        """Note that a worker begins to run so many rows; tell whether it has all cores for them."""
+        worker.launched = rows, now
+        worker.wide = self._widens and rows == 1 and not self._models.requests and self._pays(worker, now)
+        return worker.wide
+
+    def _pays(self, worker: Worker, now: float) -> bool:
+        """Tell whether one request gains more with the cores of all workers than those who come lose meanwhile.
+
+        They wait for its next boundary, half of the time that the run takes, where another worker would have begun.
+        """
+        batch = worker.running
+        if batch is None or sum([len(one.begun) for one in self.workers]) > 1:
+            return False
+        estimate = self._models.named(batch.spec.name).estimate
+        if not estimate.widens:
+            return False
+        inputs = batch.inputs if batch.spec.kinds else 1
+        wide = estimate.lone(batch.stage, inputs, wide=True)
+        gained = estimate.lone(batch.stage, inputs, wide=False) - wide
+        return gained > 0.0 and gained > 0.5 * wide * wide * sum([model.queue.rate(now) for model in self._models])
 
     def busy(self, number: int) -> tuple[Worker, SubBatch]:
         """Return a worker that runs, and what; raises `IllegalEvent` where it does not."""

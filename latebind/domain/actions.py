@@ -25,7 +25,7 @@ class Run(Struct, frozen=True, gc=False):
 
     At stage 0 the worker gathers the inputs from the slots; at a later stage it goes on with the activations it
     holds, of which only those of `requests` are still wanted. Where batches are not rid of those who have left, it
-    computes so many `rows`; 0: one for each request.
+    computes so many `rows`; 0: one for each request. A `wide` run has the cores of all workers, of whom no other runs.
     """
 
     worker: int
@@ -34,6 +34,7 @@ class Run(Struct, frozen=True, gc=False):
     requests: tuple[int, ...]
     slots: tuple[int, ...]
     rows: int = 0
+    wide: bool = False
 
 
 class Reply(Told, frozen=True, gc=False):

@@ -134,7 +134,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `slots` is the number of requests of one model that may be anywhere between door and answer at once. `awake` keeps
     idle cores from sleeping. Where `granularities` are given, there is a worker for each, with batches no larger than
     that; on a CPU no more of them run at once than cores divided by threads. Stages compute on `device`: cpu, cuda, or
-    cuda:0 and so on.
+    cuda:0 and so on. Where `wide`, a request alone in the engine may have the cores of all workers, at the price of a
+    copy of the weights.
     """
 
     workers: int = 1
@@ -146,6 +147,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backend: str | None = None
     awake: bool = False
     device: str = "cpu"
+    wide: bool = True
 
     def __post_init__(self) -> None:
         if not DEVICE.fullmatch(self.device):

@@ -46,6 +46,8 @@ class ModelCosts:
 
     The curve of a stage that repeats is that of one step. `slopes[i]` is what each further step of the input adds to a
     stage that runs once. `output_steps` are the lengths of answers in training data, ascending, as many as one likes.
+    `wide[i]` is the share of its time that stage i takes for one request with the cores of all workers; none: such
+    runs are not to be had.
     """
 
     stages: tuple[Curve, ...]
@@ -56,16 +58,21 @@ class ModelCosts:
     aside: bool = False
     slopes: dict[int, Curve] = field(default_factory=dict)
     output_steps: tuple[int, ...] = (1,)
+    wide: tuple[float, ...] = ()
 
-    def step(self, stage: int, batch: int, inputs: int = 1) -> float:
+    def step(self, stage: int, batch: int, inputs: int = 1, *, wide: bool = False) -> float:
         """Return the seconds of stage `stage`, and of the lookup that it waits for, for a batch of this size.
 
-        `inputs` are the steps of the longest input in it.
+        `inputs` are the steps of the longest input in it. A `wide` run has the cores of all workers.
         """
-        lookup = None if self.aside else self.lookups.get(stage)
-        seconds = self.stages[stage].at(batch) + (lookup.at(batch) if lookup else 0.0)
+        seconds = self.stages[stage].at(batch)
         slope = self.slopes.get(stage)
-        return seconds if slope is None else seconds + slope.at(batch) * (inputs - 1)
+        if slope is not None:
+            seconds += slope.at(batch) * (inputs - 1)
+        if wide:
+            seconds *= self.wide[stage]
+        lookup = None if self.aside else self.lookups.get(stage)
+        return seconds if lookup is None else seconds + lookup.at(batch)
 
     def longer(self, stage: int, batch: int, inputs: int) -> float:
         """Return how many times as long as with inputs of typical length a stage takes with the longest of so many."""

@@ -14,6 +14,7 @@ from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.on_demand import measure, open_model
 from latebind.engine.served import with_queries
+from latebind.engine.wide import widen
 from latebind.engine.worker import LoadedModel, load_model
 from latebind.program.device import HOST
 from latebind.program.pieces import Piece
@@ -35,7 +36,8 @@ def usable_cores(config: EngineConfig) -> int:
 
 def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedModel]]:
     """Return the models of each worker. Raises `RepositoryError` and `ConfigError`."""
-    first = [load_model(path, config, streams=at_once(config)) for path in paths]
+    running = at_once(config)
+    first = [widen(load_model(path, config, streams=running), config, workers=running) for path in paths]
     crew = [first, *([model.twin() for model in first] for _ in range(1, config.crew))]
     with ThreadPoolExecutor(at_once(config)) as threads:
         list(threads.map(_warm_up, crew, config.granularities or repeat(None)))

@@ -18,6 +18,7 @@ import torch
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH
 from latebind.adaptation.versions import Versions, versions_folder
+from latebind.batching import make_policy
 from latebind.domain.config import EngineConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog
@@ -232,7 +233,8 @@ def _models(order: EngineOrder, running: Running) -> tuple[list[list[LoadedModel
     """Return each worker's models: all in memory, or none, what loads them then, and what they may take."""
     paths, queries = telling(map(Path, order.directories), running), list(map(Path, order.queries))
     if not order.residency.budget:
-        return load_crew(paths, order.engine), None, order.residency
+        widens = make_policy(order.policy).widens and order.engine.wide
+        return load_crew(paths, msgspec.structs.replace(order.engine, wide=widens)), None, order.residency
     workers, pieces, budget = open_crew(paths, order.engine, order.residency, queries)
     return workers, Loader(pieces), msgspec.structs.replace(order.residency, budget=budget)
 

@@ -35,7 +35,7 @@ from latebind.sequence.stored import is_stored_sequence, load_sequence
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """One model as one worker runs it; other workers have twins of it."""
+    """One model as one worker runs it; other workers have twins of it. `wide` runs one row on the cores of all."""
 
     spec: ModelSpec
     costs: ModelCosts
@@ -43,11 +43,13 @@ class LoadedModel:
     lookups: Mapping[int, Lookup]
     directory: ModelDirectory
     footprint: Footprint = NOTHING
+    wide: Program | SequenceProgram | None = None
 
     def twin(self) -> "LoadedModel":
         """Return the model for another worker, over the same weights."""
         lookups = {stage: lookup.twin() for stage, lookup in self.lookups.items()}
-        return replace(self, program=self.program.twin(), lookups=lookups)
+        wide = None if self.wide is None else self.wide.twin()
+        return replace(self, program=self.program.twin(), lookups=lookups, wide=wide)
 
 
 def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedModel:
@@ -95,8 +97,9 @@ class Worker:
         self._stream = stream or HostStaging(list(models), memory)
         self._answers = {name: memory.by_name[name].outputs[0] for name in models}
         self._chains = {name: model.program for name, model in models.items() if isinstance(model.program, Program)}
+        self._wide = {name: model.wide for name, model in models.items() if isinstance(model.wide, Program)}
         self._sequences = {
-            name: Decoding(model.program, memory.by_name[name].inputs[0], memory.by_name[name].outputs[0])
+            name: _decoding(model, model.program, memory)
             for name, model in models.items()
             if isinstance(model.program, SequenceProgram)
         }
@@ -133,7 +136,8 @@ class Worker:
 
     def _run_chain(self, action: Run) -> StageDone:
         """Run a stage and ask the learned cache behind it; where lookups run aside, nobody exits here."""
-        model, stages = self._models[action.model], self._chains[action.model].stages
+        model, chains = self._models[action.model], self._wide if action.wide else self._chains
+        stages = chains[action.model].stages
         aside = self._aside if model.costs.aside else None
         batch = self._begin(action, aside) if action.stage == 0 else self._activations.take(action)
         results = stages[action.stage](*batch.tensors)
@@ -186,11 +190,18 @@ class Worker:
             self._stream.answer(action.model, slots, results, [places[place] for place in wanted])
 
 
+def _decoding(model: LoadedModel, program: SequenceProgram, memory: SlotMemory) -> Decoding:
+    slots, wide = memory.by_name[model.spec.name], model.wide
+    return Decoding(
+        program, slots.inputs[0], slots.outputs[0], wide=wide if isinstance(wide, SequenceProgram) else None
+    )
+
+
 def _run_sequence(sequence: Decoding, action: Run) -> StageDone:
     """Read, or write one token more; whoever has all of its answer exits."""
     if action.stage == 0:
-        sequence.read(action.slots)
+        sequence.read(action.slots, wide=action.wide)
         return StageDone(action.worker)
-    complete = set(sequence.step(action.slots))
+    complete = set(sequence.step(action.slots, wide=action.wide))
     owners = zip(action.requests, action.slots, strict=True)
     return StageDone(action.worker, tuple([request for request, slot in owners if slot in complete]))

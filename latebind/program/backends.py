@@ -88,26 +88,29 @@ class Use:
     """How a stage is to be used: on so many threads, with batches of these sizes most of all, and where.
 
     On `device` its inputs, outputs and weights lie. `streams` of its twins may run at the same time; where more are
-    asked to, they may wait for each other.
+    asked to, they may wait for each other. A `lone` one takes one row and no more.
     """
 
     threads: int
     sizes: tuple[int, ...] = (1,)
     device: torch.device = HOST
     streams: int = 1
+    lone: bool = False
 
 
 class Backend(Protocol):
     """Makes stages fast. `exact` backends compute in the model's precision, others need a tolerance to be allowed.
 
     Where `fixed`, a batch of a size that was compiled for is quicker than one of any other size. One that `compiles`
-    takes its time and memory; one that `copies` does not read the weights again once that is done.
+    takes its time and memory; one that `copies` does not read the weights again once that is done. One that `divides`
+    gives several threads a part each even of one row.
     """
 
     exact: bool
     fixed: bool
     compiles: bool
     copies: bool
+    divides: bool
 
     def unavailable(self, device: str = HOST.type) -> str | None:
         """Return why this backend cannot be used on this machine and kind of device and what to do, or None."""
@@ -123,6 +126,7 @@ class Eager:
     fixed = False
     compiles = False
     copies = False
+    divides = False  # ResNet-56 takes 1.2 times as long on two threads
 
     def unavailable(self, device: str = HOST.type) -> str | None:
         """Eager is always there."""
@@ -150,6 +154,7 @@ class Inductor:
     fixed = False
     compiles = True
     copies = False  # frozen weights may stay where they lie
+    divides = False
 
     def unavailable(self, device: str = HOST.type) -> str | None:
         """Inductor writes C++ and needs a compiler for it; for CUDA it writes Triton as well."""
@@ -172,6 +177,7 @@ class OpenVino:
     fixed = True
     compiles = True
     copies = True
+    divides = True
     precision = "f32"
 
     def unavailable(self, device: str = HOST.type) -> str | None:
@@ -186,7 +192,13 @@ class OpenVino:
         """Convert the graph in memory and compile it; weights are converted and copied."""
         module = rebuild(graph, weights, operator=resolve)  # which knows views and no reshapes
         return compile_with_openvino(
-            graph, module, threads=use.threads, precision=self.precision, sizes=use.sizes, streams=use.streams
+            graph,
+            module,
+            threads=use.threads,
+            precision=self.precision,
+            sizes=use.sizes,
+            streams=use.streams,
+            lone=use.lone,
         )
 
 

@@ -26,10 +26,11 @@ def load_program(
     backend: str | None = None,
     device: torch.device = HOST,
     streams: int = 1,
+    lone: bool = False,
 ) -> Program:
     """Return the model of `directory` as a chain of stages on `threads` threads, or on a CUDA device.
 
-    `streams` of its twins run at once.
+    `streams` of its twins run at once. Where `lone`, stages take one row.
 
     The backend is the one that `build` found best unless another is named. Raises `RepositoryError` for a directory
     whose files do not fit together or whose graph does not run, `ConfigError` for a backend that cannot be used here.
@@ -40,7 +41,8 @@ def load_program(
     graphs = read_stages(directory, model)
     chosen = backend if backend is not None else model.backend
     weights = read_tensors(directory, WEIGHTS)
-    stages = compile_stages(graphs, weights, backend=chosen, threads=threads, device=device, streams=streams)
+    use = partial(compile_stages, graphs, weights, backend=chosen, threads=threads)
+    stages = use(device=device, streams=streams, lone=lone)
     passed = made_up_inputs(graphs[0].inputs, 1, device=device)
     for number, (graph, stage) in enumerate(zip(graphs, stages, strict=True)):
         passed = try_stage(directory, number, graph, stage, passed)
@@ -117,16 +119,17 @@ def compile_graph(
     sizes: Sequence[int] = (1,),
     device: torch.device = HOST,
     streams: int = 1,
+    lone: bool = False,
 ) -> StageFunction:
     """Compile a graph, whole or a stage, to a backend by its name; an empty stage hands on what it gets.
 
-    `sizes` are the batches that come most; `streams` twins may run at the same time. Weights that are not on `device`
-    are copied there.
+    `sizes` are the batches that come most; `streams` twins may run at the same time; `lone` ones take one row. Weights
+    that are not on `device` are copied there.
     """
     if not graph.nodes:
         return hand_on
     there = _on(device, weights)
-    use = Use(threads, tuple(sizes), device, streams)
+    use = Use(threads, tuple(sizes), device, streams, lone)
     return backend_named(backend, device=device.type).compile(graph, there, use)
 
 
@@ -138,11 +141,12 @@ def compile_stages(
     threads: int,
     device: torch.device = HOST,
     streams: int = 1,
+    lone: bool = False,
 ) -> tuple[StageFunction, ...]:
     """Compile each graph of a chain; a weight that several stages read is on the device once."""
     there = _on(device, weights)
     return tuple(
-        compile_graph(graph, there, backend=backend, threads=threads, device=device, streams=streams)
+        compile_graph(graph, there, backend=backend, threads=threads, device=device, streams=streams, lone=lone)
         for graph in graphs
     )
 

@@ -55,8 +55,9 @@ def compile_with_openvino(
     precision: str,
     sizes: Sequence[int] = (1,),
     streams: int = 1,
+    lone: bool = False,
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Return the graph compiled for the CPU, for batches of these sizes and for any other.
+    """Return the graph compiled for the CPU, for batches of these sizes and for any other; a `lone` one for one row.
 
     `precision` is "f32" or "bf16"; `streams` of its twins may run at the same time. Raises `ExportError` if OpenVINO
     has no conversion for an operator of the graph.
@@ -80,11 +81,12 @@ def compile_with_openvino(
         own = model.clone()  # of this size
         return BoundRequest(lambda: core.compile_model(own, "CPU", options).create_infer_request(), inputs, outputs)
 
-    several, fixed = bound(), {}
-    for size in sizes:
+    def sized(size: int) -> BoundRequest:
         model.reshape({position: [size, *port.flat_shape] for position, port in enumerate(inputs)})
-        fixed[size] = bound()
-    return OpenVinoStage(fixed, several, copied)
+        return bound()
+
+    several = sized(1) if lone else bound()
+    return OpenVinoStage({} if lone else {size: sized(size) for size in sizes}, several, copied)
 
 
 def _options(threads: int, precision: str, streams: int, *, alone: bool) -> dict[str, object]:

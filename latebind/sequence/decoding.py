@@ -18,29 +18,33 @@ Tokens = NDArray[Any]  # int64
 class Decoding:
     """The requests of one model that one worker answers, by slot.
 
-    `inputs` `(slots, longest input)` and `answers` `(slots, longest output)` are the rows that slots have.
+    `inputs` `(slots, longest input)` and `answers` `(slots, longest output)` are the rows that slots have. `wide` is
+    the same program for one request with more cores, where there is one.
     """
 
-    def __init__(self, program: SequenceProgram, inputs: Tokens, answers: Tokens) -> None:
+    def __init__(
+        self, program: SequenceProgram, inputs: Tokens, answers: Tokens, *, wide: SequenceProgram | None = None
+    ) -> None:
         self._program = program
+        self._wide = wide or program
         self._inputs = inputs
         self._answers = answers
         self._rows = Rows(program.parts, program.spec.max_batch)
         self._complete: set[int] = set()
 
-    def read(self, slots: Sequence[int]) -> None:
+    def read(self, slots: Sequence[int], *, wide: bool = False) -> None:
         """Read the inputs of these slots: the first stage of their requests."""
         places = list(slots)
         tokens = self._inputs[places]
         marks = self._program.marks
         counts = torch.tensor(lengths(tokens, marks.padding))
-        state = self._program.encode(torch.from_numpy(tokens), counts)
+        state = (self._wide if wide else self._program).encode(torch.from_numpy(tokens), counts)
         state[TOKEN] = torch.full((len(places),), marks.start)
         self._complete.difference_update(places)
         self._rows.begin(places, state)
         self._answers[places] = marks.padding
 
-    def step(self, slots: Sequence[int]) -> list[int]:
+    def step(self, slots: Sequence[int], *, wide: bool = False) -> list[int]:
         """Write the next token of each of these slots; return those whose answer is complete, now or before.
 
         Who is complete gives its row to others once a step comes without it. It may come again all the same, if its
@@ -53,7 +57,7 @@ class Decoding:
         order = self._rows.together(slots)
         count = len(order)
         state = self._rows.first(self._program.step_size(count))  # rows behind the last are anybody's or nobody's
-        changed = self._program.step(*state.values())
+        changed = (self._wide if wide else self._program).step(*state.values())
         tokens = changed.pop(LOGITS)[:count].argmax(dim=1).numpy()
         self._rows.change({name: rows[:count] for name, rows in changed.items()})
         self._write(order, tokens, state[POSITION][:count].numpy())

@@ -59,6 +59,13 @@ def warm_up(program: SequenceProgram, largest: int) -> None:
         decoding.step(range(batch))
 
 
+def typical_decoding(program: SequenceProgram) -> Decoding:
+    """Return a decoding whose one slot holds a row of middling length."""
+    lengths = sorted(program.encoders)
+    rows = np.full((1, program.spec.inputs[0].shape[0]), program.marks.start)
+    return _decoding(program, rows, 1, lengths[len(lengths) // 2])
+
+
 def _decoding(program: SequenceProgram, tokens: NDArray[np.int64], batch: int, length: int) -> Decoding:
     """Return a decoding whose slots hold `batch` rows of exactly so many tokens, any that are no padding."""
     rows = tokens[np.arange(batch) % len(tokens)].copy()

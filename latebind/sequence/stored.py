@@ -54,11 +54,16 @@ def write_sequence(
 
 
 def load_sequence(
-    directory: ModelDirectory, *, threads: int = 1, backend: str | None = None, streams: int = 1
+    directory: ModelDirectory,
+    *,
+    threads: int = 1,
+    backend: str | None = None,
+    streams: int = 1,
+    lone: bool = False,
 ) -> SequenceProgram:
     """Return the sequence model of `directory`, on the backend that `build` found best unless another is named.
 
-    `streams` of its twins may run at the same time.
+    `streams` of its twins may run at the same time. Where `lone`, it takes one row.
 
     Raises `RepositoryError` for a directory whose files do not fit together, `ConfigError` for a backend that cannot be
     used here.
@@ -66,7 +71,7 @@ def load_sequence(
     files = _read(directory)
     weights = read_tensors(directory, WEIGHTS)
     chosen = backend if backend is not None else files.model.backend
-    use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams)
+    use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams, lone=lone)
     calls = [use(graph, sizes=sizes) for graph, sizes in files.graphs(chosen)]
     return _sequence(files, calls, backend=chosen, threads=threads)
 

@@ -125,7 +125,8 @@ class Machine:
     def _run(self, action: Run, now: float) -> None:
         costs, batch = self._costs[action.model], action.rows or len(action.requests)
         inputs = max([self._arrivals[i].inputs for i in action.requests]) if costs.slopes else 1
-        seconds, longer = costs.step(action.stage, batch, inputs), costs.longer(action.stage, batch, inputs)
+        seconds = costs.step(action.stage, batch, inputs, wide=action.wide)
+        longer = costs.longer(action.stage, batch, inputs)
         work = Work(action.worker, action.model, action.stage, batch, seconds, longer)
         self.spent.busy += work.seconds
         exited = self._exited(action)

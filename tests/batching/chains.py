@@ -21,10 +21,15 @@ def chain(
     curve: Curve = FLAT,
     output_steps: tuple[int, ...] = (1,),
     hit_rates: Mapping[int, float] | None = None,
+    wide: float | None = None,
 ) -> ServedModel:
-    """A model of such stages, each of which takes what `curve` says; a share of requests leaves at some."""
+    """A model of such stages, each of which takes what `curve` says; a share of requests leaves at some.
+
+    One request takes a share `wide` of that with the cores of all workers.
+    """
     spec = ModelSpec(name, "1", (VECTOR,), (VECTOR,), len(kinds), max_batch, kinds=kinds)
-    costs = ModelCosts((curve,) * len(kinds), hit_rates=dict(hit_rates or {}), output_steps=output_steps)
+    shares = () if wide is None else (wide,) * len(kinds)
+    costs = ModelCosts((curve,) * len(kinds), hit_rates=dict(hit_rates or {}), output_steps=output_steps, wide=shares)
     return ServedModel(spec, costs, 1000)
 
 

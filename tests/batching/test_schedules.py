@@ -34,7 +34,10 @@ def models(draw: st.DrawFn, name: str) -> ServedModel:
     curve = Curve((1, LIMIT), (first, first * draw(st.sampled_from((1.0, 1.5, 4.0)))))
     early = range(len(kinds) - 1) if set(kinds) == {STATIC} else ()
     hit_rates = {stage: draw(st.sampled_from((0.1, 0.3))) for stage in early if draw(st.booleans())}
-    return chain(*kinds, name=name, max_batch=LIMIT, curve=curve, output_steps=(1, 2, 3, 5), hit_rates=hit_rates)
+    wide = draw(st.sampled_from((None, 0.5, 1.0)))
+    return chain(
+        *kinds, name=name, max_batch=LIMIT, curve=curve, output_steps=(1, 2, 3, 5), hit_rates=hit_rates, wide=wide
+    )
 
 
 @st.composite

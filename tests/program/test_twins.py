@@ -139,7 +139,7 @@ def test_six_workers_have_the_weights_of_one(backend: str, wide: Path) -> None:
     weights = 2 * WIDTH * WIDTH * 4
     granularities = (1, 1, 2, 4, 8, 16)
     one, six, copies = (
-        private_bytes(Side(str(wide), EngineConfig(backend=backend, granularities=crew), copies))
+        private_bytes(Side(str(wide), EngineConfig(backend=backend, granularities=crew, wide=False), copies))
         for crew, copies in (((16,), False), (granularities, False), (granularities, True))
     )
     assert six < one + weights

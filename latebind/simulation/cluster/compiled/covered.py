@@ -42,6 +42,7 @@ def _require_model(model: ServedModel, memory: int) -> None:
         (any(spec.kind(stage) is not StageKind.STATIC for stage in range(spec.stages)), "has stages that repeat"),
         (bool(costs.slopes), "has costs by length of input"),
         (costs.aside and bool(costs.lookups), "has learned caches that are asked aside"),
+        (bool(costs.wide), "has runs on the cores of all workers"),
         (bool(footprint.behind), "has learned caches that take memory"),
         (footprint.stages not in ((0, 1) if spec.stages == 1 else (spec.stages,)), "has a footprint of other stages"),
         (footprint.size > memory, f"takes {footprint.size:,} bytes, more than a machine has ({memory:,})"),

@@ -43,6 +43,13 @@ def test_a_model_with_lookups_aside_is_refused() -> None:
         play(fleet(1, aside, residency=ResidencyConfig(stages=False)), requests((0.0, 0)))
 
 
+def test_a_model_that_may_have_the_cores_of_all_workers_is_refused() -> None:
+    one = model("wide")
+    wide = replace(one, served=replace(one.served, costs=replace(one.served.costs, wide=(0.5, 0.5))))
+    with pytest.raises(ConfigError, match="'wide' has runs on the cores of all workers"):
+        play(fleet(1, wide, residency=ResidencyConfig(stages=False)), requests((0.0, 0)))
+
+
 def test_a_model_larger_than_a_machine_is_refused() -> None:
     with pytest.raises(ConfigError, match="more than a machine has"):
         play(fleet(1, model("large", size=2000), residency=ResidencyConfig(stages=False)), requests((0.0, 0)))

@@ -1,0 +1,119 @@
+"""One request with the cores of all workers, while nobody else wants them."""
+
+from random import Random
+
+import pytest
+
+from latebind.domain.actions import Run
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve
+from latebind.domain.events import Arrived, StageDone
+from latebind.scheduler import Scheduler
+from latebind.simulation.driver import Simulator
+from latebind.simulation.workloads import poisson
+from tests.batching.chains import DECODER, STATIC, chain
+
+TWO_STAGES = chain(STATIC, STATIC, wide=0.6)
+LINEAR = Curve((1, 64), (1.0, 64.0))
+
+
+def scheduler_of(model: ServedModel, *, workers: int = 2, policy: str = "late") -> Scheduler:
+    return Scheduler(SchedulerConfig((model,), workers, PolicyConfig(policy)))
+
+
+def arrived(*requests: int) -> Arrived:
+    return Arrived("net", 1e3, requests, requests)
+
+
+def ran(scheduler: Scheduler, event: Arrived | StageDone, now: float) -> list[tuple[int, int, bool]]:
+    """Return worker, stage and whether all cores are for it, of the runs that come of an event."""
+    actions = scheduler.handle(event, now)
+    scheduler.check()
+    return [(one.worker, one.stage, one.wide) for one in actions if isinstance(one, Run)]
+
+
+def test_a_lone_request_has_the_cores_of_all_workers_at_every_stage() -> None:
+    scheduler = scheduler_of(TWO_STAGES)
+    assert ran(scheduler, arrived(1), 0.0) == [(0, 0, True)]
+    assert ran(scheduler, StageDone(0), 0.6) == [(0, 1, True)]
+
+
+def test_who_comes_meanwhile_begins_at_the_next_boundary_and_each_has_cores_of_its_own() -> None:
+    scheduler = scheduler_of(TWO_STAGES)
+    ran(scheduler, arrived(1), 0.0)
+    assert ran(scheduler, arrived(2), 0.3) == []
+    assert ran(scheduler, StageDone(0), 0.6) == [(0, 1, False), (1, 0, False)]
+
+
+def test_who_is_left_alone_has_all_cores_from_the_next_boundary_on() -> None:
+    scheduler = scheduler_of(chain(STATIC, STATIC, STATIC, STATIC, curve=LINEAR, wide=0.6))
+    ran(scheduler, arrived(1), 0.0)
+    ran(scheduler, arrived(2), 0.5)
+    ran(scheduler, StageDone(0), 0.6)
+    for now in (1.6, 2.6):
+        assert [wide for _, _, wide in ran(scheduler, StageDone(0), now)] == [False]
+        assert [wide for _, _, wide in ran(scheduler, StageDone(1), now + 0.1)] == [False]
+    assert ran(scheduler, StageDone(0), 3.6) == []  # the first is through
+    assert ran(scheduler, StageDone(1), 3.7) == [(1, 3, True)]
+
+
+def test_two_that_come_together_have_cores_of_their_own() -> None:
+    scheduler = scheduler_of(chain(STATIC, STATIC, curve=LINEAR, wide=0.6))
+    assert ran(scheduler, arrived(1, 2), 0.0) == [(0, 0, False), (1, 0, False)]
+
+
+@pytest.mark.parametrize(
+    ("model", "workers", "policy"),
+    [
+        (chain(STATIC, STATIC), 2, "late"),  # nobody knows what it would take
+        (chain(STATIC, STATIC, wide=1.0), 2, "late"),  # no quicker
+        (TWO_STAGES, 1, "late"),
+        (TWO_STAGES, 2, "graph"),
+        (TWO_STAGES, 2, "elastic"),
+    ],
+)
+def test_otherwise_a_lone_request_has_the_cores_of_its_worker(model: ServedModel, workers: int, policy: str) -> None:
+    assert [wide for _, _, wide in ran(scheduler_of(model, workers=workers, policy=policy), arrived(1), 0.0)] == [False]
+
+
+@pytest.mark.parametrize(("gap", "wide"), [(2.0, True), (0.25, False)])
+def test_where_so_many_come_that_they_would_wait_for_more_than_is_gained_it_has_its_own(gap: float, wide: bool) -> None:
+    models = chain(STATIC, wide=0.6), chain(STATIC, name="other")
+    scheduler = Scheduler(SchedulerConfig(models, 2, PolicyConfig("late")))
+    for request in range(8):
+        ran(scheduler, Arrived("other", 1e3, (request,), (request,)), gap * request)
+        ran(scheduler, StageDone(0), gap * request + 0.1)
+    assert ran(scheduler, arrived(100), 8 * gap) == [(0, 0, wide)]
+
+
+def test_what_such_runs_take_teaches_what_launches_cost() -> None:
+    scheduler = scheduler_of(TWO_STAGES)
+    ran(scheduler, arrived(1), 0.0)
+    ran(scheduler, StageDone(0), 0.6)
+    assert scheduler.outlook("net").ends[-1] == pytest.approx(2.0)  # as the profile says
+    ran(scheduler, StageDone(0), 1.8)  # twice as long
+    assert scheduler.outlook("net").ends[-1] > 2.1
+
+
+def mean_seconds(model: ServedModel, load: float) -> float:
+    """Return what requests take in a simulation, at a multiple of what two workers do one by one."""
+    calls = list(poisson(model, rate=2.0 * load / model.spec.stages, requests=500, allowed=1e6, random=Random(1)))
+    records = Simulator(SchedulerConfig((model,), 2, PolicyConfig("late"))).run(calls)
+    return sum([record.latency for record in records]) / len(records)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_simulated_means_fall_at_low_load_and_are_no_worse_at_any(count: int) -> None:
+    stages = [STATIC] * count
+    wide, narrow = chain(*stages, curve=LINEAR, wide=0.6), chain(*stages, curve=LINEAR)
+    ratios = [mean_seconds(wide, load) / mean_seconds(narrow, load) for load in (0.05, 0.5, 0.9)]
+    assert ratios[0] < 0.67
+    assert max(ratios) < 1.02
+
+
+def test_a_lone_writer_takes_the_share_that_was_measured() -> None:
+    model = chain(STATIC, DECODER, output_steps=(4,), wide=0.5)
+    simulator = Simulator(SchedulerConfig((model,), 2, PolicyConfig("late")))
+    (call,) = poisson(model, rate=1.0, requests=1, allowed=1e6, random=Random(0))
+    (record,) = simulator.run([call])
+    assert record.latency == pytest.approx(0.5 * (1 + call.outputs))

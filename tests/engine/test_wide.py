@@ -1,0 +1,100 @@
+"""Runs on the cores of all workers: the same answers, whoever has which cores from one stage to the next."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from latebind.domain.actions import Run
+from latebind.domain.config import EngineConfig
+from latebind.domain.costs import Curve
+from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
+from latebind.engine.wide import kept, widen
+from latebind.engine.worker import LoadedModel, Worker, load_model
+from latebind.program.load import load_program
+from latebind.repository.listing import find_models
+from latebind.sequence.stored import load_sequence
+from tests.networks import Chain
+from tests.program.test_backends import usable
+from tests.sequences import backwards, rows_of, some_sentences
+
+SLOTS = 6
+TWO = EngineConfig(backend="openvino", cores=(0, 1), workers=2)
+
+
+def loaded(models: Path, name: str) -> LoadedModel:
+    """Return a model as two workers run it, and on the cores of both."""
+    (path,) = find_models(models, [name])
+    model = load_model(path, EngineConfig(backend=usable("openvino")), streams=2)
+    load = load_sequence if name == "backwards" else load_program
+    return replace(model, wide=load(model.directory, threads=2, backend="openvino", lone=True))
+
+
+def taking(model: LoadedModel, seconds: float) -> LoadedModel:
+    """Return the model with a profile by which every stage takes so long."""
+    return replace(model, costs=replace(model.costs, stages=(Curve((1,), (seconds,)),) * model.spec.stages))
+
+
+def with_workers(model: LoadedModel, count: int) -> tuple[list[Worker], ModelSlots]:
+    fd = create_file()
+    os.ftruncate(fd, file_bytes([model.spec], {model.spec.name: SLOTS}))
+    memory = SlotMemory(fd, [model.spec], {model.spec.name: SLOTS})
+    os.close(fd)
+    crew = [model, *(model.twin() for _ in range(1, count))]
+    return [Worker({model.spec.name: one}, memory) for one in crew], memory.models[0]
+
+
+def test_stages_of_one_request_may_have_all_cores_or_not_in_any_order(models: Path) -> None:
+    model = loaded(models, "chain")
+    (worker, other), rows = with_workers(model, 2)
+    rows.inputs[0][:] = np.random.default_rng(0).standard_normal(rows.inputs[0].shape)
+    with torch.inference_mode():
+        for stage in range(model.spec.stages):
+            worker.run(Run(0, "chain", stage, (1,), (1,), wide=stage % 2 == 0))
+            other.run(Run(1, "chain", stage, (2,), (2,), wide=stage % 2 == 1))
+        wanted = Chain()(torch.from_numpy(rows.inputs[0][1:3]))
+    torch.testing.assert_close(torch.from_numpy(rows.outputs[0][1:3]), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_so_may_reading_and_each_step_of_an_answer(models: Path) -> None:
+    (worker,), rows = with_workers(loaded(models, "backwards"), 1)
+    sentences = some_sentences(SLOTS, seed=2)
+    rows.inputs[0][:] = rows_of(sentences).numpy()
+    for slot in range(SLOTS):
+        worker.run(Run(0, "backwards", 0, (slot,), (slot,), wide=slot % 2 == 0))
+        steps = 0
+        while not worker.run(Run(0, "backwards", 1, (slot,), (slot,), wide=steps % 2 == 0)).exited:
+            steps += 1
+    assert [[int(word) for word in row if word] for row in rows.outputs[0]] == [backwards(words) for words in sentences]
+
+
+def test_a_model_is_compiled_for_it_only_where_that_saves_a_tenth(models: Path) -> None:
+    model = loaded(models, "chain")
+    wide, model = model.wide, replace(model, wide=None)
+    assert wide is not None
+    alone, count = [1.0] * model.spec.stages, model.spec.stages
+    for share, keeps in ((0.5, True), (0.89, True), (0.91, False)):
+        found = kept(model, wide, alone, (share,) * count)
+        assert (found.wide is wide, found.costs.wide) == ((True, (share,) * count) if keeps else (False, ()))
+
+
+def test_what_is_short_anyway_or_has_no_cores_to_borrow_stays_as_it_is(models: Path) -> None:
+    (path,) = find_models(models, ["chain"])
+    model = load_model(path, EngineConfig(backend=usable("openvino")))
+    slow = taking(model, 1.0)
+    assert widen(taking(model, 1e-5), TWO, workers=2).wide is None
+    assert widen(slow, TWO, workers=1).wide is None
+    assert widen(slow, EngineConfig(cores=(0, 1), workers=2, wide=False), workers=2).wide is None
+    assert widen(replace(slow, program=replace(slow.program, backend="eager")), TWO, workers=2).wide is None
+
+
+@pytest.mark.parametrize("name", ["chain", "backwards"])
+def test_what_it_takes_is_measured_as_a_share_of_each_stage(models: Path, name: str) -> None:
+    (path,) = find_models(models, [name])
+    model = load_model(path, EngineConfig(backend=usable("openvino")), streams=2)
+    found = widen(taking(model, 1.0), TWO, workers=2)
+    assert (found.wide is None) is (found.costs.wide == ())
+    assert all(0.0 < share <= 1.0 for share in found.costs.wide)

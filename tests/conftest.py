@@ -1,6 +1,7 @@
 """Model directories that several tests share, built once for a whole run."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -8,11 +9,13 @@ import pytest
 import torch
 from hypothesis import settings
 
+from latebind.forks.lending import VARIABLE, Lender
 from latebind.learned.report import CacheReport
 from latebind.program.build import build_program
 from latebind.sequence.build import build_sequence
 from tests.building import build_stages, made_once
 from tests.digits import Built, build_digits
+from tests.forked import FORKS
 from tests.networks import Chain, Words
 from tests.querying import build_queried
 from tests.sequences import Backwards, rows_of, some_sentences
@@ -28,6 +31,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests for a GPU where there is none, with the reason in the report."""
     if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device: torch finds none here")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def lent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Servers that tests start as processes of their own borrow what the fork server of all tests has imported."""
+    place = tmp_path_factory.mktemp("lent") / "lender"
+    with Lender(FORKS, place), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(place))
+        yield
 
 
 @pytest.fixture(scope="session")

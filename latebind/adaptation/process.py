@@ -13,6 +13,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Thread
 
@@ -113,6 +114,7 @@ class AdaptationService:
         with self._work:
             self._closed = True
             self._work.notify()
+        _give_way_no_longer(learner)
         learner.join()
         self._save()
         for lane in self._lanes:
@@ -207,7 +209,8 @@ class AdaptationService:
     def _learn_on(self) -> None:
         """Root of the learning thread: what waits is run first, for lessons are made of it."""
         for lane in self._lanes:
-            lane.adapter.rehearse()
+            if not self._closed:
+                lane.adapter.rehearse()
         while True:
             with self._work:
                 while not (self._closed or any(lane.waiting or lane.lesson for lane in self._lanes)):
@@ -308,3 +311,11 @@ def _give_way(order: AdaptationOrder) -> None:
     if order.cores and others:
         os.sched_setaffinity(0, others)
     torch.set_num_threads(order.threads)
+
+
+def _give_way_no_longer(thread: Thread) -> None:
+    """Have what a thread has begun done soon, once nobody is served; where that is not allowed, it takes longer."""
+    if hasattr(os, "SCHED_IDLE") and thread.native_id is not None:
+        with suppress(OSError):  # it has ended, or would need a right to it
+            for one in (0, thread.native_id):
+                os.sched_setscheduler(one, os.SCHED_OTHER, os.sched_param(0))

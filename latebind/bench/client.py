@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 READ_BYTES = 1 << 16
+IDLE = 5.0  # seconds: a door closes connections that nobody uses for twice as long
 DURATION = re.compile(r"dur=([\d.]+)")
 HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES = {
@@ -89,17 +90,28 @@ def decode(
 
 
 class Line:
-    """One connection that is kept open, for requests one after another.
+    """One connection that is kept open, for requests one after another; after `idle` seconds without one, a new one.
 
     A request is one write of bytes made beforehand: `http.client` writes twice and takes a tenth of a millisecond more
     of the core that it shares with the door.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, idle: float = IDLE) -> None:
         parts = urlsplit(url)
         self.host = parts.netloc
-        self._socket = socket.create_connection((parts.hostname or "", parts.port or 80), timeout=30)
+        self._place = parts.hostname or "", parts.port or 80
+        self._idle = idle
+        self._connect()
+
+    def _connect(self) -> None:
+        self._socket = socket.create_connection(self._place, timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._used = time.perf_counter()
+
+    @property
+    def port(self) -> int:
+        """The port at this end, by which one connection is told from the next."""
+        return int(self._socket.getsockname()[1])
 
     def send(self, data: bytes) -> None:
         """Send a request, and do not wait for what comes of it."""
@@ -108,6 +120,9 @@ class Line:
     def ask(self, data: bytes) -> tuple["Reply", float]:
         """Send a request and return its reply, and the seconds that it took."""
         reply = Reply()
+        if time.perf_counter() - self._used > self._idle:
+            self.close()
+            self._connect()
         begun = time.perf_counter()
         self.send(data)
         while not reply.whole:
@@ -115,7 +130,8 @@ class Line:
             if not received:
                 raise ConnectionError("the server closed the connection before it had answered")
             reply.feed(received)
-        return reply, time.perf_counter() - begun
+        self._used = time.perf_counter()
+        return reply, self._used - begun
 
     def close(self) -> None:
         """Close the connection."""

@@ -26,13 +26,17 @@ WARM_UP = 50
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How both sides are served, on which cores, and what is drawn from which seed; `log` keeps what servers log."""
+    """How both sides are served, on which cores, and what is drawn from which seed; `log` keeps what servers log.
+
+    Where the pace of the machine is taken (`live/pace.py`), that lasts `paced` seconds each time.
+    """
 
     backend: str | None = None
     door_cores: tuple[int, ...] = (0,)
     engine_core: int = 1
     seed: int = 0
     log: Path | None = None
+    paced: float = 0.4
 
 
 @dataclass(frozen=True, slots=True)

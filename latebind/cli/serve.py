@@ -25,7 +25,7 @@ from latebind.domain.sizes import size
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
-from latebind.forks.client import ForkServer
+from latebind.forks import lending
 from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.repository.mirror import open_selection
@@ -284,7 +284,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
     secured = Secured.by(settings.server)  # what is wrong there is told before an engine is started
     make_room(Limits().connections * (1 if settings.server.grpc_port is None else 2))
     async with AsyncExitStack() as stack:
-        forks = stack.enter_context(ForkServer())
+        forks = stack.enter_context(lending.own())
         forks.warm()
         engines = await Engines.start(order, selection.first(), forks, settings.generations)
         stack.push_async_callback(engines.close)

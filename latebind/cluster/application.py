@@ -14,8 +14,7 @@ from typing import Any
 from latebind.cluster.replica import Application
 from latebind.domain.config import ClusterConfig, ServeConfig
 from latebind.domain.errors import ConfigError
-from latebind.forks.client import ForkServer
-from latebind.forks.lending import Lender
+from latebind.forks import lending
 from latebind.repository.selection import Selection
 
 NAME = "latebind"
@@ -63,10 +62,10 @@ def serving(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, 
 @contextmanager
 def _lending() -> Iterator[Path]:
     """Lend replicas on this machine what takes them longest to import, at the path that this yields."""
-    with TemporaryDirectory(prefix="latebind-") as folder, ForkServer() as forks:
+    with TemporaryDirectory(prefix="latebind-") as folder, lending.own() as forks:
         forks.warm()
         place = Path(folder) / "lender"
-        with Lender(forks, place):
+        with lending.Lender(forks, place):
             yield place
 
 

@@ -8,7 +8,8 @@ import ray
 
 from latebind.cluster.ingress import Ingress
 from latebind.cluster.replica import Application, Replica
-from latebind.cluster.router import ADDRESS, FIGURES, look
+from latebind.cluster.router import ADDRESS, FIGURES, LOCAL, look
+from latebind.heap import settle
 from latebind.logs import write_logs
 
 
@@ -18,10 +19,11 @@ class ReplicaActor:
     async def __init__(self, application: Application) -> None:  # type: ignore[misc]
         write_logs("replica", application.settings.observability.log_format)
         self._replica = await Replica.start(application, ray.util.get_node_ip_address())
+        settle()
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Tell, once, where the ingress finds this replica."""
-        return {ADDRESS: (self._replica.host, self._replica.port)}
+        return {ADDRESS: (self._replica.host, self._replica.port), LOCAL: self._replica.local}
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """Tell, every second, what the ingress chooses by."""
@@ -45,6 +47,7 @@ class IngressActor:
     async def __init__(self, application: Application, replicas: Any) -> None:  # type: ignore[misc]
         write_logs("ingress", application.settings.observability.log_format)
         self._ingress = await Ingress.start(application, partial(look, replicas))
+        settle()
 
     async def ports(self) -> tuple[int, int | None]:
         """Return where it listens for HTTP and gRPC."""

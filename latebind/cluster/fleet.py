@@ -24,12 +24,16 @@ DOUBTED = 1.0  # seconds for which a replica that was lost is only asked where t
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What Ray tells of a replica that runs: its name, where its door listens, and the figures it told of last."""
+    """What Ray tells of a replica that runs: its name, where its door listens, and the figures it told of last.
+
+    On the machine of the replica, `local` is a Unix socket of its door too.
+    """
 
     name: str
     host: str
     port: int
     figures: Mapping[str, Any] = field(default_factory=dict)
+    local: str = ""
 
 
 class Peer:
@@ -48,7 +52,7 @@ class Peer:
         """Return its reply to a request. Raises `Lost`."""
         self.under_way += 1
         try:
-            upstream = self.take() or await Upstream.open(self.seen.host, self.seen.port)
+            upstream = self.take() or await Upstream.open(self.seen.host, self.seen.port, self.seen.local)
             reply = await upstream.ask(parts)
         finally:
             self.under_way -= 1

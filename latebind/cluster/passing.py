@@ -80,7 +80,7 @@ class Passing:
         self.taken += 1
         peer.under_way += 1
         self._under_way.add(passed)
-        upstream.send(parts, partial(self._heard, passed, peer, upstream))
+        upstream.send_on(parts, partial(self._heard, passed, peer, upstream))
 
     def end(self, passed: "Passed", reply: Reply) -> None:
         """Reply to a call."""
@@ -88,14 +88,22 @@ class Passing:
         self.replies[reply.status] += 1
         passed.line.reply(passed, reply)
 
+    def _pass_on(self, passed: "Passed", written: bytes) -> None:
+        self._under_way.discard(passed)
+        self.replies[200] += 1
+        passed.line.pass_on(passed, written)
+
     def forget(self, passed: "Passed") -> None:
         """Nobody waits for a call any more."""
         self._under_way.discard(passed)
 
-    def _heard(self, passed: "Passed", peer: Peer, upstream: Upstream, what: Reply | Lost) -> None:
+    def _heard(self, passed: "Passed", peer: Peer, upstream: Upstream, what: Reply | Lost | bytes) -> None:
         peer.under_way -= 1
         passed.upstream = None
-        if isinstance(what, Reply):
+        if isinstance(what, bytes):
+            self._pass_on(passed, what)
+            peer.give_back(upstream)
+        elif isinstance(what, Reply):
             peer.give_back(upstream)
             self.end(passed, what)
         else:

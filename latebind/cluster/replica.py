@@ -1,6 +1,8 @@
 """A replica: the very door and engine of one machine. Only the ingress may call it."""
 
 import asyncio
+import secrets
+import sys
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -89,6 +91,7 @@ class Replica:
                 catalogue=catalogue,
                 routes=(*ROUTES, replica_route()),
                 secured=Secured(Guard(token=application.secret), tls=None, behind=True),
+                local=local_name(),
             )
             await stack.enter_async_context(door)
             return cls(engines, door, host, settings, stack.pop_all())
@@ -97,6 +100,11 @@ class Replica:
     def port(self) -> int:
         """Where its door listens."""
         return self._door.port
+
+    @property
+    def local(self) -> str:
+        """The Unix socket where it listens too."""
+        return self._door.local
 
     async def figures(self) -> dict[str, Any]:
         """Return what the ingress places models by, where memory is limited."""
@@ -138,6 +146,11 @@ def _export(url: str) -> "SpanExport | None":
     from latebind.server.telemetry import SpanExport  # noqa: PLC0415  (an optional dependency)
 
     return SpanExport.over_http(url)
+
+
+def local_name() -> str:
+    """Return a name for a Unix socket that is no file, so that a kill leaves nothing behind; Linux alone has such."""
+    return f"\0latebind-{secrets.token_hex(16)}" if sys.platform == "linux" else ""
 
 
 def _inside(config: DoorConfig, host: str) -> DoorConfig:

@@ -8,6 +8,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from latebind.cluster.fleet import Seen
 
 ADDRESS = "address"  # in what a replica tells of itself once, as it starts: host and port of its door
+LOCAL = "local"  # beside it: the Unix socket
 FIGURES = "figures"  # in what it tells every second
 
 Hear = Callable[[Sequence[Seen]], None]
@@ -39,5 +40,6 @@ def _seen(replicas: Sequence[RunningReplica]) -> list[Seen]:
     found = []
     for replica in replicas:
         host, port = replica.replica_metadata[ADDRESS]
-        found.append(Seen(replica.replica_id.unique_id, host, port, replica.routing_stats.get(FIGURES, {})))
+        figures, local = replica.routing_stats.get(FIGURES, {}), replica.replica_metadata[LOCAL]
+        found.append(Seen(replica.replica_id.unique_id, host, port, figures, local))
     return found

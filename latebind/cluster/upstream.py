@@ -9,11 +9,14 @@ from typing import cast
 import httptools
 
 from latebind.server.rest.request import Headers, Reply
+from latebind.server.rest.shortcut import END
 
 Parts = Sequence[bytes]  # a request as it is written: its head, then its body
 
 STATUS = b"latebind-status"  # header: how a gRPC call failed, with which the reply's own status is 200
 OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding"))  # headers that each door writes
+USUAL = b"HTTP/1.1 200 OK\r\n"
+LENGTH = b"\r\ncontent-length: "  # with which a door ends the head of a reply, where the connection stays open
 TOGETHER = 1 << 15  # bytes of a body that are copied behind the head, for one write
 SILENCE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))  # a machine that has gone
 
@@ -28,6 +31,7 @@ class Lost(Exception):
 
 
 Hear = Callable[[Reply | Lost], None]
+HearWritten = Callable[[Reply | Lost | bytes], None]
 
 
 class Upstream(asyncio.Protocol):
@@ -39,11 +43,15 @@ class Upstream(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
-        self._hear: Hear | None = None
+        self._within = False  # a reply, of which the parser has a part
+        self._hear: HearWritten | None = None
+        self._as_written = False
 
     @classmethod
-    async def open(cls, host: str, port: int) -> "Upstream":
-        """Connect. Raises `Lost`."""
+    async def open(cls, host: str, port: int, local: str = "") -> "Upstream":
+        """Connect, by the Unix socket `local` where the replica is on this machine. Raises `Lost`."""
+        if local and (line := _here(local)) is not None:
+            return (await asyncio.get_running_loop().create_unix_connection(cls, sock=line))[1]
         try:
             transport, upstream = await asyncio.get_running_loop().create_connection(cls, host, port)
         except OSError as error:
@@ -68,7 +76,18 @@ class Upstream(asyncio.Protocol):
 
     def send(self, parts: Parts, hear: Hear) -> None:
         """Send a request; `hear` is called with the reply, or with `Lost`."""
-        self._hear = hear
+        self._hear, self._as_written = cast(HearWritten, hear), False
+        self._write(parts)
+
+    def send_on(self, parts: Parts, hear: HearWritten) -> None:
+        """Send a request; `hear` is called with the reply, which may be as the replica wrote it, or with `Lost`.
+
+        It is as written only where it is like most: 200, and all of it came at once.
+        """
+        self._hear, self._as_written = hear, True
+        self._write(parts)
+
+    def _write(self, parts: Parts) -> None:
         if sum(map(len, parts)) <= TOGETHER:
             self._transport.write(b"".join(parts))
         else:
@@ -92,7 +111,10 @@ class Upstream(asyncio.Protocol):
         self._tell(Lost(f"the connection was closed: {exc or 'by the replica'}"))
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser."""
+        """Feed the parser, unless that is not needed."""
+        if self._as_written and not self._within and is_whole(data):
+            self._tell(data)
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -103,6 +125,7 @@ class Upstream(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Begin a reply."""
+        self._within = True
         self._headers, self._body = [], []
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -116,14 +139,37 @@ class Upstream(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Hand the reply over."""
+        self._within = False
         self.usable = self.usable and self._parser.should_keep_alive()
         headers: Headers = tuple(self._headers)
         self._tell(Reply(b"".join(self._body), headers, self._parser.get_status_code()))
 
-    def _tell(self, what: Reply | Lost) -> None:
+    def _tell(self, what: Reply | Lost | bytes) -> None:
         hear, self._hear = self._hear, None
         if hear is not None:
             hear(what)
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether this is a usual reply of a door, all of it and nothing else, after which the connection stays open."""
+    end = data.find(END)
+    start = data.rfind(LENGTH, 0, end) + len(LENGTH)
+    size = data[start:end]
+    return (
+        data.startswith(USUAL) and start >= len(LENGTH) and size.isdigit() and len(data) - end - len(END) == int(size)
+    )
+
+
+def _here(local: str) -> socket.socket | None:
+    """Return a connection to a Unix socket, None where it is not on this machine or takes none now."""
+    line = socket.socket(socket.AF_UNIX)
+    line.setblocking(False)
+    try:
+        line.connect(local)
+    except OSError:
+        line.close()
+        return None
+    return line
 
 
 def _settle(answered: asyncio.Future[Reply], what: Reply | Lost) -> None:

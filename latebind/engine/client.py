@@ -25,6 +25,7 @@ from latebind.engine.messages import Ended, EndedReader, Stepped
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.running import read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
+from latebind.forks import lending
 from latebind.forks.client import Forked, ForkServer
 from latebind.sequence.padding import room
 from latebind.server.gateway import Answer, Snapshot
@@ -71,7 +72,7 @@ class EngineClient:
         Without `forks` it has a fork server of its own, which ends with it.
         """
         with ExitStack() as own:
-            client = await cls.prepare(order.log_format, forks or own.enter_context(ForkServer()))
+            client = await cls.prepare(order.log_format, forks or own.enter_context(lending.own()))
             await client.begin(order)
             client._own = own.pop_all()
         return client

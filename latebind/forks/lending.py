@@ -1,6 +1,7 @@
 """A process on this machine may have a fork server of its own forked from another's, and need not import torch.
 
-Whoever borrows sends the socket that it will ask on; what it gets ends with it, not with the lender.
+Whoever borrows sends the socket that it will ask on; what it gets ends with it, not with the lender. Replicas are told
+where to borrow, other processes by their environment.
 """
 
 import os
@@ -14,7 +15,14 @@ from typing import Self
 from latebind.forks.client import LENT, ForkServer
 
 AGAIN, NAME = "latebind.forks.again", "latebind-forks"
+VARIABLE = "LATEBIND_LENDER"  # of the environment: the place of a lender
 PATIENCE = 5.0  # seconds that a borrower may take to say what it wants
+
+
+def own() -> ForkServer:
+    """Return a fork server for this process, forked from a lender's where the environment names one."""
+    place = os.environ.get(VARIABLE)
+    return ForkServer(Path(place) if place else None)
 
 
 class Lender:

@@ -11,23 +11,25 @@ import selectors
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from latebind.forks.messages import MESSAGE_BYTES, MOST_DESCRIPTORS, STANDARD, STATUS, Born, Fork
+from latebind.prompt import be_usual
 
 IMPORTED = ("latebind.engine.process", "latebind.adaptation.process", "latebind.learned.trainer")
+TRAINING = ("torch._dynamo",)  # which the first step of an optimizer imports: more than a second of a core
+FURTHER = {"latebind.adaptation.process": TRAINING, "latebind.learned.trainer": TRAINING}
 LINGER_SECONDS = 60.0
 
 
 def main(descriptor: int) -> None:
     """Fork what is asked for until the other end is closed; in each process that comes of it, do what that is for."""
-    for module in IMPORTED:
-        importlib.import_module(module)
-    gc.collect()
-    gc.freeze()  # no collection may touch what all of them share
+    be_usual()  # what is forked computes; a door that asks for this is prompt
+    _import(IMPORTED)
     with socket.socket(fileno=descriptor) as asked:
         born = ForkServer(asked).serve()
     if born is not None:
@@ -51,8 +53,9 @@ class ForkServer:
             message, descriptors, _, _ = socket.recv_fds(self._asked, MESSAGE_BYTES, MOST_DESCRIPTORS)
             if not message:
                 return None
+            fork = msgspec.json.decode(message, type=Fork)
+            _import(FURTHER.get(fork.module, ()))  # once, and only where somebody is to be forked who needs it
             if self._fork(descriptors):
-                fork = msgspec.json.decode(message, type=Fork)
                 return fork, _settle(fork, descriptors)
         return None
 
@@ -120,6 +123,16 @@ class ForkServer:
             sock.close()
         for told in self._statuses.values():
             os.close(told)
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import what has not been imported yet, for all that are forked from now on."""
+    if all(module in sys.modules for module in modules):
+        return
+    for module in modules:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # no collection may touch what all of them share
 
 
 def _settle(fork: Fork, descriptors: list[int]) -> list[int]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.costs import Curve
-from latebind.forks.client import ForkServer
+from latebind.forks import lending
 from latebind.learned.activations import capture, half
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.explored import Exploration
@@ -129,7 +129,7 @@ class Explorer:
         missing = [order for order in orders if self.kept.network(order.boundary, order.kind) is None]
         rows = _Rows.of(fit, self.seed)
         work = self._work(missing, rows, len(planned), processes)
-        with ForkServer() as forks:
+        with lending.own() as forks:
             if processes > 1 and missing:
                 forks.warm()  # while activations are recorded
             limited = self._train(missing, fit, rows, work, partial(train_all, forks=forks, processes=processes))

@@ -17,6 +17,7 @@ import uvicorn
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
+from latebind.prompt import be_prompt, be_usual
 from latebind.server.access import Guard
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from latebind.server.rpc.lean import LeanDoor
     from latebind.server.rpc.routes import Method
 
+BACKLOG = 2048  # connections that nobody has accepted yet
+
 
 class Door:
     """Serves `gateway` over HTTP while it is open::
@@ -50,8 +53,9 @@ class Door:
     `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
     calls is traced, and `export` hears of those that are. `routes` and `methods` (those of gRPC, by path) take the
     place of the verbs that answer from the gateway, `short` that of their short way, and `secured` that of the tokens
-    and certificates in files. `hurried` is whether it was told to close more than once, so that nothing is waited for.
-    Raises `ConfigError` for tokens and certificates that cannot be used.
+    and certificates in files. It listens at the Unix socket `local` too, where one is named. `hurried` is whether it
+    was told to close more than once, so that nothing is waited for. Raises `ConfigError` for tokens and certificates
+    that cannot be used.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Door:
         methods: "Mapping[str, Method] | None" = None,
         short: ShortWay | None = None,
         secured: Secured | None = None,
+        local: str = "",
     ) -> None:
         self._config = config or DoorConfig()
         self._limits = limits or Limits()
@@ -99,6 +104,7 @@ class Door:
         )
         self._server = _Server(_uvicorn_config(app, self._limits, secured.tls))
         self._rpc = _rpc_door(self._service, self._config, self._limits, secured.guard, methods)
+        self.local = local
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
@@ -119,6 +125,7 @@ class Door:
     async def open(self) -> None:
         """Listen; when this returns, requests are answered. Raises `ConfigError` where the address cannot be had."""
         self._socket = _listen(self._config)
+        be_prompt()
         if self._rpc is not None:
             await self._open_rpc(self._rpc)
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
@@ -129,6 +136,8 @@ class Door:
         if not opened.done():
             opened.cancel()
             await self._serving
+        if self.local:
+            await self._server.listen_at(self.local)
 
     def close(self) -> None:
         """Begin to close: no new calls; those under way have `Limits.drain_seconds` to end. Await `closed()`."""
@@ -165,6 +174,7 @@ class Door:
         if self._rpc is not None and not self.hurried:
             await self._rpc.closed()
         await self._service.close()
+        be_usual()
 
     async def _open_rpc(self, rpc: "RpcDoor | LeanDoor") -> None:
         """Open the other door, or none."""
@@ -192,6 +202,13 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.opened = asyncio.Event()
+
+    async def listen_at(self, local: str) -> None:
+        """Listen at a Unix socket too, once open."""
+        protocol = partial(
+            cast(Any, self.config.http_protocol_class), self.config, self.server_state, self.lifespan.state
+        )
+        self.servers.append(await asyncio.get_running_loop().create_unix_server(protocol, local, backlog=BACKLOG))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -241,6 +258,6 @@ def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) ->
 def _listen(config: DoorConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
-        return socket.create_server((config.host, config.port), family=family, backlog=2048)
+        return socket.create_server((config.host, config.port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise ConfigError(f"server: cannot listen on {config.host} port {config.port}: {error.strerror}") from None

@@ -147,7 +147,7 @@ def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
     (path,) = find_models(models, ["chain"])
     (tensor,) = ModelDirectory.open(path).read_json("model.json", StoredModel).inputs
     plan = live.Plan((0.5,), 1, 0.2, (other,))
-    found = live.run(models, "chain", {tensor.name: images}, setting=Setting(), plan=plan)
+    found = live.run(models, "chain", {tensor.name: images}, setting=Setting(paced=0.02), plan=plan)
     assert {row["policy"] for row in found.rows()} == {SERIAL, other, OURS, TUNED}
     blocks = found.blocks[0.5]
     assert len({len(block.live) for some in blocks.values() for block in some}) == 1

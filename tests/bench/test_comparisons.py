@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from latebind.bench import door, exits, flood, load
-from latebind.bench.client import decode, encode
+from latebind.bench.client import Line, decode, encode
 from latebind.bench.page import write_page
 from latebind.domain.errors import ConfigError
+from tests.server.conftest import Site, site
+
+__all__ = ["site"]
 
 RANDOM = np.random.default_rng(0)
 IMAGES = {"image": RANDOM.standard_normal((60, 3, 8, 8)).astype(np.float32)}
@@ -56,6 +59,19 @@ def test_the_door_is_measured_for_each_size_alone_and_among_many() -> None:
         ((seconds,),) = figure.seconds
         assert seconds > 0.0
         assert figure.ratio.value == 1.0
+
+
+def test_a_connection_that_was_idle_for_long_is_made_anew(site: Site) -> None:
+    kept, anew = Line(f"http://127.0.0.1:{site.port}"), Line(f"http://127.0.0.1:{site.port}", idle=0.0)
+    ports = []
+    for line in (kept, anew):
+        for _ in range(2):
+            reply, _ = line.ask(b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert reply.status == 200
+            ports.append(line.port)
+        line.close()
+    assert ports[0] == ports[1]
+    assert ports[2] != ports[3]
 
 
 def test_what_is_no_answer_has_no_outputs() -> None:

@@ -164,7 +164,7 @@ def test_engines_are_asked_with_deadlines_and_held_against_the_base_model(built:
         await goodput.measure(report, contest, plan, random, tell)
 
     inputs = {"image": built.unseen[:100].numpy()}
-    repository, setting = built.directory.path.parents[1], Setting(backend="eager")
+    repository, setting = built.directory.path.parents[1], Setting(backend="eager", paced=0.02)
     on_engines(repository, "digits", inputs, engines(report.contenders), part, setting=setting)
     ((cell, sides),) = report.blocks.items()
     assert cell == Cell(0.8, 20.0)

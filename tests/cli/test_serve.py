@@ -14,9 +14,16 @@ import torch
 from latebind.bench.client import Caller, Line, encode, written
 from latebind.bench.server import launched
 from latebind.engine.client import NAME
+from latebind.forks.lending import VARIABLE
 from tests.versions import WIDTH, add_version
 
 PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def nobody_lends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each server has all processes of its own, as where nobody has imported anything before."""
+    monkeypatch.delenv(VARIABLE)
 
 
 def factor(url: str) -> float:

@@ -16,7 +16,7 @@ from latebind.cluster.calls import replica_route
 from latebind.cluster.fleet import Fleet, Seen
 from latebind.cluster.homes import BUDGET, MODELS, Homes
 from latebind.cluster.ingress import Ingress
-from latebind.cluster.replica import Application
+from latebind.cluster.replica import Application, local_name
 from latebind.domain.config import ClusterConfig, DoorConfig, ServeConfig
 from latebind.domain.model import ModelSpec
 from latebind.repository.selection import Selection
@@ -95,6 +95,27 @@ class Once(Dead):
                 break
         writer.transport.abort()
         self.left.set()
+
+
+class Later(Dead):
+    """A replica that answers one call; of answers to others it sends so many bytes `at_once`, the rest when told."""
+
+    def __init__(self, *, at_once: int) -> None:
+        super().__init__()
+        self.told = asyncio.Event()
+        self._at_once = at_once
+
+    async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answer = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nonce"
+        while await reader.read(1 << 16):
+            self.called += 1
+            if self.called > 1:
+                writer.write(answer[: self._at_once])
+                await self.told.wait()
+                writer.write(answer[self._at_once :])
+            else:
+                writer.write(answer)
+        writer.transport.abort()
 
 
 @dataclass(frozen=True)
@@ -182,9 +203,10 @@ async def _serve(
                 routes=(*ROUTES, replica_route()),
                 observer=heard,
                 secured=Secured(Guard(token=SECRET), tls=None, behind=True),
+                local=local_name(),
             )
             await stack.enter_async_context(door)
-            seen.append(Seen(f"replica-{number}", "127.0.0.1", door.port))
+            seen.append(Seen(f"replica-{number}", "127.0.0.1", door.port, local=door.local))
 
         async def look(hear: Callable[[Sequence[Seen]], None]) -> None:
             hear(seen)

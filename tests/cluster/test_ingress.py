@@ -16,9 +16,10 @@ import tritonclient.http as triton_http
 from msgspec.structs import replace
 from tritonclient.utils import InferenceServerException
 
+from latebind.cluster.replica import local_name
 from latebind.domain.config import ClusterConfig
 from latebind.server.limits import Limits
-from tests.cluster.small import SECRET, SERVER, Dead, Dying, Once, Small, small, until
+from tests.cluster.small import SECRET, SERVER, Dead, Dying, Later, Once, Small, small, until
 from tests.server.bodies import DOUBLE, SCALAR, request
 from tests.server.conftest import read_response, scalar
 from tests.server.rpc.conftest import X, tensor
@@ -102,6 +103,15 @@ def test_a_replica_answers_nobody_but_the_ingress(cluster: Small) -> None:
     assert site.call("POST", SCALAR, body(scalar(1.0))).status == 401
     key = {"Authorization": f"Bearer {SECRET}"}
     assert site.call("POST", SCALAR, body(scalar(1.0)), key).status == 200
+
+
+@pytest.mark.parametrize("changed", [{"port": 1}, {"local": local_name()}], ids=["unix", "tcp"])
+def test_a_replica_is_asked_by_its_unix_socket_where_that_is_on_this_machine(changed: dict[str, Any]) -> None:
+    with small(1) as cluster:
+        cluster.do(lambda: cluster.fleet.see([]))
+        cluster.seen[:] = [dataclasses.replace(cluster.seen[0], **changed)]
+        until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 1)
+        assert cluster.call("POST", SCALAR, body(scalar(1.0))).status == 200
 
 
 def test_who_shows_no_token_gets_no_further_than_the_ingress(tmp_path: Path) -> None:
@@ -239,6 +249,44 @@ def test_calls_of_one_head_are_answered_alike(cluster: Small) -> None:
     with cluster.ingress.connect() as connection:
         first, second = map(json.loads, twice(connection))
     assert first["outputs"] == second["outputs"]
+
+
+def asked(connection: socket.socket, replica: Later) -> None:
+    """Send a call twice: the second takes the short way, and its replica has said what it says until it is told."""
+    text = body(scalar(21.0))
+    call = f"POST {SCALAR} HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
+    connection.sendall(call)
+    assert read_response(connection).status == 200
+    connection.sendall(call)
+    until(lambda: replica.called == 2)
+
+
+def test_a_reply_on_the_short_way_that_comes_in_parts_is_put_together() -> None:
+    later = Later(at_once=30)
+    with small(0, dead=later) as cluster, cluster.ingress.connect() as connection:
+        asked(connection, later)
+        cluster.do(later.told.set)
+        assert read_response(connection).body == b"once"
+
+
+def test_a_reply_on_the_short_way_says_so_where_the_ingress_closes_behind_it() -> None:
+    later = Later(at_once=0)
+    with small(0, dead=later) as cluster, cluster.ingress.connect() as connection:
+        asked(connection, later)
+        cluster.do(cluster.ingress.door.close)
+        until(lambda: refuses(cluster))
+        cluster.do(later.told.set)
+        reply = read_response(connection)
+        assert (reply.status, reply.body, reply.headers["connection"]) == (200, b"once", "close")
+
+
+def refuses(cluster: Small) -> bool:
+    """Whether the ingress listens no more."""
+    try:
+        cluster.ingress.connect().close()
+    except OSError:
+        return True
+    return False
 
 
 def test_replicas_hear_which_address_a_call_came_from() -> None:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from latebind.forks.client import UNKNOWN, Forked, ForkServer
+from latebind.prompt import be_prompt, be_usual, slice_seconds
 from tests.forked import FORKS
 
 DOING = "tests.forks.doing"
@@ -106,7 +107,7 @@ def test_standard_streams_may_be_given_and_an_error_ends_it_with_a_trace(tmp_pat
     assert "ValueError: this fails" in errors
 
 
-def test_a_fork_server_that_was_killed_is_followed_by_another() -> None:
+def test_a_fork_server_that_was_killed_is_followed_by_another_as_usual_as_it_was() -> None:
     with ForkServer() as forks, told_by("wait", forks=forks) as (first, told):
         os.read(told, 10)
         before = psutil.Process(first.pid).parent()
@@ -114,7 +115,11 @@ def test_a_fork_server_that_was_killed_is_followed_by_another() -> None:
         before.kill()
         before.wait(10.0)
         assert first.poll() is None  # goes on
-        with told_by("wait", forks=forks) as (second, _):
+        be_prompt()
+        with told_by("wait", forks=forks) as (second, there):
+            os.read(there, 10)
+            be_usual()
+            assert slice_seconds(second.pid) == slice_seconds(first.pid)
             after = psutil.Process(second.pid).parent()
             assert after is not None
             assert after.pid != before.pid

@@ -13,6 +13,7 @@ import pytest
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
+from latebind.prompt import slice_seconds
 from latebind.server.door import Door
 from latebind.server.limits import Limits
 from tests.server.arithmetic import Arithmetic
@@ -29,6 +30,20 @@ def begin_stuck_call(site: Site) -> socket.socket:
     connection.sendall(STUCK_CALL)
     site.await_(site.gateway.stuck.wait())
     return connection
+
+
+async def slices() -> float | None:
+    return slice_seconds()
+
+
+def test_the_system_runs_an_open_door_soon_after_it_wakes() -> None:
+    usual = slice_seconds()
+    if usual is None:
+        pytest.skip("this system has no slices to ask for")
+    with opened() as site:
+        prompt = site.await_(slices())
+    assert prompt is not None
+    assert prompt < usual
 
 
 def test_a_client_that_hangs_up_cancels_its_call() -> None:

@@ -12,11 +12,12 @@ from latebind.bench.ledger.inject import Injected
 from latebind.bench.ledger.memory import Memory
 from latebind.bench.ledger.questions import Protocol, Question, Questions
 from latebind.bench.spread import Progress
+from latebind.prompt import be_prompt, be_usual
 
 PATIENCE = 15.0  # seconds past its deadline after which a request counts as lost
 SWEEP = 0.5  # seconds between two looks for those
 LINGER = 0.1
-LOOK = 256  # requests after which clients are heard even if all are due
+LOOK = 16  # requests after which clients are heard even if all are due
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,20 @@ async def play(
 
 @asynccontextmanager
 async def connected(target: Target, ledger: Ledger) -> AsyncIterator[dict[Protocol, Client]]:
-    """Yield a client for each protocol that the target speaks."""
+    """Yield a client for each protocol that the target speaks.
+
+    It is prompt meanwhile: what computes beside it would be taken for a slow server.
+    """
+    be_prompt()
+    try:
+        async with _connected(target, ledger) as clients:
+            yield clients
+    finally:
+        be_usual()
+
+
+@asynccontextmanager
+async def _connected(target: Target, ledger: Ledger) -> AsyncIterator[dict[Protocol, Client]]:
     http = HttpClient(target.host, target.http, ledger)
     clients: dict[Protocol, Client] = {Protocol.JSON: http, Protocol.BINARY: http}
     if target.grpc is None:

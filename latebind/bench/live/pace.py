@@ -10,7 +10,6 @@ from latebind.bench.batching.costs import alone
 from latebind.bench.live.asked import Asked
 from latebind.domain.config import ServedModel
 
-PACED = 0.4  # seconds for which the pace is taken
 WARM_UP = 40
 
 
@@ -24,10 +23,10 @@ class Pace:
         self._taken: list[float] = []
 
     @classmethod
-    async def of(cls, serial: Asked, served: ServedModel) -> "Pace":
-        """Find out how many requests give a pace, and what all rows take of what these do, by profile."""
+    async def of(cls, serial: Asked, served: ServedModel, seconds: float) -> "Pace":
+        """Find out how many requests take so many seconds, and what all rows take of what these do, by profile."""
         rows = serial.rows
-        requests = max(WARM_UP // 4, round(PACED / await serial.saturate(WARM_UP, 1)))
+        requests = max(WARM_UP // 4, round(seconds / await serial.saturate(WARM_UP, 1)))
         paced = [rows.lengths_of(row) for row in range(1, requests + 1)]  # between the first and the last asked for
         return cls(serial, requests, alone(served, rows.lengths()) / alone(served, paced))
 

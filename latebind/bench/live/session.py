@@ -109,6 +109,6 @@ async def session(
         for name, side in sides.items():
             batches = side.largest_batch(served.spec) if served.spec.kinds else 1
             await asked[name].saturate(WARM_UP * batches, WARM_UP)
-        pace = await Pace.of(asked[SERIAL], served)
+        pace = await Pace.of(asked[SERIAL], served, setting.paced)
         await pace.take()
         yield Session(served, sides, rows, asked, pace)

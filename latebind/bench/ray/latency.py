@@ -1,6 +1,7 @@
 """What an answer takes on Ray beside the stand-alone server, at low load, and where the rest goes.
 
-Both run all the time; calls go to one and the other in turn, one at a time.
+Both run all the time; calls go to one and the other in turn, one at a time. A third way is to the stand-alone server
+through a process that only passes bytes on (`bare.py`): what it takes longer, no ingress could save.
 """
 
 import time
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 
 from latebind.bench.client import Line, answered, encode, written
 from latebind.bench.ledger import own
-from latebind.bench.ledger.play import Target
 from latebind.bench.ledger.questions import KINDS, LONGEST, MARKS, WIDTH, WORDS
 from latebind.bench.peers.processes import tree
+from latebind.bench.ray.bare import HOST, passing_on
 from latebind.bench.ray.replicas import actors
 from latebind.bench.spread import Progress
 from latebind.bench.statistics import Interval, ratio_of_means, ratio_of_quantiles
@@ -25,7 +26,7 @@ from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME as ENGINE
 
 LIVE, METADATA = "live", "metadata"  # the door alone answers the first; a replica's door the second, without its engine
-ALONE, RAY = "alone", "on Ray"
+ALONE, BARE, RAY = "alone", "through a process", "on Ray"
 WARM_UP = 50  # calls of each kind that do not count
 BLOCK = 20  # calls that are resampled together
 P99 = 0.99
@@ -67,10 +68,11 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One kind of call on both sides, and what it takes on Ray over what it takes alone."""
+    """One kind of call on all sides, and what it takes on Ray over what it takes alone."""
 
     kind: str
     alone: Usual
+    bare: Usual
     ray: Usual
     mean: Interval
     p99: Interval
@@ -96,7 +98,8 @@ def run(folder: Path, plan: Plan, *, options: list[str], tell: Progress) -> Foun
     with (
         own.serving(folder / "one", plan.models, options) as alone,
         own.serving(folder / "ray", plan.models, ray) as on_ray,
-        _lines({ALONE: alone, RAY: on_ray}) as lines,
+        passing_on(alone.http) as port,
+        _lines({ALONE: alone.http, BARE: port, RAY: on_ray.http}) as lines,
     ):
         requests = {kind: _request(kind, lines[ALONE].host) for kind in (LIVE, METADATA, *plan.models)}
         for data in requests.values():
@@ -104,26 +107,30 @@ def run(folder: Path, plan: Plan, *, options: list[str], tell: Progress) -> Foun
                 _ask_often(line, data)
         before = {name: _cpu(target.process) for name, target in ((ALONE, alone), (RAY, on_ray))}
         taken = _rounds(lines, requests, plan, tell)
-        calls = sum(len(one.whole) for one in taken[ALONE].values())
         after = {name: _cpu(target.process) for name, target in ((ALONE, alone), (RAY, on_ray))}
+    calls = sum(len(one.whole) for one in taken[RAY].values())
+    asked = {ALONE: 2 * calls, RAY: calls}  # what comes through `bare.py` comes to the stand-alone server
     cpu = {
-        side: {who: (after[side][who] - before[side].get(who, 0.0)) / calls for who in after[side]} for side in after
+        side: {who: (now - before[side].get(who, 0.0)) / asked[side] for who, now in after[side].items()}
+        for side in asked
     }
-    return Found(plan, tuple(compared(kind, taken[ALONE][kind], taken[RAY][kind], plan.seed) for kind in requests), cpu)
+    kinds = tuple(compared(kind, {side: taken[side][kind] for side in taken}, plan.seed) for kind in requests)
+    return Found(plan, kinds, cpu)
 
 
-def compared(kind: str, alone: Taken, ray: Taken, seed: int) -> Compared:
-    """Return what the calls of one kind took on both sides, pair by pair."""
-    here, there = _array(alone.whole), _array(ray.whole)
+def compared(kind: str, taken: Mapping[str, Taken], seed: int) -> Compared:
+    """Return what the calls of one kind took on all sides, pair by pair."""
+    here, there = _array(taken[ALONE].whole), _array(taken[RAY].whole)
     mean = ratio_of_means(there, here, block=BLOCK, seed=seed)
     p99 = ratio_of_quantiles(there, here, P99, block=BLOCK, seed=seed)
-    return Compared(kind, Usual.of(alone), Usual.of(ray), mean, p99)
+    alone, bare, ray = (Usual.of(taken[side]) for side in (ALONE, BARE, RAY))
+    return Compared(kind, alone, bare, ray, mean, p99)
 
 
 def _rounds(
     lines: Mapping[str, Line], requests: Mapping[str, bytes], plan: Plan, tell: Progress
 ) -> dict[str, dict[str, Taken]]:
-    """Ask kind by kind, and for each call one side and then the other, in an order that is drawn."""
+    """Ask kind by kind, and for each call one side after the other, in an order that is drawn."""
     random, sides = Random(plan.seed), list(lines)
     taken = {side: {kind: Taken() for kind in requests} for side in sides}
     for number in range(plan.rounds):
@@ -162,8 +169,8 @@ def _request(kind: str, host: str) -> bytes:
 
 
 @contextmanager
-def _lines(targets: Mapping[str, Target]) -> Iterator[dict[str, Line]]:
-    lines = {side: Line(f"http://{target.host}:{target.http}") for side, target in targets.items()}
+def _lines(ports: Mapping[str, int]) -> Iterator[dict[str, Line]]:
+    lines = {side: Line(f"http://{HOST}:{port}") for side, port in ports.items()}
     try:
         yield lines
     finally:

@@ -2,7 +2,7 @@
 
 from latebind.bench.ledger.books import Fault
 from latebind.bench.ray.kill import Killed
-from latebind.bench.ray.latency import ALONE, LIVE, METADATA, Compared, Found
+from latebind.bench.ray.latency import ALONE, Found
 from latebind.bench.ray.scale import Scaled
 
 MOST_RECOVERY = 10.0  # seconds
@@ -80,22 +80,20 @@ def latency_rows(found: Found) -> Rows:
 def rest_rows(found: Found) -> Rows:
     """Return where the time goes that calls take longer on Ray; medians, for one stall of the machine moves a mean.
 
-    What a call without model takes longer at the ingress itself is the proxy's; what one that a replica's door answers
-    takes longer beside that is the hop; what the engine takes longer is the engine's.
+    What a call takes longer where a process that only passes bytes on stands before the stand-alone server is that of
+    any hop: two more wake-ups, and bytes that cross twice more. What the engine takes longer is the engine's. The rest
+    is what ingress and replica do.
     """
-    proxy, relayed = (_longer(found.of(kind)) for kind in (LIVE, METADATA))
     return [
         {
             "call": one.kind,
-            "longer on Ray by ms": _ms(_longer(one)),
-            "proxy by itself": _ms(proxy),
-            "hop to a replica": _ms(relayed - proxy),
+            "longer on Ray by ms": _ms(one.ray.median - one.alone.median),
+            "a hop that does nothing": _ms(one.bare.median - one.alone.median),
             "engine": _ms(one.ray.engine - one.alone.engine),
-            "body and rest": _ms(_longer(one) - relayed - (one.ray.engine - one.alone.engine)),
+            "what ingress and replica do": _ms(one.ray.median - one.bare.median - (one.ray.engine - one.alone.engine)),
             "in the engine, alone": _ms(one.alone.engine),
         }
         for one in found.kinds
-        if one.kind not in {LIVE, METADATA}
     ]
 
 
@@ -106,10 +104,6 @@ def cpu_rows(found: Found) -> Rows:
         for side, by_process in found.cpu.items()
         for name, seconds in sorted(by_process.items())
     ]
-
-
-def _longer(one: Compared) -> float:
-    return one.ray.median - one.alone.median
 
 
 def _ms(seconds: float) -> float:

@@ -21,6 +21,7 @@ from latebind.bench.residency.azure import read_trace
 from latebind.cli.bench.options import Page, Seed, ServeWords
 from latebind.cli.console import JsonFile, console, errors, progress, reporting, save, show
 from latebind.domain.errors import ConfigError
+from latebind.heap import settle
 
 MIXED = ("affine", "chain", "relay", "words")
 
@@ -145,6 +146,7 @@ def _overload(target: Target, mix: Mix, times: float, seconds: float) -> Found:
 def _run(work: Any) -> Any:
     import uvloop
 
+    settle()
     return uvloop.run(work) if asyncio.iscoroutine(work) else work
 
 

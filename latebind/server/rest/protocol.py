@@ -25,7 +25,9 @@ Answer = Callable[[Exchange], Awaitable[Reply | None]]
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-LAST = b"content-length: %d\r\nconnection: close\r\n\r\n"
+CLOSED = b"\r\nconnection: close\r\n\r\n"
+LAST = b"content-length: %d" + CLOSED
+END = b"\r\n\r\n"
 NO_HTTP = "the request is no HTTP/1.1 that this server understands"
 PIPELINED = 16  # requests that may wait for the one before them on their connection
 TOGETHER = 1 << 15  # bytes of a body that are copied behind the head of a reply, for one write
@@ -288,10 +290,29 @@ class HttpProtocol(Protocol):
         if to is self._current and not self._transport.is_closing():
             self._finish(reply, head_only=False, keep_alive=True)
 
+    def pass_on(self, to: object, written: bytes) -> None:
+        """Send the reply to a request that `take` took as another door wrote it, if the client is still there.
+
+        That left the connection open.
+        """
+        if to is not self._current or self._transport.is_closing():
+            return
+        goes_on = self._goes_on(keep_alive=True)
+        self._transport.write(written if goes_on else written.replace(END, CLOSED, 1))
+        self._done(goes_on)
+
     def _finish(self, reply: Reply, *, head_only: bool, keep_alive: bool) -> None:
-        self._state.total_requests += 1
-        goes_on = keep_alive and not (self._ending and not self._pipelined)
+        goes_on = self._goes_on(keep_alive)
         self._write(reply, head_only=head_only, goes_on=goes_on)
+        self._done(goes_on)
+
+    def _goes_on(self, keep_alive: bool) -> bool:
+        """Return whether the connection stays open once the current request is answered."""
+        return keep_alive and not (self._ending and not self._pipelined)
+
+    def _done(self, goes_on: bool) -> None:
+        """The current request is answered."""
+        self._state.total_requests += 1
         self._current = None
         if not goes_on:
             self._transport.close()
@@ -303,7 +324,7 @@ class HttpProtocol(Protocol):
     def _head(self) -> bytes:
         """Return the head that is complete, where it was all at the beginning of what came."""
         piece, self._piece = self._piece, b""
-        return piece[: piece.find(b"\r\n\r\n") + 4]
+        return piece[: piece.find(END) + len(END)]
 
     def _write(self, reply: Reply, *, head_only: bool, goes_on: bool) -> None:
         body = reply.body

@@ -33,6 +33,9 @@ class Line(Protocol):
     def reply(self, to: object, reply: Reply) -> None:
         """Send the reply to a call, if the client is still there."""
 
+    def pass_on(self, to: object, written: bytes) -> None:
+        """Send a reply as another door wrote it, to be followed by others on this connection."""
+
 
 class Taken(Protocol):
     """A call on the short way."""

@@ -1,13 +1,16 @@
 """What `bench ray` makes of what it saw, without Ray."""
 
+import socket
+
 import numpy as np
 import pytest
 
 from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.play import Played
 from latebind.bench.ledger.questions import Mix, Questions
+from latebind.bench.ray.bare import passing_on
 from latebind.bench.ray.kill import AROUND, Killed, Recovery
-from latebind.bench.ray.latency import LIVE, METADATA, Compared, Found, Plan, Taken, Usual, compared
+from latebind.bench.ray.latency import ALONE, BARE, RAY, Compared, Found, Plan, Taken, Usual, compared
 from latebind.bench.ray.replicas import ACTOR, NAMED
 from latebind.bench.ray.report import kill_rows, kill_verdict, rest_rows, scale_summary, scale_verdict
 from latebind.bench.ray.scale import Plan as ScalePlan
@@ -68,23 +71,20 @@ def test_replicas_that_never_came_or_never_went_are_told() -> None:
     assert scale_verdict(Scaled(plan, played(), ((0.0, 1), (7.0, 2)))) == ["there never were one replica again"]
 
 
-def kind(name: str, alone: float, ray: float, engine_alone: float = 0.0, engine_ray: float = 0.0) -> Compared:
-    one = Interval(1.0, 1.0, 1.0)
-    return Compared(name, Usual(9.0, alone, engine_alone), Usual(9.0, ray, engine_ray), one, one)
-
-
 def test_the_parts_of_what_takes_longer_add_up() -> None:
-    kinds = (kind(LIVE, 0.001, 0.0012), kind(METADATA, 0.001, 0.0016), kind("affine", 0.002, 0.0035, 0.0004, 0.0006))
-    (row,) = rest_rows(Found(Plan(), kinds, {}))
-    parts = ("proxy by itself", "hop to a replica", "engine", "body and rest")
-    assert [row[part] for part in parts] == [0.2, 0.4, 0.2, 0.7]
+    one = Interval(1.0, 1.0, 1.0)
+    usual = (Usual(9.0, 0.002, 0.0004), Usual(9.0, 0.0026, 0.0004), Usual(9.0, 0.0035, 0.0006))
+    (row,) = rest_rows(Found(Plan(), (Compared("affine", *usual, one, one),), {}))
+    parts = ("a hop that does nothing", "engine", "what ingress and replica do")
+    assert [row[part] for part in parts] == [0.6, 0.2, 0.7]
     assert row["longer on Ray by ms"] == 1.5
 
 
 def test_calls_are_compared_pair_by_pair() -> None:
     times = np.random.default_rng(0).uniform(0.001, 0.01, 400).tolist()
     slower = [1.5 * seconds for seconds in times]
-    found = compared("affine", Taken(times, [0.0] * 400), Taken(slower, [0.001] * 400), seed=0)
+    here, there = Taken(times, [0.0] * 400), Taken(slower, [0.001] * 400)
+    found = compared("affine", {ALONE: here, BARE: here, RAY: there}, seed=0)
     for interval in (found.mean, found.p99):
         assert (interval.value, interval.low, interval.high) == pytest.approx((1.5, 1.5, 1.5))
     assert found.ray.engine == pytest.approx(0.001)
@@ -96,3 +96,16 @@ def test_processes_and_replicas_are_known_by_their_names() -> None:
     assert found[1] == "replica"
     assert ACTOR.match("ray::ServeController.listen_for_change") is None
     assert NAMED.findall('up{replica="a1",model="b"} 1\nup{replica="c2"} 1') == ["a1", "c2"]
+
+
+def test_a_process_in_between_passes_on_what_comes_and_what_is_answered() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, passing_on(server.getsockname()[1]) as port:
+        server.settimeout(60.0)
+        with socket.create_connection(("127.0.0.1", port), 60.0) as client:
+            client.sendall(b"question")
+            line, _ = server.accept()
+            with line:
+                assert line.recv(100) == b"question"
+                line.sendall(b"answer")
+                assert client.recv(100) == b"answer"
+            assert client.recv(100) == b""

@@ -11,6 +11,7 @@ from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.domain.metrics import Metrics
 from latebind.domain.tracing import Trace, Tracer
+from latebind.queries.scheduler import AnyScheduler
 from latebind.simulation.agenda import Agenda
 from latebind.simulation.hardware import Independent, Installed
 from latebind.simulation.machine import Machine
@@ -37,9 +38,9 @@ class Record:
 class Simulator(Machine):
     """Plays arrivals into a scheduler and collects a record for each. Ties in time go by order of scheduling.
 
-    What runs take, and what `hardware` and `mapping` are, `Machine` says. Where it `traces`, the life of every request
-    is kept under its number plus 1. With queries the configuration must have more slots than requests come, for each
-    has one of its own.
+    What runs take, and what `hardware`, `mapping` and `scheduler` are, `Machine` says. Where it `traces`, the life of
+    every request is kept under its number plus 1. With queries the configuration must have more slots than requests
+    come, for each has one of its own.
     """
 
     def __init__(
@@ -50,8 +51,17 @@ class Simulator(Machine):
         hardware: Installed = Independent,
         mapping: float = 0.0,
         traces: bool = False,
+        scheduler: AnyScheduler | None = None,
     ) -> None:
-        super().__init__(config, Agenda(), self._keep, hardware=hardware, mapping=mapping, watch=self._watched)
+        super().__init__(
+            config,
+            Agenda(),
+            self._keep,
+            hardware=hardware,
+            mapping=mapping,
+            watch=self._watched,
+            scheduler=scheduler,
+        )
         self.metrics = Metrics(config)
         self.traces: list[Trace] = []
         self._tracer = Tracer(config) if traces else None

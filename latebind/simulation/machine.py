@@ -12,7 +12,7 @@ from latebind.domain.actions import Action, Branch, Evict, Load, Map, Outcome, R
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.events import Arrived, Branched, Event, Exited, Loaded, MapFailed, Mapped, StageDone, Woke
 from latebind.domain.model import StageKind
-from latebind.queries.scheduler import make_scheduler
+from latebind.queries.scheduler import AnyScheduler, make_scheduler
 from latebind.simulation.agenda import Agenda, Call
 from latebind.simulation.hardware import Independent, Installed, Work
 from latebind.simulation.workloads import Arrival
@@ -36,7 +36,8 @@ class Machine:
 
     Requests run on `hardware`; the scheduler hears of a call when its inputs are there. To write the inputs of a
     query's step, or to judge a condition, takes `mapping` seconds. `watch` sees every event and its actions before
-    they are performed. `steps` are those of queries that have ended.
+    they are performed. `steps` are those of queries that have ended. The scheduler may be one that has learned already,
+    and has nothing to do.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class Machine:
         hardware: Installed = Independent,
         mapping: float = 0.0,
         watch: Watch | None = None,
+        scheduler: AnyScheduler | None = None,
     ) -> None:
-        self.scheduler = make_scheduler(config)
+        self.scheduler = scheduler or make_scheduler(config)
         self.steps: list[StepEnded] = []
         self.spent = Spent()
         self._agenda = agenda

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from latebind.bench.batching import live, parts, report
-from latebind.bench.batching.live_report import OURS, TUNED, Block, LiveReport
+from latebind.bench.batching.live_report import OURS, TUNED, Block, Floor, LiveReport
 from latebind.bench.batching.scene import Scene, measured_models
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.sides import Group, sides
@@ -132,7 +132,7 @@ def test_the_verdict_says_who_is_ahead_and_what_could_be_reached() -> None:
         capacity=100.0,
         allowed=0.1,
         blocks={1.0: {SERIAL: [theirs], OURS: [ours]}},
-        least={1.0: [np.array([0.012])]},
+        floors={1.0: [Floor(np.array([0.01]), np.array([0.012]))]},
     )
     (row,) = found.verdict_rows()
     assert (row["quickest live"], row["simulated"]) == (OURS, OURS)

@@ -20,8 +20,7 @@ from random import Random
 import numpy as np
 
 from latebind.batching.estimate import Estimate
-from latebind.bench.batching.costs import alone as taken_alone
-from latebind.bench.batching.live_report import OURS, Block, LiveReport, Means
+from latebind.bench.batching.live_report import OURS, Block, Floor, LiveReport, Means
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
 from latebind.bench.live.played import Seconds
@@ -138,7 +137,6 @@ class _Live:
                     of_load = self.visits.setdefault(load, {name: [] for name in sides})
                     for name, visit in found.items():
                         of_load[name].append(visit)
-                    report.least.setdefault(load, []).append(_least(here, *found[SERIAL], alone))
             report.other_answers = here.rows.others
         return report
 
@@ -155,20 +153,6 @@ def _stretches(plan: Plan, rate: float, random: Random) -> list[list[float]]:
     return [before, poisson(rate, plan.seconds, random), after]
 
 
-def _least(here: Session, slower: float, visit: Visit, alone: float) -> Seconds:
-    """Return what the requests of a block could take at the least, at the pace at which one alone takes `alone`."""
-    (block,), served = visit.blocks, here.served
-    estimate = Estimate(served.spec, served.costs)
-    unit, inputs = alone / taken_alone(served, here.rows.lengths()), TYPICAL_STEPS if served.spec.kinds else 1
-
-    def whole(batch: int) -> float:
-        return estimate.whole(batch, inputs, estimate.mean_outputs)
-
-    times = [(one.sent - block[0].sent) / slower for one in block]
-    work = [unit * estimate.whole(1, one.inputs, one.outputs) for one in block]
-    return np.array(least_seconds(times, work, shares_of(whole, served.spec.max_batch)))
-
-
 def _simulate(report: LiveReport, live: _Live, progress: Progress) -> None:
     """Play all blocks on the virtual clock, and put them beside the live ones."""
     played = [
@@ -183,6 +167,9 @@ def _simulate(report: LiveReport, live: _Live, progress: Progress) -> None:
         name=lambda one: f"simulating {one.policy}",
         progress=lambda text, share: progress(text, 0.8 + 0.2 * share),
     )
+    (serial,) = [one.log for one in played if one.policy == SERIAL]
+    for load, sides in live.visits.items():
+        report.floors[load] = [_floor(serial, slower, visit) for slower, visit in sides[SERIAL]]
     for one, visits in zip(played, every, strict=True):
         found = iter(visits)
         for load, sides in live.visits.items():
@@ -200,3 +187,22 @@ def _runs(played: Played, seed: int) -> list[list[Seconds]]:
 def _told_at(slower: float, block: Sequence[Sent]) -> Seconds:
     """Return the seconds of a block as they were where the machine was not so many times slower."""
     return np.array([one.seconds / slower for one in block])
+
+
+def _floor(serial: Logged, slower: float, visit: Visit) -> Floor:
+    """Return what the requests of a block take alone and at the least, by the launches of the serial engine then."""
+    (block,), (served,) = visit.blocks, serial.config.models
+    estimate = Estimate(served.spec, served.costs)
+    inputs = TYPICAL_STEPS if served.spec.kinds else 1
+
+    def alone(one: Sent) -> float:
+        return estimate.whole(1, one.inputs, one.outputs)
+
+    def together(batch: int) -> float:
+        return estimate.whole(batch, inputs, estimate.mean_outputs)
+
+    took = sum([launch.seconds for _, launch in serial.seen(visit.sent).launches])
+    unit = took / slower / sum(map(alone, visit.sent))
+    work = [unit * alone(one) for one in block]
+    times = [(one.sent - block[0].sent) / slower for one in block]
+    return Floor(np.array(work), np.array(least_seconds(times, work, shares_of(together, served.spec.max_batch))))

@@ -25,13 +25,20 @@ class Block:
     simulated: Sequence[Seconds]
 
 
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Below what nobody gets: seconds of the requests of a block `alone`, and the `least` of `simulation.floor`."""
+
+    alone: Seconds
+    least: Seconds
+
+
 @dataclass(slots=True)
 class LiveReport:
     """Blocks by load (a multiple of serial capacity) and policy, and seconds a request when there is always one more.
 
     `capacity` is what is answered serially, in requests a second; `allowed` the seconds after which an answer is late;
-    `other_answers` how many differ from what the serial side answered to the same row; `least` the seconds that the
-    requests of each block could take at the least (`simulation.floor`).
+    `other_answers` how many differ from what the serial side answered to the same row. `floors` are of each block.
     """
 
     model: str
@@ -40,7 +47,7 @@ class LiveReport:
     allowed: float
     other_answers: int = 0
     blocks: dict[float, dict[str, list[Block]]] = field(default_factory=dict)
-    least: dict[float, list[Seconds]] = field(default_factory=dict)
+    floors: dict[float, list[Floor]] = field(default_factory=dict)
     saturated: dict[str, list[float]] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, object]]:
@@ -68,7 +75,7 @@ class LiveReport:
     def verdict_rows(self) -> list[dict[str, object]]:
         """Return for each load who is ahead, live and simulated, and the share of the baseline that is left at least.
 
-        What a request takes alone no policy makes less of; `least` is what one could reach that costs nothing itself.
+        What a request runs for alone no policy makes less; `least` is what one could reach that costs nothing itself.
         """
         return [self._verdict(load, sides) for load, sides in self.blocks.items()]
 
@@ -77,7 +84,9 @@ class LiveReport:
         others, ours = _tuned_mean(live), float(np.mean(live[OURS]))
         ratios = [float(np.mean(live[side]) / np.mean(would[side])) for side in sides]
         near = sum([1.0 - NEAR <= ratio <= 1.0 + NEAR for ratio in ratios])
-        least = float(np.concatenate(self.least[load]).mean())
+        floors = self.floors[load]
+        alone = np.concatenate([one.alone for one in floors]).mean()
+        least = np.concatenate([one.least for one in floors]).mean()
         return {
             "load": f"{load:.0%}",
             "quickest live": min(live, key=lambda side: float(np.mean(live[side]))),
@@ -85,7 +94,7 @@ class LiveReport:
             f"{OURS} / tuned": f"{ours / others:.2f}",
             f"{OURS} / tuned, simulated": f"{np.mean(would[OURS]) / _tuned_mean(would):.2f}",
             f"means within {NEAR:.0%}": f"{near} of {len(sides)}",
-            "alone / tuned": f"{1.0 / self.capacity / others:.2f}",
+            "alone / tuned": f"{alone / others:.2f}",
             "least / tuned": f"{least / others:.2f}",
         }
 

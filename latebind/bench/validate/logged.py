@@ -1,7 +1,8 @@
 """What an engine's event log tells of a stretch of time: how long launches, loads and the ways of messages took."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
 from operator import itemgetter
@@ -15,6 +16,7 @@ from latebind.domain.actions import Load, Outcome, Reply, Run
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import Arrived, Loaded, StageDone
+from latebind.queries.scheduler import AnyScheduler, make_scheduler
 from latebind.simulation.measured import Hop, Launch, Loading, Rests, Seen, Timed
 
 T = TypeVar("T")
@@ -31,24 +33,29 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A log, in the order of time, by the clock of the machine; launches and loads by their beginning."""
+    """A log, in the order of time, by the clock of the machine; launches and loads by their beginning.
+
+    `entries` is all of it, where the scheduler is to be as it was.
+    """
 
     config: SchedulerConfig
     launches: tuple[Timed[Launch], ...]
     loads: tuple[Timed[Loading], ...]
     heard: tuple[Heard, ...]
+    entries: tuple[Entry, ...] = ()
 
     @classmethod
     def read(cls, file: Path) -> "Logged":
         """Read what an engine has written that has ended since. Raises `ConfigError`."""
         with file.open("rb") as opened:
-            config, entries = read_log(opened)
-            reader = _Reader(config)
-            for entry in entries:
-                reader.take(entry)
+            config, every = read_log(opened)
+            entries = tuple(every)
+        reader = _Reader(config)
+        for entry in entries:
+            reader.take(entry)
         heard = [Heard(at, *reader.answered.get(request, (inf, 0))) for request, at in reader.heard.items()]
         launches = sorted(reader.launches, key=itemgetter(0))
-        return cls(config, tuple(launches), tuple(reader.loads), tuple(heard))
+        return cls(config, tuple(launches), tuple(reader.loads), tuple(heard), entries)
 
     def seen(self, sent: Sequence[Sent]) -> Seen:
         """Return what was seen while these requests were under way and no others."""
@@ -75,6 +82,19 @@ class Logged:
             each=max(0.0, median(later)) if later else 0.0,
             loads=within(self.loads),
         )
+
+    def schedulers(self, times: Iterable[float]) -> dict[float, AnyScheduler]:
+        """Return the scheduler as it was at each of these times, with all that it had learned by then.
+
+        The same core is shown the same events.
+        """
+        scheduler, found, place = make_scheduler(self.config), dict[float, AnyScheduler](), 0
+        for time in sorted(times):
+            while place < len(self.entries) and self.entries[place].now < time:
+                scheduler.handle(self.entries[place].event, self.entries[place].now)
+                place += 1
+            found[time] = deepcopy(scheduler)
+        return found
 
     def counts(self, sent: Sequence[Sent]) -> Counts:
         """Return what the engine did while these requests were under way."""

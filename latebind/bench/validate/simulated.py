@@ -1,6 +1,7 @@
 """The blocks of a visit on a virtual clock: the same requests at the same times, on what was measured beside them."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -16,6 +17,7 @@ from latebind.bench.validate.live import Played
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.costs import Curve
+from latebind.queries.scheduler import AnyScheduler
 from latebind.simulation.driver import Simulator
 from latebind.simulation.measured import Kind, Measured, Pace, Seen, at_pace, joined, typical
 from latebind.simulation.workloads import Arrival
@@ -32,23 +34,24 @@ class Run:
 def simulated(played: Played, seed: int, *, times: int) -> list[list[Run]]:
     """Return so many runs of each visit.
 
-    A visit is told of its own calibrations and nothing else, so that rounds know nothing of each other. What ran in
-    blocks is not looked at.
+    Of launches and messages a visit is told what its own calibrations saw and nothing else. What ran in its blocks is
+    not looked at. The scheduler has learned what the live one had when the visit began.
     """
+    learned = played.log.schedulers([visit.sent[0].sent for visit in played.visits])
     return [
-        _runs(played, visit, [Random(f"{seed} {number} {time}") for time in range(times)])
+        _runs(played, visit, learned[visit.sent[0].sent], [Random(f"{seed} {number} {time}") for time in range(times)])
         for number, visit in enumerate(played.visits)
     ]
 
 
-def _runs(played: Played, visit: Visit, randoms: Sequence[Random]) -> list[Run]:
+def _runs(played: Played, visit: Visit, scheduler: AnyScheduler, randoms: Sequence[Random]) -> list[Run]:
     """Play a visit with each generator; launches and loads are brought to one pace and take that of the moment."""
     beside = [played.log.seen(sent) for sent in visit.calibrations]
     rule = typical(launch for seen in beside for _, launch in seen.launches)
     usual = median([one.seconds / one.size for seen in beside for _, one in seen.loads] or [1.0])
     paces = [pace_of(seen, rule, usual) for seen in beside]
     seen = joined([at_pace(one, pace) for one, pace in zip(beside, paces, strict=True)])
-    return [replay(played.log.config, visit, seen, paces, random) for random in randoms]
+    return [replay(played.log.config, visit, seen, paces, random, deepcopy(scheduler)) for random in randoms]
 
 
 def pace_of(seen: Seen, rule: Mapping[Kind, Curve], usual: float) -> Pace:
@@ -58,16 +61,23 @@ def pace_of(seen: Seen, rule: Mapping[Kind, Curve], usual: float) -> Pace:
     return Pace(median(runs or [1.0]), median(loads or [1.0]))
 
 
-def replay(config: SchedulerConfig, visit: Visit, seen: Seen, paces: Sequence[Pace], random: Random) -> Run:
-    """Play a visit once. Calibrations are played too: the scheduler learns from them."""
-    begun = visit.calibrations[0][0].sent
-    middles = [0.5 * (sent[0].sent + sent[-1].sent) - begun for sent in visit.calibrations]
+def replay(
+    config: SchedulerConfig,
+    visit: Visit,
+    seen: Seen,
+    paces: Sequence[Pace],
+    random: Random,
+    scheduler: AnyScheduler,
+) -> Run:
+    """Play a visit once, by the clock of the machine. Calibrations are played too: the scheduler learns from them."""
+    middles = [0.5 * (sent[0].sent + sent[-1].sent) for sent in visit.calibrations]
     pace = Paces(tuple(middles), tuple(paces))
-    simulator = Simulator(config, hardware=partial(Measured, seen=seen, pace=pace.at, random=random))
-    records = simulator.run(arrivals(visit.sent, config, begun))
+    hardware = partial(Measured, seen=seen, pace=pace.at, random=random)
+    simulator = Simulator(config, hardware=hardware, scheduler=scheduler)
+    records = simulator.run(arrivals(visit.sent, config))
     simulator.scheduler.check()
     seconds = {one.arrived: one.latency if one.outcome is Outcome.ANSWERED else inf for one in records}
-    blocks = [np.array([seconds[one.sent - begun] for one in block]) for block in visit.blocks]
+    blocks = [np.array([seconds[one.sent] for one in block]) for block in visit.blocks]
     return Run(blocks, counted(simulator.metrics))
 
 
@@ -84,12 +94,12 @@ class Paces:
         return Pace(float(np.interp(time, self.times, runs)), float(np.interp(time, self.times, loads)))
 
 
-def arrivals(sent: Iterable[Sent], config: SchedulerConfig, begun: float) -> list[Arrival]:
-    """Return what clients sent as a workload, in seconds since then; each leaves where it did live, as long."""
+def arrivals(sent: Iterable[Sent], config: SchedulerConfig) -> list[Arrival]:
+    """Return what clients sent as a workload; each leaves where it did live, as long."""
     last = {served.spec.name: served.spec.stages - 1 for served in config.models}
     return [
         Arrival(
-            one.sent - begun,
+            one.sent,
             one.model,
             one.allowed,
             one.left_at if one.left_at >= 0 else last[one.model],

@@ -25,6 +25,7 @@ from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, StageDone
 from latebind.domain.model import ModelSpec, StageKind
 from latebind.program.stored import read_spec_and_costs
+from latebind.queries.scheduler import AnyScheduler
 from latebind.repository.directory import ModelDirectory
 from latebind.scheduler import Scheduler
 from latebind.simulation.measured import Launch, Loading, Pace, Seen
@@ -103,8 +104,20 @@ def test_runs_of_sequences_are_told_at_typical_length_and_arrivals_are_as_long_a
     ((_, launch),) = Logged.read(tmp_path / "log.jsonl").launches
     assert launch.seconds == pytest.approx(0.008)
     assert launch.typical == pytest.approx(0.008 * 0.0029 / 0.004)
-    (arrival,) = arrivals([Sent("words", 1.0, 2.0, 9.0, 1, inputs=31, outputs=7)], config, 0.5)
-    assert (arrival.time, arrival.inputs, arrival.outputs) == (0.5, 31, 7)
+    (arrival,) = arrivals([Sent("words", 1.0, 2.0, 9.0, 1, inputs=31, outputs=7)], config)
+    assert (arrival.time, arrival.inputs, arrival.outputs) == (1.0, 31, 7)
+
+
+def expected(scheduler: AnyScheduler) -> float:
+    assert isinstance(scheduler, Scheduler)
+    return scheduler.outlook("net").whole
+
+
+def test_the_scheduler_is_as_it_was_when_a_visit_began(played: Played) -> None:
+    first, last = played.visits[0].blocks[0][0].sent, played.visits[0].calibrations[1][-1].sent
+    found = played.log.schedulers([last, first])
+    fresh, early, late = map(expected, (Scheduler(CONFIG), found[first], found[last]))
+    assert fresh == 0.002 < early < late == pytest.approx(0.003, rel=0.1)
 
 
 def test_launches_are_counted_live_and_simulated(played: Played) -> None:

@@ -19,6 +19,7 @@ from latebind.program.program import Program
 AFFORDABLE = {RESIDUAL: 0.2, DEEP: 0.2, LIGHT: 0.2}
 USUALLY_AFFORDABLE = 0.5
 HOPELESS = 10.0  # times: eight were seen between eager and eight-bit OpenVINO
+HOPELESS_EAGER = 2.5  # where nothing is compiled: batch norms become part of convolutions
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +95,13 @@ def _affordable(program: Program, stage: int, activation: Tensor, limits: Mappin
 
     Compiling takes a second, so what is far too slow when run eagerly is not compiled.
     """
+    hopeless = HOPELESS_EAGER if program.backend == "eager" else HOPELESS
     classes = program.spec.outputs[0].shape[0]
     for kind, most in limits.items():
         predictor = make_predictor(tuple(activation.shape[1:]), classes, kind).eval()
         with torch.inference_mode():
             eager = median_seconds(partial(predictor, activation))
-        if eager > HOPELESS * most:
+        if eager > hopeless * most:
             continue
         seconds = compile_lookup(predictor, Selector(classes), activation, program).seconds
         if seconds <= most:

@@ -21,7 +21,7 @@ from latebind.learned.promise import Promise
 from latebind.learned.stored import read_caches, read_lookup
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
-from tests.digits import Built
+from tests.digits import FIT, Built, samples
 
 
 def composition(*lookups: float, stages: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Composition:
@@ -93,13 +93,14 @@ def test_what_is_measured_aside_is_when_the_answer_is_known(built: Built) -> Non
 def test_the_way_is_kept_in_the_directory_and_heeded_by_whoever_serves(built: Built, tmp_path: Path) -> None:
     shutil.copytree(built.directory.path, tmp_path / "copy")
     directory = ModelDirectory.open(tmp_path / "copy")
-    report = recalibrate(directory, built.calibrate, fidelity=0.9, confidence=0.9, aside=True)
+    few = samples(FIT, FIT + 200)
+    report = recalibrate(directory, few, fidelity=0.9, confidence=0.9, aside=True)
     caches = read_caches(report.directory)
     assert caches is not None
     assert report.aside
     assert caches.aside
     assert caches.at_hand == caches.lookups
     assert load_model(report.directory.path, EngineConfig()).costs.aside
-    back = recalibrate(report.directory, built.calibrate, fidelity=0.9, confidence=0.9, aside=False)
+    back = recalibrate(report.directory, few, fidelity=0.9, confidence=0.9, aside=False)
     assert not back.aside
     assert not load_model(back.directory.path, EngineConfig()).costs.aside

@@ -18,7 +18,7 @@ from latebind.learned.stored import HELD_OUT, LESSONS, graph_file, head_file, re
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.repository.directory import CACHES, ModelDirectory
-from tests.digits import Built
+from tests.digits import FIT, Built, samples
 
 
 def answers_with_exits(directory: ModelDirectory, images: Tensor) -> tuple[Tensor, float]:
@@ -222,11 +222,13 @@ def test_calibrating_again_moves_thresholds_and_trains_nothing(built: Built, tmp
     assert {name: after.read(name) for name in after.names(CACHES) if weights(name)}.items() <= before.items()
 
 
+@pytest.mark.usefixtures("one_core")
 def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_them_up(
     built: Built, tmp_path: Path
 ) -> None:
     directory = copy_of(built.directory, tmp_path)
-    none = recalibrate(directory, built.calibrate, fidelity=1.0, aside=False)
+    few = samples(FIT, FIT + 200)
+    none = recalibrate(directory, few, fidelity=1.0, aside=False)
     caches = read_caches(none.directory)
     assert caches is not None
     assert caches.lookups == ()
@@ -235,19 +237,20 @@ def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_the
     assert {one.name for one in caches.every} == {one.name for one in before.every}
     assert none.seconds_with == none.seconds_without
     assert load_lookups(none.directory, backend="eager") == {}
-    again = recalibrate(none.directory, built.calibrate, fidelity=0.9, confidence=0.9, aside=False)
+    again = recalibrate(none.directory, few, fidelity=0.9, confidence=0.9, aside=False)
     taken = {one.name for one in again.lookups}  # latencies are measured anew, so not always the same
     assert taken
     assert taken <= {one.name for one in before.every}
 
 
+@pytest.mark.usefixtures("one_core")
 def test_a_tail_stays_until_another_is_given(built: Built, tmp_path: Path) -> None:
-    directory = copy_of(built.directory, tmp_path)
-    none = recalibrate(directory, built.calibrate, fidelity=0.9, confidence=0.9, tail=1.0, aside=False)
+    directory, few = copy_of(built.directory, tmp_path), samples(FIT, FIT + 200)
+    none = recalibrate(directory, few, fidelity=0.9, confidence=0.9, tail=1.0, aside=False)
     assert none.lookups == ()
-    still = recalibrate(none.directory, built.calibrate, fidelity=0.9, confidence=0.9, aside=False)
+    still = recalibrate(none.directory, few, fidelity=0.9, confidence=0.9, aside=False)
     assert still.lookups == ()
-    some = recalibrate(still.directory, built.calibrate, fidelity=0.9, confidence=0.9, tail=100.0, aside=False)
+    some = recalibrate(still.directory, few, fidelity=0.9, confidence=0.9, tail=100.0, aside=False)
     assert some.lookups
 
 

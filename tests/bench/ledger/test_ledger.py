@@ -28,7 +28,7 @@ ONE_MODEL = {model: Questions(Mix(models=(model,))) for model in KINDS}
 
 
 def played_with(lie: Lie, mix: Mix = MIX) -> Played:
-    patience = -3.0 if lie is Lie.SILENCE else 15.0  # past a deadline of 5 s
+    patience = 2.0 - max(mix.deadlines) if lie is Lie.SILENCE else 15.0  # past the deadline
 
     async def run() -> Played:
         async with lying(lie) as target:

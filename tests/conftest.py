@@ -13,7 +13,7 @@ from latebind.forks.lending import VARIABLE, Lender
 from latebind.learned.report import CacheReport
 from latebind.program.build import build_program
 from latebind.sequence.build import build_sequence
-from tests.building import build_stages, made_once
+from tests.building import build_stages, made_once, on_one_core
 from tests.digits import Built, build_digits
 from tests.forked import FORKS
 from tests.networks import Chain, Words
@@ -39,6 +39,13 @@ def lent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     place = tmp_path_factory.mktemp("lent") / "lender"
     with Lender(FORKS, place), pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(place))
+        yield
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """Have a test work on one core, which takes less where another process runs tests."""
+    with on_one_core():
         yield
 
 
@@ -72,7 +79,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Digits with learned caches; `built.directory.path` is `digits/1` in a folder of its own."""
 
     def make(folder: Path) -> None:
-        report = build_digits(folder / "digits", candidates=2).report
+        with on_one_core():
+            report = build_digits(folder / "digits", candidates=2).report
         (folder / REPORT).write_bytes(msgspec.json.encode(report, enc_hook=str))
 
     told = (made_once(tmp_path_factory, "built", make) / REPORT).read_bytes()

@@ -170,11 +170,12 @@ def _run_stages(spec: ModelSpec, worker: Worker, size: int) -> None:
         worker.run(Run(0, spec.name, stage, everyone, everyone))
 
 
-def main(order: str) -> None:
-    """Measure one side in this process and print a line of JSON for each figure."""
-    for found in measure(msgspec.json.decode(order, type=Side)):
+def main(words: Sequence[str]) -> None:
+    """Measure one side in this process, the one word, and print a line of JSON for each figure."""
+    (side,) = words
+    for found in measure(msgspec.json.decode(side, type=Side)):
         print(msgspec.json.encode(found).decode(), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

@@ -38,10 +38,10 @@ def main(descriptor: int) -> None:
 
 
 class ForkServer:
-    """Forks on request, and tells how each process ended."""
+    """Forks on request, and tells how each process ended; ends when nothing has run for `linger` seconds."""
 
-    def __init__(self, asked: socket.socket) -> None:
-        self._asked = asked
+    def __init__(self, asked: socket.socket, *, linger: float = LINGER_SECONDS) -> None:
+        self._asked, self._linger = asked, linger
         self._statuses: dict[int, int] = {}  # where the end of each process is told
         self._woken, self._waker = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -69,7 +69,7 @@ class ForkServer:
 
     def _is_asked(self) -> bool:
         """Wait for a request, and tell of processes that end; False where there was nothing to do for long."""
-        while found := self._selector.select(None if self._statuses else LINGER_SECONDS):
+        while found := self._selector.select(None if self._statuses else self._linger):
             ready = [key.data for key, _ in found]
             if self._woken in ready:
                 self._woken.recv(MESSAGE_BYTES)

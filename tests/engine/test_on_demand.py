@@ -1,9 +1,8 @@
 """Models that come and go piece by piece: what is really in memory, seen from outside, and what they answer."""
 
+import json
 import os
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -30,6 +29,8 @@ from latebind.repository.tensors import Pages
 from tests.digits import Built
 from tests.engine.resident import MB, WIDTH, Tied, mapped_bytes
 from tests.engine.test_crew import EACH, workers_over
+from tests.engine.weighed import Weighed
+from tests.forked import printed_by
 from tests.program.test_backends import usable
 
 
@@ -191,32 +192,12 @@ def test_a_compiled_stage_gives_its_memory_back(tmp_path: Path) -> None:
         max_overhead=None,
         max_batch=2,
     )
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:  # what others left would be counted too
-        taken, left, size, found = alone.submit(taken_by_the_second_load, tmp_path / "1", rows.tolist()).result()
-    torch.testing.assert_close(torch.tensor(found), module(rows).detach(), rtol=1e-4, atol=1e-4)
+    found = Weighed(**json.loads(printed_by("tests.engine.weighed", str(tmp_path / "1"), json.dumps(rows.tolist()))))
+    torch.testing.assert_close(torch.tensor(found.answers), module(rows).detach(), rtol=1e-4, atol=1e-4)
     weights = 2 * width * width * 4
-    assert taken >= 0.9 * weights
-    assert left <= 0.2 * taken
-    assert size >= weights
-
-
-def taken_by_the_second_load(path: Path, rows: list[list[float]]) -> tuple[int, int, int, list[list[float]]]:
-    """Return the bytes that loading and running takes, what of it stays, the measured size, and the answers."""
-    opened = open_model(path, EngineConfig())
-    program = opened.model.program
-    assert isinstance(program, Program)
-    for _ in range(2):  # the first time OpenVINO takes what it needs itself
-        before = resident_bytes()
-        for piece in opened.pieces:
-            piece.load()
-        found = run(program, torch.tensor(rows))
-        taken = resident_bytes() - before
-        for piece in opened.pieces:
-            piece.unload()
-        left = resident_bytes() - before
-    measure(opened, 1000 * MB)
-    answers: list[list[float]] = found.tolist()
-    return taken, left, sum(piece.size for piece in opened.pieces), answers
+    assert found.taken >= 0.9 * weights
+    assert found.left <= 0.2 * found.taken
+    assert found.size >= weights
 
 
 def test_a_stage_that_cannot_be_compiled_leaves_its_place_empty_and_its_pages_free(wide: Path) -> None:

@@ -3,8 +3,11 @@
 import json
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
+
+from latebind.forks.process import ForkServer
 
 
 def main(arguments: list[str]) -> None:
@@ -14,16 +17,22 @@ def main(arguments: list[str]) -> None:
         found = {
             "words": arguments[1:],
             "directory": os.getcwd(),
-            "colour": os.environ.get("COLOUR"),
+            "environment": dict(os.environ),
             "cores": sorted(os.sched_getaffinity(0)),
             "name": Path("/proc/self/comm").read_text().strip(),
             "torch": "torch" in sys.modules,
             "files": len(os.listdir("/proc/self/fd")),
+            "wakes": signal.set_wakeup_fd(-1),
+            "hears of children": signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL,
         }
         os.write(told, json.dumps(found).encode())
     elif what == "wait":
         os.write(told, b"there")
         signal.pause()
+    elif what == "serve":
+        asked, _asking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        assert ForkServer(asked, linger=0.01).serve() is None
+        os.write(told, b"ended")
     elif what == "say":
         sys.stdout.write("out")
         sys.stderr.write("err")

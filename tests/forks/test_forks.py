@@ -20,6 +20,7 @@ from latebind.prompt import be_prompt, be_usual, slice_seconds
 from tests.forked import FORKS
 
 DOING = "tests.forks.doing"
+PATIENCE = 60.0  # with a machine that has much else to do
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def told_by(*words: str, forks: ForkServer = FORKS) -> Iterator[tuple[Forked, in
         yield process, told
     finally:
         process.kill()
-        process.wait(10.0)
+        process.wait(PATIENCE)
         os.close(told)
 
 
@@ -42,7 +43,7 @@ def children() -> set[psutil.Process]:
 
 def tell() -> dict[str, Any]:
     with told_by("some", "words", "tell") as (process, told):
-        assert process.wait(10.0) == 0
+        assert process.wait(PATIENCE) == 0
         found: dict[str, Any] = json.loads(os.read(told, 1 << 16))
         return found
 
@@ -67,7 +68,7 @@ def test_it_has_the_directory_environment_and_cores_of_whoever_asked(
     finally:
         os.sched_setaffinity(0, cores)
     assert found["directory"] == str(tmp_path)
-    assert found["colour"] == "green"
+    assert found["environment"] == dict(os.environ)
     assert found["cores"] == [min(cores)]
 
 
@@ -78,6 +79,36 @@ def test_it_has_no_descriptors_of_the_fork_server_or_of_its_siblings() -> None:
     assert alone == 5  # three standard ones, where it tells, and the folder that lists them
 
 
+def test_it_hears_of_its_own_children_as_any_process_does() -> None:
+    found = tell()
+    assert found["wakes"] == -1  # else a signal would be written to whatever has that number now
+    assert not found["hears of children"]
+
+
+def test_all_that_end_at_once_are_told_of() -> None:
+    with told_by("wait") as (one, _), told_by("wait") as (other, _):
+        server = psutil.Process(one.pid).parent()
+        assert server is not None
+        server.suspend()  # so that it wakes once for both
+        for process in (one, other):
+            process.kill()
+            until_it_is_a_zombie(psutil.Process(process.pid))
+        server.resume()
+        assert [process.wait(PATIENCE) for process in (one, other)] == [-signal.SIGKILL] * 2
+
+
+def until_it_is_a_zombie(process: psutil.Process) -> None:
+    until = time.monotonic() + PATIENCE
+    while process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+
+
+def test_a_fork_server_that_nobody_asks_ends() -> None:
+    with told_by("serve") as (process, told):
+        assert process.wait(PATIENCE) == 0
+        assert os.read(told, 10) == b"ended"
+
+
 def test_how_it_ended_is_told() -> None:
     with told_by("wait") as (process, told):
         assert os.read(told, 10) == b"there"
@@ -85,10 +116,10 @@ def test_how_it_ended_is_told() -> None:
         with pytest.raises(TimeoutError, match=r"still runs after 0\.01 s"):
             process.wait(0.01)
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(10.0) == -signal.SIGTERM
+        assert process.wait(PATIENCE) == -signal.SIGTERM
     with told_by("wait") as (process, _):
         process.kill()
-        assert process.wait(10.0) == -signal.SIGKILL
+        assert process.wait(PATIENCE) == -signal.SIGKILL
         process.kill()  # does nothing any more
         assert process.poll() == -signal.SIGKILL
 
@@ -98,7 +129,7 @@ def test_standard_streams_may_be_given_and_an_error_ends_it_with_a_trace(tmp_pat
         out, err = tmp_path / "out", tmp_path / "err"
         with open(os.devnull, "rb") as nothing, out.open("wb") as o, err.open("wb") as e:
             streams = nothing.fileno(), o.fileno(), e.fileno()
-            status = FORKS.fork(DOING, ["0", what], name="a-test", standard=streams).wait(10.0)
+            status = FORKS.fork(DOING, ["0", what], name="a-test", standard=streams).wait(PATIENCE)
         return status, out.read_text(), err.read_text()
 
     assert run("say") == (0, "out", "err")
@@ -113,7 +144,7 @@ def test_a_fork_server_that_was_killed_is_followed_by_another_as_usual_as_it_was
         before = psutil.Process(first.pid).parent()
         assert before is not None
         before.kill()
-        before.wait(10.0)
+        before.wait(PATIENCE)
         assert first.poll() is None  # goes on
         be_prompt()
         with told_by("wait", forks=forks) as (second, there):
@@ -124,20 +155,17 @@ def test_a_fork_server_that_was_killed_is_followed_by_another_as_usual_as_it_was
             assert after is not None
             assert after.pid != before.pid
         first.kill()
-        assert first.wait(10.0) == UNKNOWN  # nobody was there to be told
+        assert first.wait(PATIENCE) == UNKNOWN  # nobody was there to be told
 
 
 def test_it_ends_with_whoever_started_it() -> None:
-    script = "from latebind.forks.client import ForkServer; f = ForkServer(); f.warm(); input()"
-    parent = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
-    until = time.monotonic() + 20.0
-    while not (children := psutil.Process(parent.pid).children()):
-        assert time.monotonic() < until
-    parent.kill()
-    parent.wait()
-    assert not psutil.wait_procs(children, timeout=20.0)[1]
-    assert parent.stdin is not None
-    parent.stdin.close()
+    script = "from latebind.forks.client import ForkServer; f = ForkServer(); f.warm(); print(); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], **pipes) as parent:  # type: ignore[call-overload]
+        assert parent.stdout.readline()
+        (started,) = psutil.Process(parent.pid).children()
+        parent.kill()
+    assert not psutil.wait_procs([started], timeout=PATIENCE)[1]
 
 
 def test_closing_ends_it_even_while_it_imports() -> None:

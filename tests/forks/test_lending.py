@@ -11,7 +11,7 @@ import pytest
 from latebind.forks.client import ForkServer
 from latebind.forks.lending import NAME, Lender
 from tests.forked import FORKS
-from tests.forks.test_forks import told_by
+from tests.forks.test_forks import PATIENCE, told_by
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_it_ends_with_whoever_borrowed_and_what_it_forked_goes_on(place: Path) -
         lent = psutil.Process(process.pid).parent()
         assert lent is not None
         forks.close()
-        lent.wait(10.0)
+        lent.wait(PATIENCE)
         assert process.poll() is None
 
 
@@ -48,7 +48,7 @@ def test_several_may_borrow(place: Path) -> None:
 
 
 def test_where_nobody_lends_it_imports_itself(tmp_path: Path) -> None:
-    before, until = set(psutil.Process().children()), time.monotonic() + 10.0
+    before, until = set(psutil.Process().children()), time.monotonic() + PATIENCE
     with ForkServer(tmp_path / "nobody") as forks:
         forks.warm()
         (started,) = set(psutil.Process().children()) - before

@@ -1,10 +1,10 @@
 """Learned caches for classifiers of many kinds: 2 to 1,000 classes, embeddings, sounds, sequences; others are refused.
 
 The networks classify for real, by the nearest mean on random features, so nothing has to be trained; the layers behind
-hand on what they get and only take time, so that leaving early pays on any machine.
+hand on what they get and only take time, so that leaving early pays on any machine: nearly all rows leave, and a lookup
+would have to take as long as the network for that not to be worth it.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +21,11 @@ from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples, checked
 from latebind.program.build import build_program
 from latebind.program.load import load_program
-from tests.building import build_stages
+from tests.building import build_stages, on_one_core
 
 TARGET, CONFIDENCE = 0.9, 0.9
 HELD_OUT, UNSEEN = 250, 300
-SLOW, WIDTH = 12, 1_024  # layers, and how wide they are
+SLOW, WIDTH = 6, 1_448  # layers, and how wide they are
 SHARPNESS = 0.1  # so that logits of neighbouring classes are about ten apart
 
 
@@ -43,8 +43,8 @@ class Kind:
 
 KINDS = {
     "two classes of spectrograms": Kind((1, 40, 98), 2, "conv(3,2)", noise=6.0),
-    "a thousand classes of embeddings": Kind((384,), 1_000, "plain", noise=0.5, fit=1_500, lessons=12_000),
-    "twelve classes of sequences": Kind((16, 24), 12, "plain", noise=2.0),
+    "a thousand classes of embeddings": Kind((384,), 1_000, "plain", noise=0.3, fit=1_500, lessons=8_000),
+    "twelve classes of sequences": Kind((16, 24), 12, "plain", noise=1.0),
 }
 
 
@@ -117,8 +117,7 @@ def build(kind: Kind, folder: Path) -> Tried:
 @pytest.fixture(scope="module", params=KINDS)
 def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tried:
     torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "cpu_count", lambda: 1)  # threads would wait for each other longer than they work
+    with on_one_core():
         return build(KINDS[request.param], tmp_path_factory.mktemp("kinds"))
 
 
@@ -132,7 +131,7 @@ def test_what_leaves_early_answers_like_the_network_in_its_shape(tried: Tried) -
 def test_caches_pay_for_every_kind(tried: Tried) -> None:
     assert tried.report.lookups
     assert tried.report.seconds_with < tried.report.seconds_without
-    assert tried.share > 0.2
+    assert tried.share > 0.4
 
 
 def test_where_no_cache_can_pay_the_report_says_so(tmp_path: Path) -> None:

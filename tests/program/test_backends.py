@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,6 @@ from latebind.program.export import Exported, export, run_module
 from latebind.program.load import compile_graph, compile_module, compile_stages
 from latebind.program.measure import run_chain
 from latebind.program.verify import chain_error, relative_error
-from tests.networks import Chain
 from tests.program.modules import Branchy, Translator, TwoInputs, TwoOutputs, Uncuttable
 
 FAST_EXACT = ("eager", "openvino")
@@ -23,6 +24,15 @@ def usable(name: str) -> str:
     if reason is not None:
         pytest.skip(reason)
     return name
+
+
+@dataclass(frozen=True)
+class Small:
+    """A small module, rows for it, and its graph."""
+
+    module: nn.Module
+    rows: tuple[torch.Tensor, ...]
+    exported: Exported
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +75,6 @@ def test_each_stage_by_itself_equals_eager(residual: tuple[nn.Module, Exported],
     assert chain_error(stages, graphs, exported.weights, (torch.randn(4, 3, 32, 32),), (1, 4)) <= 1e-5
 
 
-@pytest.mark.slow
-def test_the_chain_of_torch_compile_equals_eager() -> None:
-    rows = torch.randn(32, 3, 8, 8)
-    exported = export(Chain(), (rows,))
-    graphs = split(exported.graph, cut_points(exported.graph)[1:2])
-    assert len(graphs) == 2
-    stages = compile_stages(graphs, exported.weights, backend=usable("compile"), threads=1)
-    assert chain_error(stages, graphs, exported.weights, (rows,), (1, 2, 5, 32)) <= 1e-5
-
-
 def test_bfloat16_is_near_but_not_equal(residual: tuple[nn.Module, Exported]) -> None:
     module, exported = residual
     image = torch.randn(4, 3, 32, 32)
@@ -82,27 +82,29 @@ def test_bfloat16_is_near_but_not_equal(residual: tuple[nn.Module, Exported]) ->
     assert relative_error(stage(image), run_module(module, (image,))) < 5e-2
 
 
-@pytest.mark.parametrize("backend", FAST_EXACT)
-@pytest.mark.parametrize(
-    ("module", "rows"),
-    [
+@pytest.fixture(
+    scope="module",
+    params=[
         (TwoInputs(), (torch.randn(4, 3, 8, 8), torch.randn(4, 4))),
         (Branchy(), (torch.randn(4, 3, 8, 8),)),
         (Uncuttable(), (torch.randn(4, 6),)),
         (TwoOutputs(), (torch.randn(4, 6),)),
         (Translator(), (torch.randint(0, 20, (4, 5)),)),
     ],
+    ids=lambda param: type(param[0]).__name__,
 )
-def test_modules_of_every_kind_run_on_every_exact_backend(
-    module: nn.Module, rows: tuple[torch.Tensor, ...], backend: str
-) -> None:
-    module.eval()
-    exported = export(module, rows)
-    graphs = split(exported.graph, cut_points(exported.graph))
-    stages = compile_stages(graphs, exported.weights, backend=usable(backend), threads=1)
+def small(request: pytest.FixtureRequest) -> Small:
+    module, rows = request.param
+    return Small(module.eval(), rows, export(module, rows))
+
+
+@pytest.mark.parametrize("backend", FAST_EXACT)
+def test_modules_of_every_kind_run_on_every_exact_backend(small: Small, backend: str) -> None:
+    graphs = split(small.exported.graph, cut_points(small.exported.graph))
+    stages = compile_stages(graphs, small.exported.weights, backend=usable(backend), threads=1)
     for batch in (1, 4):
-        part = tuple(tensor[:batch] for tensor in rows)
-        assert relative_error(run_chain(stages, part), run_module(module, part)) <= 1e-5
+        part = tuple(tensor[:batch] for tensor in small.rows)
+        assert relative_error(run_chain(stages, part), run_module(small.module, part)) <= 1e-5
 
 
 @pytest.mark.parametrize("backend", FAST_EXACT)

@@ -1,13 +1,14 @@
 """LSTM and GRU layers: whole in the graph, the same numbers on every backend."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from latebind.domain.errors import ExportError
-from latebind.program.export import export, run_module
+from latebind.program.export import Exported, export, run_module
 from latebind.program.load import compile_graph
 
 Network = Callable[..., nn.RNNBase]
@@ -31,25 +32,37 @@ class Recurrent(nn.Module):
         return (outputs if first else outputs.transpose(0, 1), *(state.transpose(0, 1) for state in states))
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-@pytest.mark.parametrize("backend", ["eager", "openvino"])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"batch_first": True},
-        {"batch_first": False, "num_layers": 2, "bias": False},
-        {"batch_first": True, "bidirectional": True, "num_layers": 2},
+@dataclass(frozen=True)
+class Made:
+    """A network and its graph."""
+
+    module: Recurrent
+    exported: Exported
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        (nn.LSTM, {"batch_first": True}),
+        (nn.GRU, {"batch_first": False, "num_layers": 2, "bias": False}),
+        (nn.LSTM, {"batch_first": False, "bias": False}),
+        (nn.GRU, {"batch_first": True, "bidirectional": True}),
+        (nn.LSTM, {"batch_first": True, "bidirectional": True, "num_layers": 2}),
     ],
+    ids=["LSTM", "GRU of two layers", "LSTM without bias", "GRU both ways", "LSTM of two layers both ways"],
 )
-def test_recurrent_layers_equal_torch_in_batches_of_any_size(
-    kind: Network, backend: str, settings: dict[str, int | bool]
-) -> None:
+def made(request: pytest.FixtureRequest) -> Made:
+    kind, settings = request.param
     module = Recurrent(kind, **settings)
-    exported = export(module, (ROWS,))
-    call = compile_graph(exported.graph, exported.weights, backend=backend, threads=1, sizes=(1, 4))
+    return Made(module, export(module, (ROWS,)))
+
+
+@pytest.mark.parametrize("backend", ["eager", "openvino"])
+def test_recurrent_layers_equal_torch_in_batches_of_any_size(made: Made, backend: str) -> None:
+    call = compile_graph(made.exported.graph, made.exported.weights, backend=backend, threads=1, sizes=(1, 4))
     for batch in (1, 4, 3, 5):
         rows = ROWS[:batch]
-        for found, expected in zip(call(rows), run_module(module, (rows,)), strict=True):
+        for found, expected in zip(call(rows), run_module(made.module, (rows,)), strict=True):
             torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 

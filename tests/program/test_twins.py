@@ -3,27 +3,33 @@
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Barrier
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.bench.memory import Side, measure_apart
+from latebind.bench.memory import Resident, Side
 from latebind.domain.config import EngineConfig
 from latebind.program import openvino_stage
 from latebind.program.backends import StageFunction, twin
-from latebind.program.export import export
-from latebind.program.load import compile_graph
+from latebind.program.cut import cut_points, split
+from latebind.program.export import Exported, export
+from latebind.program.graph import Graph
+from latebind.program.load import compile_graph, compile_stages
+from latebind.program.verify import chain_error
 from tests.building import build_stages
+from tests.forked import printed_by
 from tests.networks import Chain
 from tests.program.test_backends import usable
 
 WORKERS = 4
 SIZES = (1, 2, 3, 5, 8, 33)
 TIMES = 25 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 10  # that each thread runs each size
-MIB = 1 << 20
+WIDTH = 2048  # of the model whose workers are weighed
 
 
 class Wide(nn.Module):
@@ -87,24 +93,60 @@ def test_so_do_twins_that_share_weights_and_streams(streams: int) -> None:
     check_twins(Wide(width), torch.randn(2, width), "openvino", streams)
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """A network in two stages of torch.compile, which take seconds to make."""
+
+    exported: Exported
+    graphs: Sequence[Graph]
+    stages: Sequence[StageFunction]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Compiled:
+    torch.set_num_threads(1)
+    exported = export(Chain(), (torch.randn(2, 3, 8, 8),))
+    graphs = split(exported.graph, cut_points(exported.graph)[1:2])
+    assert len(graphs) == 2
+    stages = compile_stages(graphs, exported.weights, backend=usable("compile"), threads=1, streams=2)
+    return Compiled(exported, graphs, stages)
+
+
 @pytest.mark.slow
-def test_so_do_threads_that_share_a_stage_of_torch_compile() -> None:
-    check_twins(Chain(), torch.randn(2, 3, 8, 8), "compile", 2)
+def test_the_chain_of_torch_compile_equals_eager(compiled: Compiled) -> None:
+    rows = torch.randn(32, 3, 8, 8)
+    assert chain_error(compiled.stages, compiled.graphs, compiled.exported.weights, (rows,), (1, 2, 5, 32)) <= 1e-5
+
+
+@pytest.mark.slow
+def test_so_do_threads_that_share_a_stage_of_torch_compile(compiled: Compiled) -> None:
+    stage = compiled.stages[0]
+    stages = [stage, *(twin(stage) for _ in range(1, WORKERS))]
+    check_together(stages, [torch.randn(size, 3, 8, 8) for size in SIZES])
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose weights are what it takes."""
+    examples = {"row": torch.randn(2, WIDTH)}
+    folder = tmp_path_factory.mktemp("wide") / "1"
+    return build_stages(Wide(WIDTH), examples, folder, name="wide", max_batch=16).directory.path
 
 
 @pytest.mark.parametrize("backend", ["eager", "openvino"])
-def test_six_workers_have_the_weights_of_one(backend: str, tmp_path: Path) -> None:
+def test_six_workers_have_the_weights_of_one(backend: str, wide: Path) -> None:
     usable(backend)
-    width = 2048
-    weights = 2 * width * width * 4
-    examples = {"row": torch.randn(2, width)}
-    directory = build_stages(Wide(width), examples, tmp_path / "1", name="wide", max_batch=16).directory
+    weights = 2 * WIDTH * WIDTH * 4
     granularities = (1, 1, 2, 4, 8, 16)
     one, six, copies = (
-        measure_apart(
-            Side(str(directory.path), EngineConfig(backend=backend, granularities=crew, wide=False), copies)
-        ).used.private
+        private_bytes(Side(str(wide), EngineConfig(backend=backend, granularities=crew, wide=False), copies))
         for crew, copies in (((16,), False), (granularities, False), (granularities, True))
     )
     assert six < one + weights
     assert copies > one + 3 * weights
+
+
+def private_bytes(side: Side) -> int:
+    """Return what only a process has that has loaded a side and run it."""
+    *_, used = printed_by("latebind.bench.memory", msgspec.json.encode(side).decode()).splitlines()
+    return msgspec.json.decode(used, type=Resident).private

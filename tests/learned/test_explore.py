@@ -31,7 +31,7 @@ from latebind.learned.training import NAME, PROCESS, in_processes, side_by_side,
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.repository.tensors import tensor_bytes
-from tests.digits import CALIBRATE, FIT, Built, samples
+from tests.digits import FIT, Built, samples
 from tests.forked import FORKS
 
 SHAPE, ROWS, LEARN = (4, 6, 6), 640, 512
@@ -284,8 +284,8 @@ def explore(
 ) -> CacheReport:
     return build_caches(
         directory,
-        samples(0, FIT),
-        samples(FIT, FIT + CALIBRATE),
+        samples(0, ROWS),
+        samples(FIT, FIT + 300),
         fidelity=0.9,
         confidence=0.9,
         candidates=2,
@@ -299,6 +299,7 @@ def explore(
     )
 
 
+@pytest.mark.usefixtures("one_core")
 def test_another_build_trains_only_what_is_missing_and_composes_within_the_memory(built: Built, tmp_path: Path) -> None:
     files = {name: built.directory.read(name) for name in built.directory.files}
     directory = ModelDirectory.create(tmp_path / "digits" / "1", files)
@@ -311,7 +312,7 @@ def test_another_build_trains_only_what_is_missing_and_composes_within_the_memor
     assert [one.name for one in Repository(tmp_path).models()] == ["digits"]  # the folder beside it is no version
 
     # half of what the later boundary needs, so it is alone and learns from less
-    disk, recordings = 128 * 8 * 8 * 2 * FIT // 2, []
+    disk, recordings = 128 * 8 * 8 * 2 * ROWS // 2, []
 
     def look(text: str, _share: float) -> None:
         if text.startswith("training"):
@@ -333,7 +334,7 @@ def test_another_build_trains_only_what_is_missing_and_composes_within_the_memor
     # rows that are new to predictors are the last of those to fit, the same ones everywhere or the first of them
     unseen = [load_file(path)["classes"] for path in (folder / "networks").iterdir()]
     most = max(unseen, key=len)
-    labels = built.fit.labels
+    labels = samples(0, ROWS).labels
     assert labels is not None
     assert len(most) == round(SELECTOR_SHARE * len(labels)) > min(map(len, unseen))
     assert all(torch.equal(one, most[: len(one)]) for one in unseen)

@@ -181,7 +181,7 @@ def _error(spec: ModelSpec, end: Ended) -> LatebindError:
                 end.waited,
             )
         case Outcome.EXPIRED:
-            return Expired(f"the deadline passed before {who} had the answer: allow more time")
+            return Expired(f"{who} could not answer by the deadline any more: allow more time")
         case Outcome.NOT_LOADED:
             return Unavailable(
                 f"{who} could not be brought into memory: try again later; the server's log says why, and `latebind "

@@ -26,7 +26,7 @@ STATUSES = {
     500: "The model failed; the server's log says why, under the id that the error names.",
     501: "This part of the protocol is not served.",
     503: "Not now: too much is waiting, the deadline cannot be met, or the server starts or stops. See Retry-After.",
-    504: "The deadline passed before the answer.",
+    504: "The deadline passed before the answer, or could not be kept any more.",
 }
 ALWAYS = (400, 401, 403, 431, 503)
 READING = (408, 413, 415)  # of calls with a body

@@ -13,7 +13,7 @@ import pytest
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
-from latebind.prompt import slice_seconds
+from latebind.prompt import be_usual, slice_seconds
 from latebind.server.door import Door
 from latebind.server.limits import Limits
 from tests.server.arithmetic import Arithmetic
@@ -37,6 +37,7 @@ async def slices() -> float | None:
 
 
 def test_the_system_runs_an_open_door_soon_after_it_wakes() -> None:
+    be_usual()  # whatever this thread has opened before
     usual = slice_seconds()
     if usual is None:
         pytest.skip("this system has no slices to ask for")

@@ -18,8 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from latebind.cluster.replica import local_name
 from latebind.domain.config import ClusterConfig
-from latebind.server.limits import Limits
-from tests.cluster.small import SECRET, SERVER, Dead, Dying, Later, Once, Small, small, until
+from tests.cluster.small import SECRET, SERVER, Dead, Dying, Small, small, until
 from tests.server.bodies import DOUBLE, SCALAR, request
 from tests.server.conftest import read_response, scalar
 from tests.server.rpc.conftest import X, tensor
@@ -233,62 +232,6 @@ def test_a_client_that_hangs_up_ends_the_call_at_the_replica() -> None:
         until(lambda: cluster.gateways[0].taken == 0)
 
 
-def twice(connection: socket.socket) -> tuple[bytes, bytes]:
-    """Send one call, word for word, two times, so that the second takes the short way; return the replies' bodies."""
-    text = body(scalar(21.0))
-    bodies = []
-    for _ in range(2):
-        connection.sendall(f"POST {SCALAR} HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
-        reply = read_response(connection)
-        assert reply.status == 200
-        bodies.append(reply.body)
-    return bodies[0], bodies[1]
-
-
-def test_calls_of_one_head_are_answered_alike(cluster: Small) -> None:
-    with cluster.ingress.connect() as connection:
-        first, second = map(json.loads, twice(connection))
-    assert first["outputs"] == second["outputs"]
-
-
-def asked(connection: socket.socket, replica: Later) -> None:
-    """Send a call twice: the second takes the short way, and its replica has said what it says until it is told."""
-    text = body(scalar(21.0))
-    call = f"POST {SCALAR} HTTP/1.1\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
-    connection.sendall(call)
-    assert read_response(connection).status == 200
-    connection.sendall(call)
-    until(lambda: replica.called == 2)
-
-
-def test_a_reply_on_the_short_way_that_comes_in_parts_is_put_together() -> None:
-    later = Later(at_once=30)
-    with small(0, dead=later) as cluster, cluster.ingress.connect() as connection:
-        asked(connection, later)
-        cluster.do(later.told.set)
-        assert read_response(connection).body == b"once"
-
-
-def test_a_reply_on_the_short_way_says_so_where_the_ingress_closes_behind_it() -> None:
-    later = Later(at_once=0)
-    with small(0, dead=later) as cluster, cluster.ingress.connect() as connection:
-        asked(connection, later)
-        cluster.do(cluster.ingress.door.close)
-        until(lambda: refuses(cluster))
-        cluster.do(later.told.set)
-        reply = read_response(connection)
-        assert (reply.status, reply.body, reply.headers["connection"]) == (200, b"once", "close")
-
-
-def refuses(cluster: Small) -> bool:
-    """Whether the ingress listens no more."""
-    try:
-        cluster.ingress.connect().close()
-    except OSError:
-        return True
-    return False
-
-
 def test_replicas_hear_which_address_a_call_came_from() -> None:
     text = body(scalar(1.0))
     call = f"POST {SCALAR} HTTP/1.1\r\nlatebind-client: 1.2.3.4\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
@@ -309,44 +252,6 @@ def test_replicas_hear_which_address_a_call_came_from() -> None:
         assert sorted(cluster.heard.clients) == [*["127.0.0.1"] * 3, *["127.0.0.2"] * 2, *["127.0.0.3"] * 2]
         assert "latebind_ingress_short_total 5\n" in cluster.call("GET", "/metrics").body.decode()
         assert cluster.gateways[0].short > 0
-
-
-def test_a_call_on_the_short_way_whose_replica_is_lost_is_answered_by_another() -> None:
-    dying = Once()
-    with small(1, dead=dying) as cluster, cluster.ingress.connect() as connection:
-        cluster.home("scalar", "dead")
-        first, second = twice(connection)
-        assert first == b"once"
-        assert json.loads(second)["outputs"][0]["data"] == [42.0]
-        assert (dying.called, answered(cluster, "scalar")) == (2, [1])
-        text = cluster.call("GET", "/metrics").body.decode()
-        assert "latebind_ingress_moved_total 1\n" in text
-        assert "latebind_ingress_short_total 1\n" in text
-
-
-def test_a_client_on_the_short_way_that_hangs_up_ends_the_call_at_the_replica() -> None:
-    slow = Once(lingers=True)
-    with small(0, dead=slow) as cluster:
-        connection = cluster.ingress.connect()
-        connection.settimeout(0.5)
-        with pytest.raises(TimeoutError):
-            twice(connection)
-        assert not slow.left.is_set()
-        connection.close()
-        assert slow.left.wait(10.0)
-        assert cluster.do(lambda: [peer.under_way for peer in cluster.fleet.peers]) == [0]
-
-
-def test_who_is_on_the_short_way_when_the_ingress_closes_is_told_so() -> None:
-    with small(0, dead=Once(lingers=True), limits=Limits(drain_seconds=1)) as cluster:
-        connection = cluster.ingress.connect()
-        connection.settimeout(0.5)
-        with pytest.raises(TimeoutError):
-            twice(connection)
-    connection.settimeout(10.0)
-    reply = read_response(connection)
-    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
-    connection.close()
 
 
 def test_a_grpc_call_that_is_cancelled_ends_at_the_replica() -> None:

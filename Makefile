@@ -1,12 +1,14 @@
 # make demo | test | check | bench: each sets up .venv on first use and works offline afterwards.
+# make compiled: the tests of what `LATEBIND_COMPILE=1 pip install .` compiles, against that; it fetches its compiler.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+OF_COMPILED := tests/batching tests/domain tests/engine tests/queries tests/server/rest tests/test_compiled.py tests/test_scheduler.py
 
 # Modules are compiled as they are first imported, and kept: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench compiled clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.digits.demo
@@ -23,6 +25,13 @@ check: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/latebind bench scheduler
 	$(BIN)/latebind bench stages
+
+compiled: $(INSTALLED)
+	rm -rf out/compiled
+	LATEBIND_COMPILE=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --no-deps --target out/compiled .
+	cp -r tests examples docs pyproject.toml out/compiled
+	cd out/compiled && $(CURDIR)/$(BIN)/python -m latebind --version | grep compiled
+	cd out/compiled && $(CURDIR)/$(BIN)/python -m pytest $(OF_COMPILED)
 
 clean:
 	rm -rf .venv out

@@ -9,11 +9,12 @@ from math import inf, nextafter
 
 from latebind.batching import make_policy
 from latebind.batching.admission import Admission
+from latebind.batching.decisions import GoOn, Launch, Shed
 from latebind.batching.lane import Lane
 from latebind.batching.picture import draw
 from latebind.batching.request import Request, State
 from latebind.batching.table import SubBatch
-from latebind.batching.view import GoOn, Launch, Models, Shed
+from latebind.batching.view import Models
 from latebind.batching.worker import Crew, Worker
 from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
@@ -37,9 +38,8 @@ class Scheduler:
         self._sheds = config.policy.shed
         self._models = Models()
         coverage, hopes = config.policy.coverage, self._policy.counts_exits
-        self._lanes = {
-            served.spec.name: Lane(served, self._models, coverage=coverage, hopes=hopes) for served in config.models
-        }
+        lanes = [Lane(served, self._models, coverage=coverage, hopes=hopes) for served in config.models]
+        self._lanes = {lane.spec.name: lane for lane in lanes}
         self._crew = Crew(config, self._policy, self._models)
         self._workers = self._crew.workers
         self._residency: Residency | None = None
@@ -49,11 +49,11 @@ class Scheduler:
         at_once = self._crew.at_once
         self._admission = Admission(self._lanes, self._models, self._residency, at_once=at_once, sheds=self._sheds)
         self._last_starts: list[tuple[float, int]] = []  # heap: when a queued request must start at the latest
-        for lane in self._lanes.values():
+        for lane in lanes:
             self._renew(lane)
         self._wake = inf
         self._undecided = False  # whether a worker rests at a boundary where it has a choice
-        self._accepted = self._ended = self._waiting = 0
+        self._accepted = self._ended = self._waiting = self._leaving = 0
         self._handlers: dict[type[Event], Callable[..., None]] = {
             Arrived: self._arrived,
             Cancelled: self._cancelled,
@@ -95,10 +95,11 @@ class Scheduler:
         """Return, by model, how many merges, preemptions and refills there were since the start."""
         return {name: self._crew.tally(name) for name in self._lanes}
 
-    def outlook(self, model: str, *, loaded: bool = False) -> Outlook:
-        """Return what a request of `model` is to expect that comes now, behind its load, unless taken as `loaded`."""
-        loads = 0.0 if loaded or self._residency is None else self._residency.load_seconds(model)
-        return self._lanes[model].outlook(max(loads, self._crew.wait(self._lanes, self._models.seconds)))
+    def outlooks(self, models: Iterable[str], *, loaded: bool = False) -> dict[str, Outlook]:
+        """Return what requests of `models` are to expect that come now, behind loads unless taken as `loaded`."""
+        wait, residency = self._crew.wait(self._lanes, self._models.seconds), None if loaded else self._residency
+        waits = {model: wait if residency is None else max(wait, residency.load_seconds(model)) for model in models}
+        return {model: self._lanes[model].outlook(seconds) for model, seconds in waits.items()}
 
     def picture(self, now: float) -> Picture:
         """Return what is under way at `now`, for somebody to look at."""
@@ -114,6 +115,7 @@ class Scheduler:
         assert not members & queued, "a request is queued and running"
         assert members | queued == set(self._live), "a live request is neither queued nor running"
         assert len(queued) == self._waiting, "the count of queued requests is off"
+        assert self._leaving == sum([r.state is State.LEAVING for r in self._live.values()]), "the count of who leaves"
         assert all(self._live[i].state is State.QUEUED for i in queued), "a queued request has another state"
         assert all(self._live[i].state is not State.QUEUED for i in members), "a running request counts as queued"
         slots = [(request.model, request.slot) for request in self._live.values()]
@@ -133,14 +135,14 @@ class Scheduler:
         lane = self._lanes.get(event.model)
         if lane is None:
             raise IllegalEvent(f"requests {event.requests} are for {event.model!r}, which is not served")
-        if any(i in self._live for i in event.requests):
+        if not self._live.keys().isdisjoint(event.requests):
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
-        if lane.estimate.pace.heard != lane.heard:
+        if lane.estimate.heard != lane.heard:
             self._renew(lane)
         refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
         if refusal is not None:
             if refusal is Outcome.REFUSED_LATE and not self._live:
-                lane.estimate.pace.relent()
+                lane.estimate.relent()
             actions.extend([Reply(i, event.model, refusal, NOT_RUN, seconds, 0.0, slack) for i in event.requests])
             return
         count, due = len(event.requests), event.deadline
@@ -159,26 +161,23 @@ class Scheduler:
         lane.renew(min(self._policy.batch_limit(lane.view), self._crew.largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
-        request = self._live.get(event.request)
-        if request is None:  # its reply was under way when the client left
-            return
-        if request.state is State.QUEUED:
+        request = self._live.get(event.request)  # none: its reply was under way when the client left
+        if request is not None and request.state is State.QUEUED:
             self._dequeue(request)
             self._end(request, Outcome.CANCELLED, now, actions)
-        elif request.state is State.RUNNING:
+        elif request is not None and request.state is State.RUNNING:
             request.move(State.LEAVING)
+            self._leaving += 1
 
     def _stage_done(self, event: StageDone, now: float, actions: list[Action]) -> None:
         worker, batch = self._crew.busy(event.worker)
         for i in event.exited:
             if i not in batch.members:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
-        stage, decoding = batch.stage, batch.kind is StageKind.DECODER
-        size, begun = worker.launched
+        stage = batch.stage
         # Who left aside may have had the longest input.
-        if size == len(batch.members) or batch.padded or not self._compact:
-            inputs = batch.inputs if batch.spec.kinds else 1
-            self._lanes[batch.spec.name].observe(now - begun, size, stage, inputs, wide=worker.wide)
+        if worker.launched[0] == len(batch.members) or batch.padded or not self._compact:
+            self._crew.learn(worker, batch, now)
         if not self._leave:
             batch.know(event.exited, stage)
             if len(batch.complete) == len(batch.members):
@@ -186,7 +185,7 @@ class Scheduler:
         else:
             for i in event.exited:
                 self._end(batch.members.pop(i), Outcome.ANSWERED, now, actions, stage)
-        if stage + 1 == batch.spec.stages and not decoding:
+        if stage + 1 == batch.spec.stages and batch.kind is not StageKind.DECODER:
             self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
             self._let_go(batch, now, actions)
@@ -198,8 +197,7 @@ class Scheduler:
         """End those that are still here; others were answered by the end of their network just before."""
         if not 0 <= event.worker < len(self._workers):
             raise IllegalEvent(f"there is no worker {event.worker} whose lookups could answer")
-        worker = self._workers[event.worker]
-        for entry in worker.begun:
+        for entry in self._workers[event.worker].begun:
             if not self._leave:
                 entry.know(event.requests, event.stage)
                 continue
@@ -208,7 +206,7 @@ class Scheduler:
                 if request is not None:
                     entry.complete.pop(i, None)
                     self._end(request, Outcome.ANSWERED, now, actions, event.stage)
-        worker.drop_empty()
+        self._workers[event.worker].drop_empty()
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
         _, batch = self._crew.busy(event.worker)
@@ -317,6 +315,7 @@ class Scheduler:
                 continue
             batch = next(entry for entry in worker.table.entries if i in entry.members)
             del batch.members[i]
+            batch.complete.pop(i, None)
             self._end(request, Outcome.EXPIRED, now, actions, batch.stage - 1)
             if not batch.members:
                 worker.table.settle(batch, now)
@@ -337,8 +336,8 @@ class Scheduler:
     def _let_go(self, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """At a stage boundary, let go of members whose client has left or whose deadline has passed."""
         earliest = now if self._sheds else -inf
-        gone = [r for r in batch.members.values() if r.deadline < earliest or r.state is State.LEAVING]
-        for request in gone:
+        some = batch.members.values() if self._leaving or batch.due < earliest else ()
+        for request in [r for r in some if r.deadline < earliest or r.state is State.LEAVING]:
             del batch.members[request.id]
             batch.complete.pop(request.id, None)
             outcome = Outcome.CANCELLED if request.state is State.LEAVING else Outcome.EXPIRED
@@ -366,8 +365,7 @@ class Scheduler:
         return self._residency
 
     def _is_queued(self, request: int) -> bool:
-        found = self._live.get(request)
-        return found is not None and found.state is State.QUEUED
+        return (found := self._live.get(request)) is not None and found.state is State.QUEUED
 
     def _run(self, number: int, place: int, now: float, actions: list[Action], chosen: Sequence[int] = ()) -> None:
         worker = self._workers[number]
@@ -393,6 +391,7 @@ class Scheduler:
         """Answer; `stage` is the last that it ran."""
         del self._live[request.id]
         self._ended += 1
+        self._leaving -= request.state is State.LEAVING
         waited = min(request.started, now) - request.arrived
         ran = max(0.0, now - request.started)
         actions.append(Reply(request.id, request.model, outcome, stage, waited, ran, request.slack))

@@ -23,6 +23,7 @@ from latebind.domain.model import ModelSpec
 from latebind.learned.activations import Observed, features_of, observe, observed
 from latebind.learned.compose import Costs
 from latebind.learned.head import Head
+from latebind.learned.latency import seconds_before_sure
 from latebind.learned.lookup import load_functions
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
@@ -260,7 +261,9 @@ class Adapter:
         ends = [one.stage + 1 for one in lookups]
         segments = tuple(sum(seconds[a:b]) for a, b in zip([0, *ends], [*ends, len(seconds)], strict=True))
         beside = tuple(one.slower for one in lookups) if self._aside else None
-        return Costs(segments, tuple(one.seconds.at(1) for one in lookups), beside)
+        sure = tuple(place for place, one in enumerate(lookups) if self._heads[one.name].sure)
+        before = None if self._aside else seconds_before_sure([(one.seconds, one.before_sure) for one in lookups])
+        return Costs(segments, tuple(one.seconds.at(1) for one in lookups), beside, sure, before)
 
     def _inputs(self, sampled: Sequence[Sampled]) -> tuple[Tensor, ...]:
         columns: list[Tensor] = []

@@ -11,6 +11,8 @@ from latebind.forks.client import ForkServer
 
 logger = logging.getLogger(__name__)
 
+PATIENCE = 10.0  # seconds that serving waits for the service
+
 
 async def start_beside(engines: Engines, settings: ServeConfig, forks: ForkServer) -> Following | None:
     """Start the service for models that have learned caches in use, if it is wanted; to be closed at the end."""
@@ -19,7 +21,7 @@ async def start_beside(engines: Engines, settings: ServeConfig, forks: ForkServe
     following = Following(partial(_followed, settings, engines), engines.adopt, forks)
     if _followed(settings, engines) is None:
         logger.warning("nothing to adapt: no model that is served has learned caches in use")
-    await following.renew()
+    await following.begin(PATIENCE)
     engines.on_change = following.look
     return following
 

@@ -28,7 +28,7 @@ class Followed:
 class Following:
     """Passes on what the door answers. `find` says what is to be followed now, None for nothing.
 
-    Begin with `renew`, say `look` when what is served may be another, end with `close`.
+    Begin with `begin`, say `look` when what is served may be another, end with `close`.
     """
 
     def __init__(self, find: Callable[[], Followed | None], adopt: Adopt, forks: ForkServer) -> None:
@@ -47,6 +47,20 @@ class Following:
     def figures(self) -> Mapping[str, AdaptationFigures]:
         """Return what the service last told, by model."""
         return {} if self._client is None else self._client.figures()
+
+    async def begin(self, patience: float) -> None:
+        """Have the service follow what is there, and wait for that, but not longer than `patience` seconds.
+
+        It runs only on what others leave of the cores, so on a busy machine it may take minutes to start. Raises
+        `ConfigError` where it does not start, and that is known by then.
+        """
+        first = asyncio.create_task(self.renew())
+        await asyncio.wait({first}, timeout=patience)
+        if first.done():
+            first.result()
+        else:
+            logger.warning("learned caches are not followed yet: no core is idle for the adaptation service to start")
+            self._renewing = asyncio.create_task(self._renew(first))
 
     async def renew(self) -> None:
         """Have the service follow what is there now. Raises `ConfigError` where it does not start."""
@@ -70,9 +84,11 @@ class Following:
         if self._client is not None:
             await self._client.close()
 
-    async def _renew(self) -> None:
-        """Renew until nothing changes meanwhile; without a service, serving goes on as it is."""
+    async def _renew(self, begun: asyncio.Task[None] | None = None) -> None:
+        """Renew, behind what has `begun`, until nothing changes meanwhile; without a service, serving goes on."""
         try:
+            if begun is not None:
+                await begun
             while self._find() != self._followed:
                 await self.renew()
         except LatebindError as error:

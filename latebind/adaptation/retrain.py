@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from latebind.adaptation.lesson import Layers
 from latebind.adaptation.window import Recent
 from latebind.learned.activations import observed
 from latebind.learned.calibrate import Calibrated, calibrate, judge
@@ -20,12 +21,9 @@ from latebind.learned.compose import Composer, Costs, Floats, Seen, path, send
 from latebind.learned.head import Head
 from latebind.learned.promise import Promise
 from latebind.learned.stored import Rows
-from latebind.learned.train import distillation_loss
 
-STEPS, BATCH, DRAWN = 150, 128, 3_000
+DRAWN = 3_000
 APART = 0.1  # of the rows to learn from: thresholds are found on them
-RATE, DECAY = 1e-2, 1e-2
-BESIDE = 64  # units of the hidden layer beside the layer to answers
 HALF_LIFE = 0.25  # of the span of the window: samples that old are drawn half as often
 ENOUGH = 10  # samples of a class in the window, at which the rows from `build` are drawn half as often as those
 DISTRUST = 20.0  # times as seldom, once the traffic has turned out to look otherwise
@@ -84,8 +82,11 @@ def retrain(
     drawn = _draw(given, mix, ~apart, generator)
     made = {}
     for name, head in heads.items():
+        if head.sure:
+            made[name] = head  # there is nothing that it should learn
+            continue
         features, answers = given.learn.features[name], given.learn.answers
-        layers = _Layers(head, features[drawn].float(), generator)
+        layers = Layers(head, features[drawn].float(), generator)
         layers.learn(answers[drawn].float(), generator)
         made[name] = layers.head()
     candidates = _candidates(made, given.learn, _draw(given, mix, apart, generator), costs, promise)
@@ -181,54 +182,6 @@ def _draw(given: Material, mix: Mapping[int, float], among: Tensor, generator: t
             wanted[answer] += share
     weights *= (wanted / total.clamp(min=1e-12))[classes]
     return torch.multinomial(weights, DRAWN, replacement=True, generator=generator)
-
-
-class _Layers(nn.Module):
-    """The layers of a head while they learn, on features of mean 0 and variance 1, for one rate fits those of all.
-
-    They go on from the head as it is; where it has no hidden layer beside the layer to answers, one begins silent.
-    """
-
-    def __init__(self, head: Head, features: Tensor, generator: torch.Generator) -> None:
-        super().__init__()
-        self._mean, self._spread = features.mean(dim=0), features.std(dim=0, correction=0).clamp(min=1e-3)
-        self._features = (features - self._mean) / self._spread
-        self.weight = nn.Parameter(head.answer_weight * self._spread)
-        self.bias = nn.Parameter(head.answer_bias + head.answer_weight @ self._mean)
-        if len(head.beside_bias):
-            beside, bias = head.beside_weight * self._spread, head.beside_bias + head.beside_weight @ self._mean
-            answer = head.beside_answer.clone()
-        else:
-            beside = torch.randn(BESIDE, head.width, generator=generator) / head.width**0.5
-            bias, answer = torch.zeros(BESIDE), torch.zeros(head.classes, BESIDE)
-        self.beside_weight, self.beside_bias = nn.Parameter(beside), nn.Parameter(bias)
-        self.beside_answer = nn.Parameter(answer)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return answers for features that are scaled already."""
-        beside = functional.relu(functional.linear(features, self.beside_weight, self.beside_bias))
-        return functional.linear(features, self.weight, self.bias) + functional.linear(beside, self.beside_answer)
-
-    def learn(self, answers: Tensor, generator: torch.Generator) -> None:
-        """Learn to give the base model's `answers` `(N, classes)` to the features given."""
-        optimizer = torch.optim.AdamW(self.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
-        for step in range(STEPS):
-            for group in optimizer.param_groups:
-                group["lr"] = RATE * (1.0 - step / STEPS)
-            rows = torch.randint(len(answers), (BATCH,), generator=generator)
-            loss = distillation_loss(self(self._features[rows]), answers[rows], None)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-
-    @torch.no_grad()
-    def head(self) -> Head:
-        """Return a head for features as they come; its own odds say how sure it is, a selector gained nothing here."""
-        weight, beside = self.weight / self._spread, self.beside_weight / self._spread
-        answer = nn.Linear(weight.shape[1], weight.shape[0])
-        answer.weight.copy_(weight)
-        answer.bias.copy_(self.bias - weight @ self._mean)
-        return Head.of(answer, beside=(beside, self.beside_bias - beside @ self._mean, self.beside_answer))
 
 
 @torch.no_grad()

@@ -75,7 +75,7 @@ class Admission:
         work = self._work_before(comes, event.model, now)
         own = (len(lane.held) + others) * lane.seconds_per_request / self._at_once
         ahead = max(comes, work / self._at_once) + own
-        return event.deadline - (now + ahead + lane.least(max(event.inputs, default=1)))
+        return event.deadline - (now + ahead + lane.own(max(event.inputs, default=1), len(lane) + others))
 
     def _work_before(self, comes: float, model: str, now: float) -> float:
         """Return the seconds of work that others are who may begin, or whose model is there before one's own turn."""

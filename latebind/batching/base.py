@@ -16,6 +16,10 @@ class Stacked:
 
     def batch_limit(self, model: ModelView) -> int:
         """Return the configured maximum, at most what the model was built for."""
+        return self.most(model)
+
+    def most(self, model: ModelView) -> int:
+        """Return that maximum, whatever a policy makes of it."""
         most = model.spec.max_batch
         return min(self._config.max_batch or most, most)
 

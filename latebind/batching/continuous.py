@@ -1,7 +1,8 @@
 """Batches that newcomers join at the next step of a recurrent stage: cellular and continuous batching."""
 
+from latebind.batching.decisions import Decision, GoOn
 from latebind.batching.graph import GraphBatching
-from latebind.batching.view import Decision, GoOn, ModelView, WorkView, launch
+from latebind.batching.view import ModelView, WorkView, launch
 from latebind.domain.model import StageKind
 
 

@@ -1,7 +1,8 @@
 """Elastic batching: batches as large as the workers that are free, at once (Ebird, section VII, algorithm 1)."""
 
 from latebind.batching.base import Stacked, by_age
-from latebind.batching.view import Decision, GoOn, Wait, WorkView, launch
+from latebind.batching.decisions import Decision, GoOn, Wait
+from latebind.batching.view import WorkView, launch
 
 
 class Elastic(Stacked):

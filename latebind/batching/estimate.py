@@ -1,10 +1,14 @@
 """How long requests take from where they are to their end: LazyBatching's algorithm 1, for every batch size."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
+from operator import itemgetter
 
 from latebind.batching.exits import Exits, sizes
+from latebind.batching.lone import Lone
 from latebind.batching.pace import CHANGED, Pace
 from latebind.domain.costs import TYPICAL_STEPS, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
@@ -16,19 +20,24 @@ class Estimate:
     """Seconds of work of one model, from its profile. `outputs` is how long an answer is taken to be, in steps.
 
     It covers the share `coverage` of the answers in training data (section IV-C). How launches differ from the profile
-    where they are served is learned from those seen (`observe`) and counts in all figures.
+    where they are served is learned from those seen (`observe`) and counts in all figures: for the steps of a decoder
+    apart (`decoding`), since these follow each other, while what comes before them finds its weights cold.
     """
 
     def __init__(self, spec: ModelSpec, costs: ModelCosts, *, coverage: float = 0.9) -> None:
         self._spec = spec
         self._costs = costs
         lengths = costs.output_steps
-        self.outputs = lengths[max(0, ceil(coverage * len(lengths)) - 1)]
+        self.outputs = _covering(lengths, coverage)
+        self._covered = [_covering(lengths[bisect_right(lengths, n) :], coverage) for n in range(lengths[-1])]
         self.fewest_outputs = lengths[0]
         self.mean_outputs = round(sum(lengths) / len(lengths))
         self.decoder = next((i for i in range(spec.stages) if spec.kind(i) is StageKind.DECODER), None)
-        self.pace = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(spec.stages)))
+        self.pace = self.decoding = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(spec.stages)))
+        if self.decoder:
+            self.pace = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(self.decoder)))
         self.exits = Exits(spec, costs, self.pace)
+        self.lone = Lone([_share(costs, i) for i in range(spec.stages)]) if costs.wide else None
         self._tables: dict[int, _Table] = {}
         self._worth: dict[int, int] = {}
         self._worth_at = 0.0  # what a launch cost when that was worked out
@@ -39,25 +48,42 @@ class Estimate:
         )
 
     @property
-    def widens(self) -> bool:
-        """Whether one request may have the cores of all workers."""
-        return bool(self._costs.wide)
+    def heard(self) -> int:
+        """How many launches have differed from the profile."""
+        return self.pace.heard + self.decoding.heard
 
-    def lone(self, stage: int, inputs: int, *, wide: bool) -> float:
-        """Return the seconds of one step of a stage for one request, with its worker's cores or those of all."""
-        return self.pace.factor * self._costs.step(stage, 1, inputs, wide=wide) + self.pace.launch
+    def relent(self) -> None:
+        """Believe what was learned less: somebody was refused for it while nothing ran."""
+        self.decoding.relent()
+        if self.pace is not self.decoding:
+            self.pace.relent()
 
-    def observe_wide(self, seconds: float, stage: int, inputs: int) -> None:
-        """Hear how long one step of a stage has taken one request with the cores of all workers."""
-        self.pace.observe(self._costs.step(stage, 1, inputs, wide=True), seconds)
+    def outputs_after(self, steps: int) -> int:
+        """Return how long an answer is taken to be that has so many steps: `outputs`, of those that are longer."""
+        return self._covered[steps] if steps < len(self._covered) else steps + 1
 
-    def observe(self, seconds: float, batch: int, stage: int, inputs: int) -> None:
+    def widens(self, stage: int, inputs: int, rate: float) -> bool:
+        """Tell whether one request, alone, has the cores of all workers for a step of a stage, where others come."""
+        if self.lone is None:
+            return False
+        pace = self._pace(stage)
+        seconds = pace.factor * self._costs.step(stage, 1, inputs) + pace.launch
+        return self.lone.pays(stage, seconds, rate)
+
+    def observe_alone(self, seconds: float, stage: int, inputs: int, *, wide: bool) -> None:
+        """Hear how long a step of a stage has taken while nobody else was there, with its worker's cores or all."""
+        if self.lone is not None:
+            self.lone.observe(stage, self._costs.step(stage, 1, inputs), seconds, wide=wide)
+
+    def observe(self, seconds: float, batch: int, stage: int, inputs: int, *, wide: bool = False) -> None:
         """Hear how long one step of a stage has taken, from its launch to the news of its end."""
         table = self._table(batch)
         expected = table.unit[stage]
         if inputs > 1:
             expected += (table.slope[stage] - table.slope[stage + 1]) * (inputs - 1)
-        self.pace.observe(expected, seconds)
+        if wide and self.lone is not None:
+            expected *= self.lone.share(stage)
+        self._pace(stage).observe(expected, seconds)
 
     def rest(self, batch: int, stage: int, step: int, inputs: int, outputs: int | None = None) -> float:
         """Return the seconds from before step `step` of `stage` to the end, in a batch of this size.
@@ -66,18 +92,18 @@ class Estimate:
         """
         table = self._table(batch)
         expected = max(1, self.outputs if outputs is None else outputs)
-        seconds = table.once[stage] + table.encoder[stage] * inputs + table.decoder[stage] * expected
+        seconds, decoding = table.once[stage] + table.encoder[stage] * inputs, table.decoder[stage] * expected
         if inputs > 1:
             seconds += table.slope[stage] * (inputs - 1)
-        ahead = 0
+        launches, steps = self._once[stage] + self._encoders[stage] * inputs, self._decoders[stage] * expected
         if step and stage < self._spec.stages:
-            kind = self._spec.kind(stage)
-            ahead = max(0, min(step, (inputs if kind is StageKind.ENCODER else expected) - 1))
-            seconds -= ahead * table.unit[stage]
-        if not self.pace.known:
-            return seconds
-        launches = self._once[stage] + self._encoders[stage] * inputs + self._decoders[stage] * expected - ahead
-        return self.pace.factor * seconds + self.pace.launch * launches
+            if self._spec.kind(stage) is StageKind.ENCODER:
+                ahead = max(0, min(step, inputs - 1))
+                seconds, launches = seconds - ahead * table.unit[stage], launches - ahead
+            else:
+                ahead = max(0, min(step, expected - 1))
+                decoding, steps = decoding - ahead * table.unit[stage], steps - ahead
+        return self._paced(seconds, launches) + self.decoding.factor * decoding + self.decoding.launch * steps
 
     def whole(self, batch: int, inputs: int = 1, outputs: int | None = None) -> float:
         """Return the seconds of the whole model."""
@@ -91,14 +117,13 @@ class Estimate:
             seconds += (table.slope[0] - table.slope[stage]) * (inputs - 1)
         steps = step if step and self._spec.kind(stage) is StageKind.ENCODER else 0
         seconds += steps * table.unit[stage]
-        if not self.pace.known:
-            return seconds
         launches = self._once[0] - self._once[stage] + (self._encoders[0] - self._encoders[stage]) * inputs + steps
-        return self.pace.factor * seconds + self.pace.launch * launches
+        return self._paced(seconds, launches)
 
     def unit(self, batch: int, stage: int) -> float:
         """Return the seconds of one step of a stage."""
-        return self.pace.factor * self._table(batch).unit[stage] + self.pace.launch
+        pace = self._pace(stage)
+        return pace.factor * self._table(batch).unit[stage] + pace.launch
 
     def worth_batching(self, most: int) -> int:
         """Return the smallest batch, of at most `most`, that is nearly as quick for each request in it as any.
@@ -122,15 +147,23 @@ class Estimate:
 
     def answered(self, most: int) -> "Answered":
         """Return how many requests a second are answered in batches of 1, 2, 4, ... and `most`."""
-        if self.pace.changes != self._answered_at:
+        changes = self.pace.changes + self.decoding.changes
+        if changes != self._answered_at:
             self._answered.clear()
-            self._answered_at = self.pace.changes
+            self._answered_at = changes
         found = self._answered.get(most)
         if found is None:
             inputs = TYPICAL_STEPS if self._spec.kinds else 1
             rates = [(batch, batch / self.whole(batch, inputs, self.mean_outputs)) for batch in sizes(most)]
             found = self._answered[most] = Answered(rates, max(rates, key=lambda one: one[1])[0])
         return found
+
+    def _pace(self, stage: int) -> Pace:
+        return self.decoding if self._spec.kind(stage) is StageKind.DECODER else self.pace
+
+    def _paced(self, seconds: float, launches: float) -> float:
+        """Return what so many launches take by now that are not steps of a decoder."""
+        return self.pace.factor * seconds + self.pace.launch * launches
 
     def _table(self, batch: int) -> "_Table":
         found = self._tables.get(batch)
@@ -146,6 +179,12 @@ class Answered:
     rates: list[tuple[int, float]]
     quickest: int
 
+    @property
+    def enough(self) -> int:
+        """The smallest batch that answers nearly as many."""
+        most = max(self.rates, key=itemgetter(1))[1]
+        return next(batch for batch, rate in self.rates if NEARLY * rate >= most)
+
 
 class _Table:
     """For one batch size: seconds of one step of each stage, and sums of those from each stage to the end, by kind."""
@@ -157,6 +196,17 @@ class _Table:
             _sums([self.unit[i] if spec.kind(i) is kind else 0.0 for i in stages]) for kind in StageKind
         )
         self.slope = _sums([costs.slopes[i].at(batch) if i in costs.slopes else 0.0 for i in stages])
+
+
+def _covering(lengths: Sequence[int], coverage: float) -> int:
+    """Return the length that this share of `lengths`, ascending, is no longer than."""
+    return lengths[max(0, ceil(coverage * len(lengths)) - 1)]
+
+
+def _share(costs: ModelCosts, stage: int) -> float:
+    """Return what one request takes with the cores of all workers, lookups included, as measured."""
+    own = costs.step(stage, 1)
+    return costs.step(stage, 1, wide=True) / own if own else 1.0
 
 
 def _sums(seconds: list[float]) -> list[float]:

@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 
 from latebind.batching.pace import Pace
 from latebind.domain.costs import ModelCosts
@@ -15,23 +16,19 @@ class Prospect:
 
     answers: float
     seconds: float
-
-    @property
-    def rate(self) -> float:
-        """The answers a second."""
-        return self.answers / self.seconds
+    rate: float  # the answers a second
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What a request costs a worker until somebody may leave, in batches of up to so many: by size, and at the least.
+    """What a request costs a worker until somebody may leave, in batches of up to so many.
 
-    `enough` is the smallest batch that costs nearly that. `answered` are the requests a second that the whole model
-    answers where all batches are of the size that is best for it.
+    `by_size` has, beside the cost, by how much it is dearer than the least of batches that a worker takes.
+    `enough` is the smallest of these sizes that costs nearly the least of theirs. `answered` are the requests a second
+    that the whole model answers where all batches are of the size that is best for it.
     """
 
-    by_size: list[tuple[int, float]]
-    least: float
+    by_size: list[tuple[int, float, float]]
     enough: int
     answered: float
 
@@ -60,8 +57,9 @@ class _Known:
     changes: int = 0
     prospects: dict[tuple[int, int], list[Prospect]] = field(default_factory=dict)
     best: dict[tuple[int, int], Prospect] = field(default_factory=dict)
-    shares: dict[tuple[int, int], Shares] = field(default_factory=dict)
+    shares: dict[tuple[int, int, int], Shares] = field(default_factory=dict)
     chances: dict[int, Chances] = field(default_factory=dict)
+    work: dict[int, float] = field(default_factory=dict)
     ends: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
 
@@ -89,7 +87,8 @@ class Exits:
 
     def next(self, stage: int, batch: int) -> Prospect:
         """Return what comes of a batch that goes on from before `stage` until somebody may leave."""
-        return self._prospects(stage, batch)[0]
+        found = self._now().prospects.get((stage, batch))
+        return (found or self._prospects(stage, batch))[0]
 
     def best(self, stage: int, batch: int) -> Prospect:
         """Return the same up to that later place at which the answers a second are the most.
@@ -120,15 +119,31 @@ class Exits:
         """Return what comes of a batch that goes on to the end, losing those who leave."""
         return self._prospects(stage, batch)[-1]
 
-    def shares(self, stage: int, most: int) -> Shares:
-        """Return what requests at a stage cost in batches of 1, 2, 4, ... and `most`."""
-        found = self._now().shares.get((stage, most))
+    def work(self, most: int) -> float:
+        """Return the seconds of a worker that a request takes on average, of which few run the later stages.
+
+        Each stage runs the batches of at most so many that are best for it: who rests there is joined by others.
+        """
+        found = self._now().work.get(most)
         if found is None:
-            by_size = [(size, self.next(stage, size).seconds / size) for size in sizes(most)]
-            least = min(seconds for _, seconds in by_size)
-            enough = next(size for size, seconds in by_size if seconds <= NEARLY * least)
-            answered = max(self.all(0, size).rate for size in sizes(most))
-            found = self._known.shares[stage, most] = Shares(by_size, least, enough, answered)
+            found = 0.0
+            for i in range(self._spec.stages):
+                found += self.alive[i] * min([self._step(i, size) / size for size in sizes(most)])
+            self._known.work[most] = found
+        return found
+
+    def shares(self, stage: int, limit: int, most: int) -> Shares:
+        """Return what requests at a stage cost in batches of 1, 2, 4, ... and `limit`, where a worker takes `most`."""
+        found = self._now().shares.get((stage, limit, most))
+        if found is None:
+            costs = {size: self.next(stage, size).seconds / size for size in {*sizes(limit), *sizes(most)}}
+            least = min(costs[size] for size in sizes(most))
+            enough = NEARLY * min(costs[size] for size in sizes(limit))
+            found = self._known.shares[stage, limit, most] = Shares(
+                [(size, costs[size], costs[size] - least) for size in sizes(limit)],
+                next(size for size in sizes(limit) if costs[size] <= enough),
+                max(self.all(0, size).rate for size in sizes(most)),
+            )
         return found
 
     def chances(self, batch: int) -> Chances:
@@ -147,11 +162,15 @@ class Exits:
             found, seconds = [], 0.0
             for i in range(stage, self._spec.stages):
                 left = max(1, round(batch * self.alive[i] / self.alive[stage]))
-                seconds += self._pace.factor * self._costs.step(i, left) + self._pace.launch
+                seconds += self._step(i, left)
                 if i in self._ends:
-                    found.append(Prospect(batch * (1.0 - self.alive[i + 1] / self.alive[stage]), seconds))
+                    answers = batch * (1.0 - self.alive[i + 1] / self.alive[stage])
+                    found.append(Prospect(answers, seconds, answers / seconds if seconds else inf))
             self._known.prospects[stage, batch] = found
         return found
+
+    def _step(self, stage: int, batch: int) -> float:
+        return self._pace.factor * self._costs.step(stage, batch) + self._pace.launch
 
     def _now(self) -> _Known:
         """Forget what was worked out where launches take longer or shorter by now."""

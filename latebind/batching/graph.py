@@ -3,7 +3,8 @@
 from math import inf
 
 from latebind.batching.base import Stacked
-from latebind.batching.view import Decision, GoOn, Wait, WorkView, launch
+from latebind.batching.decisions import Decision, GoOn, Wait
+from latebind.batching.view import WorkView, launch
 
 
 class GraphBatching(Stacked):

@@ -3,10 +3,11 @@
 from math import inf
 
 from latebind.batching.estimate import Estimate
-from latebind.batching.queue import Queue
+from latebind.batching.queue import NEWEST, Queue
 from latebind.batching.request import Request
 from latebind.batching.view import Models, ModelView
 from latebind.domain.config import ServedModel
+from latebind.domain.costs import TYPICAL_STEPS
 from latebind.domain.outlook import Outlook
 
 
@@ -26,17 +27,18 @@ class Lane:
         self.view = ModelView(served.spec, self.estimate, self.queue)
         self._models = models
         models.append(self.view)
-        self.seconds_per_request = 0.0  # of a worker, at the largest batch that the policy forms
+        self.seconds_per_request = 0.0  # of a worker, on average, in the batches that the policy forms
         self.heard = 0  # launches by when that was worked out
+        self._limit = 1  # the largest batch that the policy forms
+        self._inputs = float(TYPICAL_STEPS)  # of those who come to a decoder, the recent ones counting most
         self._least: dict[int, float] = {}  # by the steps of an input
         self._least_heard = 0  # likewise
         self._hopes = hopes and self.estimate.exits.some
+        self._outlook = Outlook(-1.0, (), ())  # the last that was asked for
+        self._outlook_changes = 0  # how often the pace had changed then
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.held)
-
-    def __contains__(self, request: object) -> bool:
-        return request in self.queue or request in self.held
 
     @property
     def oldest(self) -> Request:
@@ -55,6 +57,8 @@ class Lane:
 
     def add(self, request: Request) -> None:
         """Append a request."""
+        if self.estimate.decoder is not None:
+            self._inputs += NEWEST * (request.inputs - self._inputs)
         if self.open:
             self.queue.add(request)
             self._models.came(self.view, 1, self.seconds_per_request)
@@ -80,19 +84,34 @@ class Lane:
 
     def renew(self, limit: int) -> None:
         """Count the work of each request, in batches of `limit`, as launches are known to take by now."""
-        seconds = self.whole(limit) / limit
+        if self._hopes:
+            seconds = self.estimate.exits.work(limit)
+        else:
+            inputs = 1 if self.estimate.decoder is None else round(self._inputs)
+            seconds = self.estimate.whole(limit, inputs, self.estimate.mean_outputs) / limit
+        self._limit = limit
         self._models.seconds += len(self.queue) * (seconds - self.seconds_per_request)
         self.seconds_per_request = seconds
-        self.heard = self.estimate.pace.heard
+        self.heard = self.estimate.heard
+
+    def own(self, inputs: int, before: int) -> float:
+        """Return the seconds that a newcomer takes once it begins, behind so many who wait.
+
+        Before a decoder, behind as many as a batch holds, it will be in a crowd, where only those begin who will be in
+        time together and even with a long answer. Anywhere else it may be alone.
+        """
+        if self.estimate.decoder is None or before < self._limit:
+            return self.least(inputs)
+        return self.estimate.whole(self._limit, inputs)
 
     def least(self, inputs: int) -> float:
         """Return the seconds that a request takes at least, alone, with as short an answer as any.
 
         That is to the end of the network, or to its first exit where exits are hoped for.
         """
-        if self._least_heard != self.estimate.pace.heard:
+        if self._least_heard != self.estimate.heard:
             self._least.clear()
-            self._least_heard = self.estimate.pace.heard
+            self._least_heard = self.estimate.heard
         found = self._least.get(inputs)
         if found is None:
             if self._hopes:
@@ -102,25 +121,15 @@ class Lane:
             self._least[inputs] = found
         return found
 
-    def observe(self, seconds: float, batch: int, stage: int, inputs: int, *, wide: bool) -> None:
-        """Hear how long one step of a stage has taken, with a worker's own cores or those of all."""
-        if wide:
-            self.estimate.observe_wide(seconds, stage, inputs)
-        else:
-            self.estimate.observe(seconds, batch, stage, inputs)
-
     def outlook(self, wait: float) -> Outlook:
         """Return what a request alone is to expect that waits so long before it begins."""
         if self.estimate.decoder is not None:
             return Outlook(wait, (self.estimate.whole(1, outputs=self.estimate.mean_outputs),), (1.0,))
-        ends, chances = self.estimate.exits.ends
-        return Outlook(wait, ends, chances)
-
-    def whole(self, batch: int) -> float:
-        """Return the seconds of a batch, to the end or until all are expected to have left."""
-        if self._hopes:
-            return self.estimate.exits.all(0, batch).seconds
-        return self.estimate.whole(batch)
+        changes = self.estimate.pace.changes
+        if wait != self._outlook.wait or changes != self._outlook_changes:
+            self._outlook = Outlook(wait, *self.estimate.exits.ends)
+            self._outlook_changes = changes
+        return self._outlook
 
 
 def _move(source: Queue, target: Queue, before: float = inf) -> int:

@@ -7,17 +7,17 @@ of others go deep, and misses go on together only where that is cheaper than one
 be late otherwise goes ahead where that costs nobody else an answer, and who cannot be in time any more is told.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
 
+from latebind.batching.decisions import Decision, GoOn, Shed, Wait
 from latebind.batching.lazy_plus import LazyPlus
 from latebind.batching.request import Request
-from latebind.batching.table import BatchTable, StagePools
-from latebind.batching.view import Decision, GoOn, ModelView, Shed, Wait, WorkView, launch
+from latebind.batching.table import BatchTable, StagePools, SubBatch
+from latebind.batching.view import ModelView, WorkView, launch
 
-DEADLINE = attrgetter("deadline")
 NEARLY = 0.7  # of the best chance that anybody has to be in time
 HELD = 1.5  # times what a batch takes by itself: others go ahead of it now and then
 QUICK = 0.75  # of what a stage takes on average: hardly any is quicker, and who has begun has cost something
@@ -25,36 +25,40 @@ MARGIN = 1.5  # times what somebody takes alone: so early before it is too late 
 BETTER = 1.02  # times as many answers a second are needed to leave who has begun for who has not
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
-    """Requests that may go on together, the most urgent first, from before `stage`; `place` -1: they wait to begin."""
+    """So many who may go on together from before `stage`, of whom the first is `due`.
+
+    They are those who rest at `place`; -1: they wait to begin. Where not all of these are meant, they are `requests`.
+    """
 
     model: ModelView
-    requests: Sequence[Request]
     stage: int
     place: int
-    is_all: bool = False  # of those who rest at its place
+    count: int
+    due: float
+    requests: Sequence[Request] = ()
 
     @property
     def rate(self) -> float:
         """The answers a second to be hoped for."""
-        return self.model.estimate.exits.best(self.stage, len(self.requests)).rate
+        return self.model.estimate.exits.best(self.stage, self.count).rate
 
     @property
     def seconds(self) -> float:
         """The seconds until somebody of it may leave."""
-        return self.model.estimate.exits.next(self.stage, len(self.requests)).seconds
+        return self.model.estimate.exits.next(self.stage, self.count).seconds
 
     @property
     def alone(self) -> float:
         """The seconds that one of them takes by itself to the end."""
-        return self.model.estimate.rest(1, self.stage, 0, 1)
+        return self.model.estimate.exits.all(self.stage, 1).seconds
 
     def decision(self) -> Decision:
         """Return what makes it so."""
         if self.place < 0:
             return launch(self.model, self.requests)
-        return GoOn(self.place, () if self.is_all else tuple([request.id for request in self.requests]))
+        return GoOn(self.place, tuple([request.id for request in self.requests]) if self.requests else ())
 
 
 class Late(LazyPlus):
@@ -89,49 +93,92 @@ class Late(LazyPlus):
         choices = []
         waiting = view.models.requests + view.resting
         for place, entry in enumerate(view.entries):
-            model = view.model_of(entry)
-            members = sorted(entry.members.values(), key=DEADLINE)
-            if self._config.shed:
-                earliest = now + QUICK * model.estimate.exits.next(entry.stage, 1).seconds
-                if members[0].deadline < earliest:
-                    return Shed(model.name, tuple([r.id for r in members if r.deadline < earliest]))
-            most = min(super(LazyPlus, self).batch_limit(model), view.granularity)
-            count = together(model, entry.stage, len(members), waiting, most, now)
-            choice = Choice(model, members[:count], entry.stage, place, is_all=count == len(members))
-            if len(members) >= most:
+            model, resting = view.model_of(entry), len(entry.members)
+            most = min(self.most(model), view.granularity)
+            count = together(model, entry.stage, resting, waiting, most, now)
+            choice = Choice(model, entry.stage, place, count, entry.due)
+            if self._config.shed and choice.due < now + choice.seconds:
+                late = too_late(choice, entry, now)
+                if late:
+                    return Shed(model.name, late)
+                take_in_time(choice, entry, now)
+            elif count < resting:
+                choice.requests = by_deadline(entry)[:count]
+            if resting >= most:
                 return choice.decision()
             choices.append(choice)
         for model in view.models.waiting:
             most = self._share(view, model)
             if most:
-                count = together(model, 0, len(model.queue), waiting, most, now)
-                choices.append(Choice(model, self._in_time(model, count, now), 0, -1))
-        return self._best(choices, now).decision() if choices else Wait()
+                requests = self._in_time(model, together(model, 0, len(model.queue), waiting, most, now), now)
+                choices.append(Choice(model, 0, -1, len(requests), requests[0].deadline, requests))
+        return best_of(choices, now).decision() if choices else Wait()
 
     def _in_time(self, model: ModelView, count: int, now: float) -> Sequence[Request]:
         """Return the most urgent of those that have nearly as good a chance to be in time as anybody who waits."""
-        if not self._config.shed:
+        if not self._config.shed or model.queue.soonest >= now + HELD * model.estimate.exits.all(0, count).seconds:
             return model.queue.urgent(count)
+        count = fitting(model, 0, count, now, HELD, model.queue.due_last)
         chances = model.estimate.exits.chances(count)
         best = chances.within((model.queue.latest - now) / HELD)
         due = now + HELD * chances.least_slack(NEARLY * best)
         return model.queue.urgent(count, due=due) or model.queue.urgent(1)
 
-    def _best(self, choices: Sequence[Choice], now: float) -> Choice:
-        """Return the choice with the most answers a second, or one that has to hurry where that costs it nothing."""
-        if len(choices) == 1:
-            return choices[0]
-        best = max(choices, key=lambda choice: choice.rate * (BETTER if choice.place >= 0 else 1.0))
-        urgent = [choice for choice in choices if choice is not best and hurries(choice, best, now)]
-        return min(urgent, key=lambda choice: choice.requests[0].deadline) if urgent else best
+
+def best_of(choices: Sequence[Choice], now: float) -> Choice:
+    """Return the choice with the most answers a second, or one that has to hurry where that costs it nothing."""
+    if len(choices) == 1:
+        return choices[0]
+    best = max(choices, key=lambda choice: choice.rate * (BETTER if choice.place >= 0 else 1.0))
+    urgent = [choice for choice in choices if choice is not best and hurries(choice, best, now)]
+    return min(urgent, key=attrgetter("due")) if urgent else best
+
+
+def by_deadline(entry: SubBatch) -> list[Request]:
+    """Return who is in a sub-batch, the most urgent first."""
+    return sorted(entry.members.values(), key=attrgetter("deadline"))
+
+
+def too_late(choice: Choice, entry: SubBatch, now: float) -> tuple[int, ...]:
+    """Return those who rest there and cannot be in time any more."""
+    earliest = now + QUICK * choice.model.estimate.exits.next(choice.stage, 1).seconds
+    if choice.due >= earliest:
+        return ()
+    return tuple([request.id for request in by_deadline(entry) if request.deadline < earliest])
+
+
+def take_in_time(choice: Choice, entry: SubBatch, now: float) -> None:
+    """Have the most go on who may be in time together, where not all may; the others are passed over."""
+    model, stage, members = choice.model, choice.stage, by_deadline(entry)
+    count = fitting(model, stage, choice.count, now, 1.0, lambda size: members[-size].deadline)
+    due = now + model.estimate.exits.next(stage, count).seconds
+    chosen = [request for request in members if request.deadline >= due][:count] or members[:1]
+    choice.count, choice.due = len(chosen), chosen[0].deadline
+    if len(chosen) < len(members):
+        choice.requests = chosen
+
+
+def fitting(model: ModelView, stage: int, most: int, now: float, held: float, due_last: Callable[[int], float]) -> int:
+    """Return the most, at least one, who may all be in time together, if that takes `held` times what it does alone.
+
+    So many are due at `due_last` or later. In time is who may leave at the next place after the stage.
+    """
+    least = 1
+    while least < most:
+        middle = (least + most + 1) // 2
+        if due_last(middle) >= now + held * model.estimate.exits.next(stage, middle).seconds:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def hurries(choice: Choice, best: Choice, now: float) -> bool:
     """Tell whether somebody would be late after the best choice, and in time before it without making that late."""
-    last, alone, then = choice.requests[0].deadline, choice.alone, best.seconds
+    last, alone, then = choice.due, choice.alone, best.seconds
     if now + alone > last or now + then + MARGIN * alone <= last:
         return False
-    return best.requests[0].deadline >= now + alone + then
+    return best.due >= now + alone + then
 
 
 def together(model: ModelView, stage: int, count: int, waiting: int, most: int, now: float) -> int:
@@ -147,11 +194,13 @@ def together(model: ModelView, stage: int, count: int, waiting: int, most: int, 
     if limit == 1:
         return 1
     exits, coming, others = model.estimate.exits, model.queue.rate(now), waiting - count
-    whole, here = exits.shares(stage, most), exits.shares(stage, limit)
-    busy, share = coming / whole.answered, coming * exits.alive[stage]
-    least, best = inf, here.enough
-    for size, cost in here.by_size:
-        free = 1.0 - busy - share * (cost - whole.least)
-        if free > 0.0 and cost * (0.5 * (count + size) + others) < least * free:
-            least, best = cost * (0.5 * (count + size) + others) / free, size
+    shares = exits.shares(stage, limit, most)
+    busy, share = coming / shares.answered, coming * exits.alive[stage]
+    least, best = inf, shares.enough
+    for size, cost, dearer in shares.by_size:
+        free = 1.0 - busy - share * dearer
+        if free > 0.0:
+            score = cost * (0.5 * (count + size) + others)
+            if score < least * free:
+                least, best = score / free, size
     return best

@@ -1,8 +1,9 @@
 """LazyBatching as published (sections IV-A to IV-C): at stage boundaries who waits is let past, slack permitting."""
 
 from latebind.batching.base import Stacked, by_age
+from latebind.batching.decisions import Decision, GoOn
 from latebind.batching.slack import Conservative, Precise, Slack
-from latebind.batching.view import Decision, GoOn, WorkView, launch
+from latebind.batching.view import WorkView, launch
 from latebind.domain.config import PolicyConfig
 
 

@@ -9,17 +9,18 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from latebind.batching.base import Stacked
+from latebind.batching.decisions import Decision, GoOn, Shed, Wait
 from latebind.batching.request import Request
 from latebind.batching.slack import Profiled
 from latebind.batching.table import SubBatch
-from latebind.batching.view import Decision, GoOn, ModelView, Shed, Wait, WorkView, launch
+from latebind.batching.view import ModelView, WorkView, launch
 from latebind.domain.config import PolicyConfig
 from latebind.domain.model import StageKind
 
 # In units of what the batch takes as a whole:
 BOUND = 1.0  # by which those who catch up may hold up a request
 BOUND_PASSING = 0.25  # by which those of another model may, who never join it
-HELD_ONCE = 0.25  # by which those who are not at a decoder are held up as a rule: they are joined rarely
+HELD_ONCE = 0.25  # by which anybody is held up as a rule
 PATIENCE = 0.6  # for which those of another model wait before nobody joins any more
 
 CROWD = 2.0  # times the quickest batch: where so many wait, what counts is how many are answered in all
@@ -36,7 +37,7 @@ class LazyPlus(Stacked):
 
     def batch_limit(self, model: ModelView) -> int:
         """Return the largest batch that makes requests quicker, at most what is configured."""
-        return model.estimate.worth_batching(super().batch_limit(model))
+        return model.estimate.worth_batching(self.most(model))
 
     def decide(self, view: WorkView, now: float) -> Decision:
         """Launch, shed or go on."""
@@ -46,25 +47,43 @@ class LazyPlus(Stacked):
         most = self._share(view, model)
         if not most:
             return Wait()
-        batch = pick(model, quickest(model, most, now))
+        most = quickest(model, most, now, view.models.requests - len(model.queue))
+        batch = self._in_time_together(model, most, 0, now) or model.queue.urgent(1)
         return self._shed(model, batch, len(batch), now) or launch(model, batch)
 
     def _share(self, view: WorkView, model: ModelView) -> int:
         """Return the most that a worker without work may begin."""
-        return min(super().batch_limit(model), view.granularity, len(model.queue))
+        return min(self.most(model), view.granularity, len(model.queue))
+
+    def _in_time_together(self, model: ModelView, most: int, beside: int, now: float) -> Sequence[Request]:
+        """Return who begins, at most so many, `beside` those of their model who have begun.
+
+        If not all may be in time in one batch, those who can fill the largest one in time, or a smaller one that is
+        nearly as quick for each, held up as may be. The others are passed over: they may be in time in the next one.
+        """
+        newcomers = pick(model, most)
+        if not self._config.shed or model.estimate.decoder is not None:
+            return newcomers
+        whole, inputs = model.estimate.whole, longest(newcomers) if model.spec.kinds else 1
+        ends = now + (1.0 + HELD_ONCE * (len(model.queue) > most)) * whole(len(newcomers) + beside, inputs)
+        if all(request.deadline >= ends for request in newcomers):
+            return newcomers
+        count = filled(model, len(newcomers), beside, inputs, now)
+        if count and not beside:
+            count = model.estimate.answered(count).enough
+        return model.queue.urgent(count, due=now + (1.0 + HELD_ONCE) * whole(count + beside, inputs)) if count else ()
 
     def _shed(self, model: ModelView, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:
         """Return who cannot be in time in a batch of so many `together` that would start now, if anybody.
 
-        Where more wait than can begin, places are for those who will be in time even with a long answer and held up for
-        as long as may be.
+        Only before a decoder, which is joined at any step; elsewhere they are passed over. Where more wait than can
+        begin, places are for those who will be in time even with a long answer and held up as much as is usual.
         """
-        if not self._config.shed:
+        if not self._config.shed or model.estimate.decoder is None:
             return None
         inputs = longest(newcomers)
         if len(model.queue) > len(newcomers):
-            held = BOUND if model.estimate.decoder is not None else HELD_ONCE
-            ends = now + (1.0 + held) * model.estimate.whole(together, inputs)
+            ends = now + (1.0 + HELD_ONCE) * model.estimate.whole(together, inputs)
         else:
             ends = now + model.estimate.whole(together, inputs, mean(model))
         lost = [request.id for request in newcomers if request.deadline < ends]
@@ -80,7 +99,9 @@ class LazyPlus(Stacked):
             room = self.room(view, model)
             if room <= 0 or (model is own and (closed or not gathered(own, top, min(room, len(own.queue)), now))):
                 continue
-            newcomers = pick(model, room)
+            newcomers = self._in_time_together(model, room, view.begun(model), now)
+            if not newcomers:
+                continue
             shed = self._shed(model, newcomers, len(newcomers) + view.begun(model), now)
             if shed is not None:
                 return shed
@@ -114,14 +135,15 @@ class LazyPlus(Stacked):
         return any(request.delayed > most for request in top.members.values())
 
 
-def quickest(model: ModelView, most: int, now: float) -> int:
+def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
     """Return how many of those who wait should begin together, at most `most`, on a worker that has nothing to do.
 
     Q requests wait and others come at a rate r, while batches of b, which take T(b), answer m = b / T(b) a second. The
-    queue is gone after Q / (m - r); until then Q / 2 wait on average, and each spends T(b) in its batch. So all of them
-    together take Q (Q / 2 + b) / (m - r): small batches where few wait, the quickest one where more come than any other
-    could answer. Near to what can be answered at all that hangs on a few per cent, of which no rate and no profile is
-    sure; so where twice the quickest batch wait, it begins. A decoder takes all: who leaves makes place for others.
+    queue is gone after Q / (m - r); until then Q / 2 wait on average, each spends T(b) in its batch, and O `others`,
+    for other models, wait all of it. So all of them together take Q (Q / 2 + b + O) / (m - r): small batches where few
+    wait, the quickest one where many wait for other models, or more come than any other could answer. Near to what can
+    be answered at all that hangs on a few per cent, of which no rate and no profile is sure; so where twice the
+    quickest batch wait, it begins. A decoder takes all: who leaves makes place for others.
     """
     waiting = len(model.queue)
     if most == 1 or model.estimate.decoder is not None:
@@ -132,9 +154,26 @@ def quickest(model: ModelView, most: int, now: float) -> int:
     coming = model.queue.rate(now)
     least, best = inf, answered.quickest
     for batch, rate in answered.rates:
-        if rate > coming and 0.5 * waiting + batch < least * (rate - coming):
-            least, best = (0.5 * waiting + batch) / (rate - coming), batch
+        if rate > coming and 0.5 * waiting + batch + others < least * (rate - coming):
+            least, best = (0.5 * waiting + batch + others) / (rate - coming), batch
     return best
+
+
+def filled(model: ModelView, most: int, beside: int, inputs: int, now: float) -> int:
+    """Return the most who can begin now, `beside` others, and all be in time though held up; 0 for nobody.
+
+    Who has a priority is not passed over for others, so the first of these is in time as well.
+    """
+    queue, whole, least = model.queue, model.estimate.whole, 0
+    prior = queue.urgent(1)[0]
+    last = prior.deadline if prior.priority else inf
+    while least < most:
+        middle = (least + most + 1) // 2
+        if min(last, queue.due_last(middle)) >= now + (1.0 + HELD_ONCE) * whole(middle + beside, inputs):
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def gathered(model: ModelView, top: SubBatch, coming: int, now: float) -> bool:

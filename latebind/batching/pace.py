@@ -16,7 +16,8 @@ NOTHING = 1e-6  # seconds: less than that is rounding
 class Pace:
     """Seconds are `factor` times those of the profile and `launch` more for each launch; in a simulation, as profiled.
 
-    `least` is the least that a launch may be taken to cost; below 0, for a profile may be of a slower moment.
+    `least` is the least that a launch may be taken to cost, times the factor; below 0, for a profile may be of a slower
+    moment. It is at most half of the shortest launch.
     """
 
     def __init__(self, least: float) -> None:
@@ -60,7 +61,10 @@ class Pace:
         doubt = (DOUBT * self._expected) ** 2
         if doubt:
             self.factor = max(0.1, (self._covariance + doubt) / (self._variance + doubt))
-        self.launch = max(self._least, self._seen - self.factor * self._expected)
+        self.launch = self._seen - self.factor * self._expected
+        if self.launch < self.factor * self._least:  # the profile is of a slower machine: the factor has to say so
+            self.factor = max(0.1, self._seen / max(0.5 * self._expected, self._expected + self._least))
+            self.launch = self.factor * self._least
         factor, launch = self._then
         if abs(self.factor - factor) > SLOWER * factor or abs(self.launch - launch) > CHANGED * abs(launch):
             self.changes += 1

@@ -50,9 +50,18 @@ class Queue(Mapping[int, Request]):
         return list(islice(requests, max(0, count)))
 
     @property
+    def soonest(self) -> float:
+        """The first of all deadlines; the queue must not be empty."""
+        return self._deadlines[0][0]
+
+    @property
     def latest(self) -> float:
         """The last of all deadlines; the queue must not be empty."""
         return self._deadlines[-1][0]
+
+    def due_last(self, count: int) -> float:
+        """Return when the first of those `count` is due whose deadlines come last; so many must wait."""
+        return self._deadlines[-count][0]
 
     def urgent(self, count: int, *, due: float = -inf) -> list[Request]:
         """Return the `count` requests whose deadlines come first, of those with the first priorities.

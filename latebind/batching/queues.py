@@ -1,8 +1,9 @@
 """Per-stage queues, the other organisation of the same work: members wait for others at the stage they have reached."""
 
 from latebind.batching.base import Stacked, by_age
+from latebind.batching.decisions import Decision, GoOn
 from latebind.batching.table import BatchTable, StageQueues, SubBatch
-from latebind.batching.view import Decision, GoOn, WorkView, launch
+from latebind.batching.view import WorkView, launch
 
 ENOUGH = 0.5  # of the largest batch
 

@@ -1,7 +1,8 @@
 """Serial execution: one request at a time, in the order of arrival (LazyBatching, section VI, baseline "Serial")."""
 
 from latebind.batching.base import Stacked
-from latebind.batching.view import Decision, GoOn, ModelView, WorkView, launch
+from latebind.batching.decisions import Decision, GoOn
+from latebind.batching.view import ModelView, WorkView, launch
 
 
 class Serial(Stacked):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Protocol
 
+from latebind.batching.estimate import Estimate
 from latebind.batching.request import Request
 from latebind.batching.table import SubBatch
 from latebind.batching.view import ModelView, WorkView
@@ -77,7 +78,7 @@ class Profiled:
         if not self._can_wait(model, newcomers, now, ends):
             return False
         for request in top.members.values():
-            place = top.stage, request.steps or top.step, longest, self._length(request)
+            place = top.stage, request.steps or top.step, longest, self._left(estimate, request)
             in_time = now + estimate.rest(running, *place) <= request.deadline
             if in_time and caught_up + estimate.rest(len(together), *place) > request.deadline:
                 return False
@@ -105,6 +106,11 @@ class Profiled:
         steps = min(request.steps for request in entry.members.values()) or entry.step
         longest = self._longest(entry.members.values())
         return model.estimate.rest(len(entry.members), entry.stage, steps, entry.inputs, longest)
+
+    def _left(self, estimate: Estimate, request: Request) -> int | None:
+        """Return how long the answer of one that runs is taken to be: who has written for long writes a long one."""
+        length = self._length(request)
+        return estimate.outputs_after(request.steps) if length is None and request.steps else length
 
     def _longest(self, requests: Iterable[Request]) -> int | None:
         lengths = [self._length(request) for request in requests]

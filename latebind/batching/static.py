@@ -5,8 +5,9 @@ A baseline for simulations: workers of the live engine compute the rows that the
 
 from msgspec.structs import replace
 
+from latebind.batching.decisions import Decision, Launch
 from latebind.batching.graph import GraphBatching
-from latebind.batching.view import Decision, Launch, WorkView
+from latebind.batching.view import WorkView
 
 
 class Static(GraphBatching):

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from latebind.batching.request import Request
 from latebind.domain.model import ModelSpec, StageKind
@@ -32,11 +33,13 @@ class SubBatch:
     rows: int = 0  # that a worker computes where it does not get rid of those who have left
     padded: int = 0  # rows that it computes whoever is in it
     _told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    _due: tuple[int, float] = (0, inf)  # of how many members the first is due, and when
 
     @property
     def kind(self) -> StageKind:
         """How often the stage runs."""
-        return self.spec.kind(self.stage)
+        kinds = self.spec.kinds
+        return kinds[self.stage] if kinds else StageKind.STATIC
 
     @property
     def inputs(self) -> int:
@@ -51,6 +54,13 @@ class SubBatch:
         if len(self._told[0]) != len(self.members):
             self._told = tuple(self.members), tuple([request.slot for request in self.members.values()])
         return self._told
+
+    @property
+    def due(self) -> float:
+        """When the first of its members is due."""
+        if self._due[0] != len(self.members):
+            self._due = len(self.members), min([r.deadline for r in self.members.values()], default=inf)
+        return self._due[1]
 
     def advance(self) -> None:
         """Go past the step that has run; the longest input says when the encoder is through."""
@@ -83,7 +93,7 @@ class SubBatch:
     def absorb(self, other: "SubBatch") -> None:
         """Take in the members of another that it meets."""
         self.members |= other.members
-        self._told = (), ()
+        self._told, self._due = ((), ()), (0, inf)
         self.complete |= other.complete
         self.rows += other.rows
 

@@ -1,14 +1,12 @@
-"""What a batching policy sees and what it may answer. Read-only: the scheduler alone changes anything."""
+"""What a batching policy sees. Read-only: the scheduler alone changes anything."""
 
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Protocol, overload
 
-from msgspec import Struct
-
+from latebind.batching.decisions import Decision, Launch
 from latebind.batching.estimate import Estimate
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
@@ -34,12 +32,13 @@ class Models(Sequence[ModelView]):
     """All models, in their order, and who may begin over all of them; lanes tell it, policies only read.
 
     `waiting` are the models that somebody waits for who may begin, in the same order: decisions cost in proportion to
-    these. Their `requests` are `seconds` of work for one worker, at full depth.
+    these. Their `requests` are `seconds` of work for one worker, behind learned caches as much as runs on average.
     """
 
     def __init__(self, models: Iterable[ModelView] = ()) -> None:
         self._models: list[ModelView] = []
         self._places: dict[str, int] = {}
+        self._by_name: dict[str, ModelView] = {}
         self._waiting_places: list[int] = []
         self.waiting: list[ModelView] = []
         self.requests = 0
@@ -66,11 +65,12 @@ class Models(Sequence[ModelView]):
 
     def named(self, name: str) -> ModelView:
         """Return the model of this name."""
-        return self._models[self._places[name]]
+        return self._by_name[name]
 
     def append(self, model: ModelView) -> None:
         """Take in one more model, whose queue is empty."""
         self._places[model.name] = len(self._models)
+        self._by_name[model.name] = model
         self._models.append(model)
         self.decode = self.decode or model.estimate.decoder is not None
         self.exit = self.exit or model.estimate.exits.some
@@ -126,7 +126,10 @@ class WorkView:
     @property
     def resting(self) -> int:
         """The requests that the worker has begun."""
-        return sum([len(entry.members) for entry in self.entries])
+        count = 0
+        for entry in self.entries:
+            count += len(entry.members)
+        return count
 
     def begun(self, model: ModelView) -> int:
         """Return how many requests of a model the worker has begun: they will be one batch, within its limit."""
@@ -137,46 +140,9 @@ class WorkView:
         return self.models.named(batch.spec.name)
 
 
-class Launch(Struct, frozen=True, gc=False):
-    """Begin these waiting requests of `model` together, past those that the worker has begun.
-
-    With dummies it computes so many rows, where they are `padded`.
-    """
-
-    model: str
-    requests: tuple[int, ...]
-    padded: int = 0
-
-
 def launch(model: ModelView, requests: Iterable[Request]) -> Launch:
     """Return the decision to begin these requests."""
     return Launch(model.name, tuple([request.id for request in requests]))
-
-
-class GoOn(Struct, frozen=True, gc=False):
-    """Let no one in; run the sub-batch at `place` of the entries, of a stack always the top.
-
-    Where `requests` are named, only they go on, and the others of that sub-batch wait where they are.
-    """
-
-    place: int = -1
-    requests: tuple[int, ...] = ()
-
-
-class Shed(Struct, frozen=True, gc=False):
-    """Tell these requests of `model`, which wait or rest at a boundary, that they cannot be in time, then ask again."""
-
-    model: str
-    requests: tuple[int, ...]
-
-
-class Wait(Struct, frozen=True, gc=False):
-    """Begin nothing, where nothing has been begun; ask again at `until` (seconds) or when something has happened."""
-
-    until: float = inf
-
-
-Decision = Launch | GoOn | Shed | Wait
 
 
 class BatchPolicy(Protocol):

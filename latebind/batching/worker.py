@@ -18,6 +18,7 @@ class Worker:
         self.view = view
         self.running: SubBatch | None = None
         self.launched = 0, 0.0  # how many are in what runs, and since when
+        self.alone = False  # whether it is one request, and nobody else was there when it was launched
         self.wide = False  # whether what runs has the cores of all workers
         self.aside: list[SubBatch] = view.aside
         self.refills: Counter[str] = Counter()  # by model, requests that it began while it had begun others
@@ -91,26 +92,34 @@ class Crew:
         return sum([self.at_once if worker.wide else 1 for worker in self.workers if worker.running is not None])
 
     def begin(self, worker: Worker, rows: int, now: float) -> bool:
-        """Note that a worker begins to run so many rows; tell whether it has all cores for them."""
+        """Note that a worker begins to run so many rows; tell whether it has all cores for them.
+
+        Only one request may, where nobody waits and nobody else has begun anything.
+        """
         worker.launched = rows, now
-        worker.wide = self._widens and rows == 1 and not self._models.requests and self._pays(worker, now)
+        worker.alone = self._widens and rows == 1 and not self._models.requests and self._only(worker)
+        worker.wide = worker.alone and self._pays(worker, now)
         return worker.wide
 
-    def _pays(self, worker: Worker, now: float) -> bool:
-        """Tell whether one request gains more with the cores of all workers than those who come lose meanwhile.
+    def _only(self, worker: Worker) -> bool:
+        """Tell whether nobody has begun anything besides what a worker runs."""
+        return worker.running is not None and sum([len(one.begun) for one in self.workers]) == 1
 
-        They wait for its next boundary, half of the time that the run takes, where another worker would have begun.
-        """
+    def _pays(self, worker: Worker, now: float) -> bool:
         batch = worker.running
-        if batch is None or sum([len(one.begun) for one in self.workers]) > 1:
-            return False
-        estimate = self._models.named(batch.spec.name).estimate
-        if not estimate.widens:
-            return False
+        assert batch is not None, "nothing runs"
         inputs = batch.inputs if batch.spec.kinds else 1
-        wide = estimate.lone(batch.stage, inputs, wide=True)
-        gained = estimate.lone(batch.stage, inputs, wide=False) - wide
-        return gained > 0.0 and gained > 0.5 * wide * wide * sum([model.queue.rate(now) for model in self._models])
+        coming = sum([model.queue.rate(now) for model in self._models])
+        return self._models.named(batch.spec.name).estimate.widens(batch.stage, inputs, coming)
+
+    def learn(self, worker: Worker, batch: SubBatch, now: float) -> None:
+        """Hear that a worker has run a stage for all who are in a batch."""
+        size, begun = worker.launched
+        inputs = batch.inputs if batch.spec.kinds else 1
+        estimate = self._models.named(batch.spec.name).estimate
+        estimate.observe(now - begun, size, batch.stage, inputs, wide=worker.wide)
+        if worker.alone and (worker.wide or self._only(worker)):
+            estimate.observe_alone(now - begun, batch.stage, inputs, wide=worker.wide)
 
     def busy(self, number: int) -> tuple[Worker, SubBatch]:
         """Return a worker that runs, and what; raises `IllegalEvent` where it does not."""

@@ -14,6 +14,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -48,12 +49,16 @@ class Layers(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What one boundary costs, in seconds, under one policy; `stages` of the network that is cut."""
+    """What one boundary costs, in seconds, under one policy; `stages` of the network that is cut.
+
+    `cpu` are those of all cores that the engine's process has used, which count on a busy machine as well.
+    """
 
     policy: str
     backend: str
     stages: int
     seconds: Interval
+    cpu: float
 
     def microseconds(self) -> str:
         """Return the figure with its interval."""
@@ -89,6 +94,7 @@ def _built(folder: Path, name: str, min_stage_seconds: float, backend: str) -> P
 async def _measure(paths: dict[str, Path], policy: str, backend: str, setting: Setting, requests: int) -> Boundary:
     image = np.zeros((1, 8, 8, 8), np.float32)
     ran: dict[str, list[float]] = {side: [] for side in paths}
+    used: dict[str, list[float]] = {side: [] for side in paths}
     async with AsyncExitStack() as stack:
         engines = {}
         for side, path in paths.items():
@@ -101,8 +107,17 @@ async def _measure(paths: dict[str, Path], policy: str, backend: str, setting: S
                     await engine.infer(side, {"image": image}, deadline=time.monotonic() + 10.0) for _ in range(BLOCK)
                 ]
                 ran[side].append(median(answer.ran[0] for answer in answers))
+                used[side].append(_cpu(engine))
         stages = engines[CUT].models[CUT].stages
         more = stages - engines[WHOLE].models[WHOLE].stages
     skipped = WARM_UP // BLOCK
     differences = [(a - b) / more for a, b in zip(ran[CUT][skipped:], ran[WHOLE][skipped:], strict=True)]
-    return Boundary(policy, backend, stages, median_interval(differences, seed=setting.seed))
+    blocks = len(differences)
+    cpu = [(some[-1] - some[-1 - blocks]) / (blocks * BLOCK * more) for some in (used[CUT], used[WHOLE])]
+    return Boundary(policy, backend, stages, median_interval(differences, seed=setting.seed), cpu[0] - cpu[1])
+
+
+def _cpu(engine: EngineClient) -> float:
+    """Return the seconds of all cores that its process has used."""
+    times = psutil.Process(engine.process_id).cpu_times()
+    return float(times.user + times.system)

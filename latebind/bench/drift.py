@@ -32,7 +32,6 @@ from latebind.repository.listing import Repository, find_models
 
 CALIBRATE_SHARE = 0.4
 SETTLE, AFTER = 3_000, 2_000  # requests before the change and after
-MOST_SAMPLES = 500  # until a fall must be caught
 LESSON_TAKES = 100  # requests that are answered meanwhile
 ALPHA = 3.0
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import median
 
 import aiohttp
-import numpy as np
 
 from latebind.bench.client import Array, Body, encode
 from latebind.bench.server import pinned, serving
@@ -125,12 +124,6 @@ async def _flood(url: str, model: str, seconds: float) -> float:
     async with aiohttp.ClientSession(base_url=url, connector=aiohttp.TCPConnector(limit=0)) as session:
         await asyncio.gather(*(client(session) for _ in range(FLOODERS)))
     return count / seconds
-
-
-def random_inputs(shapes: dict[str, tuple[int, ...]], *, seed: int) -> dict[str, Array]:
-    """Return one row of normal float32 values for each input."""
-    random = np.random.default_rng(seed)
-    return {name: random.standard_normal((1, *shape)).astype(np.float32) for name, shape in shapes.items()}
 
 
 if __name__ == "__main__":

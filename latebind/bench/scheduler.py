@@ -1,14 +1,20 @@
-"""What the scheduler costs on one core, by policy and number of waiting requests: events a second, and a boundary."""
+"""What the scheduler costs on one core, by policy and number of waiting requests: a boundary, a decision, an event.
+
+All in seconds of the thread's CPU, which mean something on a busy machine as well, beside the clock.
+"""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from random import Random
 from statistics import median
 
 from latebind.batching import POLICIES, make_policy
+from latebind.batching.decisions import Decision
 from latebind.batching.estimate import Estimate
 from latebind.batching.queue import Queue
-from latebind.batching.view import ModelView
+from latebind.batching.table import BatchTable
+from latebind.batching.view import BatchPolicy, ModelView, WorkView
 from latebind.domain.actions import Action, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -18,59 +24,140 @@ from latebind.scheduler import Scheduler
 
 STAGES = 8
 MAX_BATCH = 16
-BATCHING = tuple(name for name in POLICIES if name != "serial")
+BACKLOGS = (0, 10, 1000)
+READINGS = 1000  # of both clocks, for what a reading costs
+SKIPPED = 0.1  # of the events, the first: what is kept by size of batch is worked out then
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Mean seconds of CPU and the median by the clock, without what reading them takes."""
+
+    cpu: float
+    clock: float
+
+    def microseconds(self) -> str:
+        """Return both, or a dash where there was nothing to measure."""
+        return "-" if not self.clock else f"{self.cpu * 1e6:.1f} ({self.clock * 1e6:.1f})"
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One measurement: events of both kinds (arrivals and stage boundaries) handled in a second.
+    """One measurement with so many waiting throughout, at the largest batch that the policy forms.
 
-    `boundary` is the mean of a stage boundary in seconds, decision included; in the middle of a batch, without anybody
-    leaving.
+    `events` of both kinds (arrivals and stage boundaries) are handled in a second of CPU. A `boundary` is one in the
+    middle of a batch, without anybody leaving, its decision included; `beside` is one where others rest at a stage,
+    before it or after, so that there is a choice though nobody waits. A `decision` is one of the policy alone, at
+    boundaries and where a batch begins. Where there is no choice, it is asked for the first of a batch only.
     """
 
     policy: str
     waiting: int
     batch: int
-    events: int
-    events_per_second: float
-    boundary: float
+    events: float
+    boundary: Spent
+    beside: Spent
+    decision: Spent
 
 
-def run(*, events: int = 200_000, rounds: int = 3, seed: int = 0) -> list[Speed]:
-    """Measure every combination of policy and backlog; the median of `rounds` is kept."""
+@dataclass(slots=True)
+class _Watch:
+    """Collects what is timed by it."""
+
+    empty: Spent
+    times: list[tuple[float, float]] = field(default_factory=list)
+
+    def spent(self) -> Spent:
+        """Return what the rounds took that were not the first."""
+        some = self.times[int(SKIPPED * len(self.times)) :] or [(0.0, 0.0)]
+        cpu, clock = sum(one for one, _ in some) / len(some), median([one for _, one in some])
+        return Spent(max(0.0, cpu - self.empty.cpu), max(0.0, clock - self.empty.clock))
+
+
+class _Timed:
+    """A policy whose decisions are timed."""
+
+    def __init__(self, policy: BatchPolicy, watch: _Watch) -> None:
+        self._policy = policy
+        self.watch = watch
+        self.counts_exits = policy.counts_exits
+        self.widens = policy.widens
+
+    def batch_limit(self, model: ModelView) -> int:
+        return self._policy.batch_limit(model)
+
+    def table(self, granularity: int) -> BatchTable:
+        return self._policy.table(granularity)
+
+    def decide(self, view: WorkView, now: float) -> Decision:
+        begun, cpu = time.perf_counter(), time.thread_time()
+        decision = self._policy.decide(view, now)
+        self.watch.times.append((time.thread_time() - cpu, time.perf_counter() - begun))
+        return decision
+
+
+def run(
+    *, policies: Sequence[str] = tuple(POLICIES), events: int = 6_000, rounds: int = 3, seed: int = 0
+) -> list[Speed]:
+    """Measure every combination of policy and backlog.
+
+    The least of `rounds` is kept: whatever else the machine does only adds.
+    """
     return [
-        measure(policy, waiting=waiting, batch=batch, events=events, rounds=rounds, seed=seed)
-        for policy, batch in (
-            ("serial", 1),
-            ("graph", 1),
-            *((name, MAX_BATCH) for name in POLICIES if name != "serial"),
-        )
-        for waiting in (0, 10, 1000)
+        measure(policy, waiting=waiting, events=events, rounds=rounds, seed=seed)
+        for policy in policies
+        for waiting in BACKLOGS
     ]
 
 
-def measure(policy: str, *, waiting: int, batch: int, events: int, rounds: int, seed: int) -> Speed:
-    """Measure one policy with `waiting` requests in the queue throughout, at the largest batch that it forms."""
-    config = _config(policy, batch, waiting)
+def measure(policy: str, *, waiting: int, events: int, rounds: int, seed: int) -> Speed:
+    """Measure one policy with `waiting` requests in the queue throughout."""
+    config = _config(policy, waiting)
     (model,) = config.models
-    view = ModelView(model.spec, Estimate(model.spec, model.costs), Queue())
-    batch = make_policy(config.policy).batch_limit(view)
-    speeds, boundaries = zip(
-        *(_round(config, waiting, batch, events, seed + number) for number in range(rounds)), strict=True
-    )
-    return Speed(policy, waiting, batch, events, median(speeds), median(boundaries))
+    batch = make_policy(config.policy).batch_limit(ModelView(model.spec, Estimate(model.spec, model.costs), Queue()))
+    empty, found = _reading(), []
+    for number in range(rounds):
+        bare, timed = Scheduler(config), Scheduler(config)
+        timed._policy = policy_asked = _Timed(timed._policy, _Watch(empty))
+        speed, *boundaries = _play(bare, model, waiting, batch, events, Random(seed + number), empty)
+        _play(timed, model, waiting, batch, events, Random(seed + number), empty)
+        found.append((speed, *boundaries, policy_asked.watch.spent()))
+    speeds, *spent = zip(*found, strict=True)
+    return Speed(policy, waiting, batch, max(speeds), *[_least(some) for some in spent])
 
 
-def _round(config: SchedulerConfig, waiting: int, batch: int, events: int, seed: int) -> tuple[float, float]:
-    """Play closed-loop traffic: whoever is answered is replaced; 30 % leave at a boundary that has a lookup."""
-    random = Random(seed)
-    (model,) = config.models
-    scheduler = Scheduler(config)
-    backlog = waiting + batch
+def _least(some: Sequence[Spent]) -> Spent:
+    return Spent(min([one.cpu for one in some]), min([one.clock for one in some]))
+
+
+def _reading() -> Spent:
+    """Return what reading both clocks adds to what is timed."""
+    cpu, clock = [], []
+    for _ in range(READINGS):
+        begun, before = time.perf_counter(), time.thread_time()
+        cpu.append(time.thread_time() - before)
+        clock.append(time.perf_counter() - begun)
+    return Spent(median(cpu), median(clock))
+
+
+def _play(
+    scheduler: Scheduler,
+    model: ServedModel,
+    waiting: int,
+    batch: int,
+    events: int,
+    random: Random,
+    empty: Spent,
+) -> tuple[float, Spent, Spent]:
+    """Play closed-loop traffic: whoever is answered is replaced; 30 % leave at a boundary that has a lookup.
+
+    Return the events handled in a second of CPU, and what the boundaries took where nobody left, alone and beside
+    others who rested.
+    """
+    watch, beside = _Watch(empty), _Watch(empty)
+    last = backlog = waiting + batch
     running = _launched(scheduler.handle(_arrival(0, backlog), 0.0))
-    last, now, handled, seconds = backlog, 0.0, 0, 0.0
-    left, boundaries, at_boundaries = 0, 0, 0.0
+    now, handled, seconds, left = 0.0, 0, 0.0, 0
     while handled < events:
         now += model.costs.step(running.stage, len(running.requests))
         hits = running.stage in (2, 4)
@@ -81,20 +168,21 @@ def _round(config: SchedulerConfig, waiting: int, batch: int, events: int, seed:
         coming = left if waiting or left == batch else 0  # where none is to wait, they come when all have gone
         arrivals = [_arrival(last, coming, now)] if coming else []
         last, left = last + coming, left - coming
-        begun = time.perf_counter()
+        alone = scheduler.stats()["running"] == len(running.requests)
+        begun = time.thread_time()
         for arrival in arrivals:
             scheduler.handle(arrival, now)
-        came = time.perf_counter()
+        came, between = time.thread_time(), time.perf_counter()
         actions = scheduler.handle(done, now)
-        ended = time.perf_counter()
-        seconds += ended - begun
+        ended = time.thread_time()
+        seconds += ended - begun - empty.cpu
         handled += 1 + coming
         if not leaving:
-            boundaries += 1
-            at_boundaries += ended - came
+            alone = alone and scheduler.stats()["running"] == len(_launched(actions).requests)
+            (watch if alone else beside).times.append((ended - came, time.perf_counter() - between))
         running = _launched(actions)
     scheduler.check()
-    return handled / seconds, at_boundaries / boundaries
+    return handled / seconds, watch.spent(), beside.spent()
 
 
 def _launched(actions: list[Action]) -> Run:
@@ -106,8 +194,8 @@ def _arrival(first: int, count: int, now: float = 0.0) -> Arrived:
     return Arrived("net", now + 1e6, numbers, numbers)
 
 
-def _config(policy: str, batch: int, waiting: int) -> SchedulerConfig:
+def _config(policy: str, waiting: int) -> SchedulerConfig:
     costs = ModelCosts(tuple(Curve((1, MAX_BATCH), (3e-4, 3e-3)) for _ in range(STAGES)), {}, {2: 0.3, 4: 0.2})
     spec = ModelSpec("net", "1", (), (), STAGES, MAX_BATCH, (2, 4))
     model = ServedModel(spec, costs, waiting + 10 * MAX_BATCH)
-    return SchedulerConfig((model,), 1, PolicyConfig(policy, batch, 0.0))
+    return SchedulerConfig((model,), 1, PolicyConfig(policy, MAX_BATCH, 0.0))

@@ -1,1 +1,1 @@
-"""The command line: build, serve, simulate, bench, models, replay."""
+"""The command line: `main` finds a command as a module of this folder."""

@@ -1,16 +1,27 @@
 """How commands speak: tables for people, JSON for programs, one line for an error, progress for long work."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
+from datetime import timedelta
 from pathlib import Path
+from threading import Event, Thread
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from latebind.bench.tables import written
@@ -22,16 +33,23 @@ errors = Console(stderr=True)
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to FILE as JSON.")]
 Row = Mapping[str, object]
 ESTIMATE_SECONDS = 600.0
+SAY_SECONDS = 10.0
+TELLING = 0.05  # of the work: before, the rest cannot be told from it
 
 
 @contextmanager
 def reporting() -> Iterator[None]:
-    """Turn an error that latebind raised on purpose into one line and exit code 2."""
+    """Turn an error that latebind raised on purpose, or one of a file, into one line and exit code 2."""
     try:
         yield
     except LatebindError as error:
-        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
+        said = str(error)
+    except OSError as error:
+        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    else:
+        return
+    errors.print(f"[bold red]error:[/] {escape(said)}", highlight=False, soft_wrap=True)
+    raise typer.Exit(2)
 
 
 def show(title: str, rows: Sequence[Row]) -> None:
@@ -48,13 +66,17 @@ def show(title: str, rows: Sequence[Row]) -> None:
 def save(file: Path | None, figures: Any) -> None:
     """Write figures as JSON where a file is named."""
     if file is not None:
-        file.write_text(json.dumps(figures, indent=2, default=_plain) + "\n")
+        with reporting():
+            file.write_text(json.dumps(figures, indent=2, default=_plain) + "\n")
         console.print(f"figures written to {file}")
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[str, float], None]]:
-    """Show a bar; yields a function that takes what is being done and the share (0 to 1) that is done."""
+    """Show a bar; yields a function that takes what is being done and the share (0 to 1) that is done.
+
+    Where nobody watches a terminal, as in a CI job or behind `nohup`, a line is written every `SAY_SECONDS` instead.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -63,9 +85,38 @@ def progress(title: str) -> Iterator[Callable[[str, float], None]]:
         TimeRemainingColumn(),
     )
     # steps of a build differ in pace: the estimate looks back further than rich's half minute
-    with Progress(*columns, console=errors, transient=True, speed_estimate_period=ESTIMATE_SECONDS) as bars:
-        task = bars.add_task(title, total=1.0)
+    bars = Progress(*columns, console=errors, transient=True, speed_estimate_period=ESTIMATE_SECONDS)
+    task = bars.add_task(title, total=1.0)
+    with bars if errors.is_terminal else saying(lambda: in_words(bars.tasks[0]), SAY_SECONDS):
         yield lambda doing, share: bars.update(task, description=f"{title}: {doing}", completed=share)
+
+
+@contextmanager
+def saying(line: Callable[[], str], period: float) -> Iterator[None]:
+    """Write `line()` to standard error every `period` seconds while the block lasts, from a thread."""
+    over = Event()
+
+    def say() -> None:
+        while not over.wait(period):
+            print(line(), file=sys.stderr, flush=True)
+
+    thread = Thread(target=say, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def in_words(task: Task) -> str:
+    """Return what a bar shows: `building resnet: cutting, 40% after 0:01:10, about 0:01:45 left`.
+
+    The rest is taken to go as fast as all before: the bar's estimate would not grow where one step goes on and on.
+    """
+    since, share = task.elapsed or 0.0, task.completed / (task.total or 1.0)
+    left = f", about {_clock(since * (1 - share) / share)} left" if TELLING <= share < 1.0 else ""
+    return f"{task.description}, {share:.0%} after {_clock(since)}{left}"
 
 
 def milliseconds(seconds: float) -> str:
@@ -76,6 +127,10 @@ def milliseconds(seconds: float) -> str:
 def percent(share: float) -> str:
     """Write a share as percent."""
     return f"{share:.1%}"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
 
 
 def _plain(value: object) -> object:

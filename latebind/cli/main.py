@@ -7,6 +7,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from latebind import __version__
+from latebind.cli.deferred import Deferred
+from latebind.cli.extras import what_to_install
+from latebind.compiled import is_compiled
 
 COMMANDS = ("build", "calibrate", "serve", "simulate", "plan", "bench", "models", "versions", "replay")
 
@@ -19,15 +22,30 @@ class Commands(TyperGroup):
         del ctx
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | TyperGroup | None:
-        """Import the module of this command, or return None if there is no such command."""
+    def get_command(self, ctx: Any, cmd_name: str) -> Deferred | None:
+        """Return the command of this name, or None if there is no such command."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command = typer.main.get_command(importlib.import_module(f"latebind.cli.{cmd_name}").app)
-        assert isinstance(command, TyperCommand | TyperGroup)
-        command.name = cmd_name
-        return command
+        module = f"latebind.cli.{cmd_name}"
+        return Deferred(cmd_name, module, lambda: _command(cmd_name, module))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; where a package is missing that is optional, say in one line how to get it."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if (said := what_to_install(error)) is None:
+                raise
+            typer.echo(f"error: {said}", err=True)
+            raise typer.Exit(2) from error
+
+
+def _command(name: str, module: str) -> TyperCommand | TyperGroup:
+    command = typer.main.get_command(importlib.import_module(module).app)
+    assert isinstance(command, TyperCommand | TyperGroup)
+    command.name = name
+    return command
 
 
 app = typer.Typer(
@@ -42,7 +60,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        typer.echo(f"{__version__}, compiled" if is_compiled() else __version__)
         raise typer.Exit
 
 

@@ -82,10 +82,10 @@ def _model(directory: ModelDirectory) -> Row:
         "max batch": model.max_batch,
         "ms at batch 1": milliseconds(alone(model.spec(), costs)),
         "weights MB": f"{costs.weight_bytes / 1e6:.2f}",
-        "exits behind": " ".join(str(cache.stage) for cache in caches.lookups) if caches else "none",
+        "exits behind": " ".join(str(cache.stage) for cache in caches.lookups) if caches and caches.lookups else "none",
         "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "the same",
         "accuracy": str(read_accuracy(directory) or ""),
-        "profiled on": f"{profile.hardware.cpu}, {profile.hardware.threads} threads",
+        "profiled on": f"{profile.hardware.cpu}, threads: {profile.hardware.threads}",
     }
 
 

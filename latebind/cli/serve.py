@@ -18,6 +18,8 @@ from latebind.batching import POLICIES, make_policy
 from latebind.cli.console import reporting
 from latebind.cli.numbers import numbers
 from latebind.cli.steps import in_order
+from latebind.cli.together import check_machine, check_ray, check_workers, known_keys
+from latebind.compiled import is_compiled
 from latebind.domain.config import GRPC_STACKS, TIERS, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
@@ -35,6 +37,7 @@ from latebind.residency import make_policy as make_residency_policy
 from latebind.server.descriptors import make_room
 from latebind.server.door import Door
 from latebind.server.limits import Limits
+from latebind.server.listening import check_addresses
 from latebind.server.secured import Secured
 
 if TYPE_CHECKING:
@@ -197,6 +200,8 @@ def serve(
     * `latebind serve models --on ray --replicas 2 --max-replicas 8 --replica-cpus 2`
     """
     with reporting():
+        check_ray(on, {"--replicas": replicas, "--max-replicas": max_replicas, "--replica-cpus": replica_cpus})
+        check_workers(workers, None if granularities is None else numbers("--granularities", granularities))
         settings = _settings(
             config,
             server={
@@ -258,14 +263,15 @@ def serve(
         )
         write_logs("door", settings.observability.log_format)
         make_policy(settings.policy)  # an unknown name is told here, not by the engine
-        if settings.residency.budget:
-            make_residency_policy(settings.residency)
+        make_residency_policy(settings.residency)
         if settings.policy.name == "static":
             raise ConfigError("policy.name is 'static', which only simulations pad: take graph")
+        check_addresses(settings.server)
         selection = open_selection(repository, model or (), settings.repository)
         if on is not None:
             _serve_on(on, settings, selection, event_log)
             return
+        check_machine(settings.engine, event_log)
         if not uvloop.run(_serve(settings, selection, event_log)):
             raise typer.Exit(1)
 
@@ -339,6 +345,8 @@ def _say_where(settings: ServeConfig, port: int, grpc_port: int | None) -> None:
 
 
 def _log(models: Iterable[ModelSpec]) -> None:
+    if is_compiled():
+        logger.info("what launches and calls go through was compiled ahead of time")
     for spec in models:
         if spec.steps:
             logger.info("serving query %s: %s", spec.name, in_order(spec.steps))
@@ -366,7 +374,7 @@ def _settings(file: Path | None, **options: dict[str, Any]) -> ServeConfig:
         except OSError as error:
             raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
         except (ConfigError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file}: {error}") from None
+            raise ConfigError(f"{file}: {error}{known_keys(str(error))}") from None
     parts = {
         part: replace(getattr(settings, part), **{key: value for key, value in given.items() if value is not None})
         for part, given in options.items()

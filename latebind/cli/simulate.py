@@ -57,6 +57,8 @@ def simulate(
     Example: `latebind simulate models --model resnet56 --rate 100 --rate 300 --policy graph`
     """
     with reporting(), progress("simulating") as tell:
+        if requests < 1 or deadline_ms <= 0 or min(rate or [1.0]) <= 0:
+            raise ConfigError("--requests must be 1 or more, --deadline-ms and every --rate above 0")
         served = _served(repository, model, exits)
         # Answers are as long as those in the profile; inputs are taken to be as long as their answers.
         lengths = [(steps, steps) for steps in served.costs.output_steps]

@@ -2,9 +2,11 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -12,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import Tensor, nn
 
-from latebind.domain.errors import ConfigError
-from latebind.domain.model import ITEM_BYTES
+from latebind.domain.errors import ConfigError, LatebindError
+from latebind.domain.model import ITEM_BYTES, TensorSpec
 from latebind.learned.samples import Samples
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,6 +34,8 @@ def load_function(reference: str) -> Callable[..., Any]:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{reference!r} cannot be imported: {error}; is its folder the working directory?") from error
+    except Exception as error:  # the user's module, which may raise anything as it is imported
+        raise ConfigError(f"{reference!r} cannot be imported: {_said(error)}") from error
     if not callable(found):
         raise ConfigError(f"{reference!r} is a {type(found).__name__}: name a function or class that makes the module")
     function: Callable[..., Any] = found
@@ -40,9 +44,11 @@ def load_function(reference: str) -> Callable[..., Any]:
 
 def load_module(reference: str, weights: Path | None) -> nn.Module:
     """Make the module that `reference` names, in evaluation mode, and fill it from a `.safetensors` file if given."""
-    module = load_function(reference)()
+    module = _called(reference, {})
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"{reference!r} made a {type(module).__name__}: it must make a torch.nn.Module")
+        raise ConfigError(
+            f"{reference!r} made something of type {type(module).__name__}: it must make a torch.nn.Module"
+        )
     if weights is not None:
         _fill(module, weights)
     return module.eval()
@@ -82,17 +88,36 @@ def load_arrays(file: Path) -> dict[str, Array]:
     try:
         with np.load(file) as arrays:  # object arrays are refused by default
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} is no .npz file of plain arrays: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
+    except (AttributeError, BadZipFile, EOFError, ValueError) as error:
+        raise ConfigError(
+            f"{file} is no .npz file of plain arrays: write one by numpy.savez({file.name!r}, image=rows)"
+        ) from error
 
 
 def _fill(module: nn.Module, weights: Path) -> None:
     try:
-        load_model(module, weights, strict=True)  # tied weights are in the file once
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{weights} cannot be read as .safetensors: {error}") from error
-    except RuntimeError as error:
-        raise ConfigError(f"{weights} does not fit the module: {error}") from error
+        missing, unexpected = load_model(module, weights, strict=False)  # tied weights are in the file once
+    except OSError as error:
+        raise ConfigError(f"{weights} cannot be read: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise ConfigError(
+            f"{weights} is no .safetensors file: write one by safetensors.torch.save_model(module, FILE); "
+            "what torch.save writes is not read, for it may hold code"
+        ) from error
+    except RuntimeError as error:  # tensors of other shapes
+        raise ConfigError(f"{weights} does not fit the module: {' '.join(str(error).split())[:500]}") from error
+    if missing or unexpected:
+        lacks = [f"it lacks {_some(missing)}"] if missing else []
+        more = [f"the module has no {_some(unexpected)}"] if unexpected else []
+        raise ConfigError(f"{weights} does not fit the module: {'; '.join(lacks + more)}; save it from such a module")
+
+
+def _some(names: Iterable[str]) -> str:
+    """Name the first of the tensors, and say how many others there are."""
+    named = sorted(names)
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
 
 
 def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[Samples, Samples]:
@@ -102,7 +127,7 @@ def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[
     """
     named = _options(given)
     if not data.endswith(".npz"):
-        found = _called(data, named)
+        found = _called(_function(data), named)
         if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Samples) for part in found)):
             raise ConfigError(f"{data!r} must return two latebind.learned.samples.Samples: to fit and to calibrate")
         return found
@@ -110,6 +135,10 @@ def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[
     labels = arrays.pop("labels", None)
     if not arrays:
         raise ConfigError(f"{data} holds no inputs: save an array for each input of the model")
+    if len({len(rows) for rows in (*arrays.values(), *([] if labels is None else [labels]))}) != 1:
+        raise ConfigError(
+            f"the arrays in {data} have different numbers of rows: give each input and label of every row"
+        )
     order = torch.randperm(len(next(iter(arrays.values()))), generator=torch.Generator().manual_seed(seed))
     fit, calibrate = (
         Samples({name: rows[part] for name, rows in arrays.items()}, None if labels is None else labels[part])
@@ -128,7 +157,7 @@ def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array],
         arrays = load_arrays(Path(data))
         labels = arrays.pop("labels", None)
         return arrays, labels
-    samples = _called(data, named)
+    samples = _called(_function(data), named)
     if not isinstance(samples, Samples):
         raise ConfigError(f"{data!r} must return latebind.learned.samples.Samples")
     if not isinstance(samples.inputs, dict):
@@ -137,8 +166,35 @@ def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array],
     return {name: rows.numpy() for name, rows in samples.inputs.items()}, labels
 
 
-def _called(data: str, named: dict[str, str]) -> object:
+def check_inputs(samples: Samples, examples: Mapping[str, Tensor]) -> None:
+    """Raise `ConfigError` unless the rows are what the model will take: like these examples, by name or in order."""
+    samples.ordered(
+        tuple(
+            TensorSpec(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape[1:]))
+            for name, tensor in examples.items()
+        )
+    )
+
+
+def _function(data: str) -> str:
+    if ":" not in data:
+        raise ConfigError(f"--data {data!r}: give an .npz file, or a function as package.module:function")
+    return data
+
+
+def _called(reference: str, named: dict[str, str]) -> object:
+    """Return what the function returns; whatever it raises is one line with the place."""
+    function = load_function(reference)
     try:
-        return load_function(data)(**named)
-    except TypeError as error:
-        raise ConfigError(f"{data!r} with --data-option {named}: {error}") from error
+        return function(**named)
+    except LatebindError:
+        raise
+    except Exception as error:  # the user's code, which may raise anything
+        given = f" with --data-option {named}" if named else ""
+        raise ConfigError(f"{reference!r}{given} raised {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    """Return what was raised, and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__}: {error} ({frames[-1].filename}, line {frames[-1].lineno})"

@@ -58,19 +58,25 @@ class Reply(Told, frozen=True, gc=False):
 class Load(Struct, frozen=True, gc=False):
     """Bring these pieces of `model` into memory, in this order; one `Loaded` or `LoadFailed` tells when all are there.
 
-    Pieces are numbered as its `Footprint` counts them. `begins` says that nothing else of the model is on its way.
+    Pieces are numbered as its `Footprint` counts them. `begins` says that nothing else of the model is there or on its
+    way. Of each piece so many bytes are `there`; empty: of none any.
     """
 
     model: str
     pieces: tuple[int, ...]
     begins: bool = True
+    there: tuple[int, ...] = ()
 
 
 class Evict(Struct, frozen=True, gc=False):
-    """Give the memory of these pieces of `model` back, before anything is loaded that is told of after this."""
+    """Give the memory of these pieces of `model` back, before anything is loaded that is told of after this.
+
+    Of one more, `part`, only the first bytes stay, so many as stand behind its number.
+    """
 
     model: str
     pieces: tuple[int, ...]
+    part: tuple[int, int] | None = None
 
 
 class Branch(Struct, frozen=True, gc=False):

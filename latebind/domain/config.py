@@ -54,19 +54,21 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much memory models may take together, and who decides what lies in it.
 
     `budget` in bytes; 0 sets no bound: all models are loaded before anything is served. `policy` chooses what goes.
-    Models come and go piece by piece, where `stages`, and may then run while the rest of them is on its way. `order`
-    says who is loaded first: "waits" those who wait longest together for the time it takes, "oldest" whoever came
-    first, "fifo" keeps all requests in the order in which they came. Loads go on `beside` runs, or nothing runs
-    meanwhile. Where `foresight`, policies know who waits. Nobody waits longer than `patience` seconds for a model to
-    be loaded while others are served that came later, save for the loads under way. `window` is how far back, in
-    seconds, the rate of requests is counted. A load that failed is tried again after `back_off` seconds, twice as many
-    each further time. Where what goes stays in the `tier` "page-cache", the system keeps it as long as it has memory to
-    spare; "disk" gives the memory back, and the next load reads the disk.
+    Models come and go piece by piece, where `stages`, and may then run while the rest of them is on its way; where
+    `trim`, of the last stage that goes no more than has to, if its backend can do that. `order` says who is loaded
+    first: "waits" those who wait longest together for the time it takes, "oldest" whoever came first, "fifo" keeps all
+    requests in the order in which they came. Loads go on `beside` runs, or nothing runs meanwhile. Where `foresight`,
+    policies know who waits. Nobody waits longer than `patience` seconds for a model to be loaded while others are
+    served that came later, save for the loads under way. `window` is how far back, in seconds, the rate of requests is
+    counted. A load that failed is tried again after `back_off` seconds, twice as many each further time. Where what
+    goes stays in the `tier` "page-cache", the system keeps it as long as it has memory to spare; "disk" gives the
+    memory back, and the next load reads the disk.
     """
 
     budget: int = 0
     policy: str = "late"
     stages: bool = True
+    trim: bool = True
     order: str = "waits"
     beside: bool = True
     foresight: bool = True

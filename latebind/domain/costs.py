@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +82,3 @@ class ModelCosts:
     def remaining(self, stage: int, batch: int) -> float:
         """Return the seconds from the start of `stage` to the end of the network: the full depth, no exit hoped for."""
         return sum(self.step(i, batch) for i in range(stage, len(self.stages)))
-
-    def remaining_table(self, max_batch: int) -> tuple[tuple[float, ...], ...]:
-        """Return `remaining` for every stage and batch: `table[batch][stage]`, with a 0 behind the last stage."""
-        return tuple(tuple(self._remaining_row(batch)) for batch in range(max_batch + 1))
-
-    def _remaining_row(self, batch: int) -> list[float]:
-        steps = [self.step(i, batch) if batch else 0.0 for i in range(len(self.stages))]
-        return [0.0, *accumulate(reversed(steps))][::-1]

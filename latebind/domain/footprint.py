@@ -11,8 +11,10 @@ class Footprint:
     """The pieces of one model: `sizes` in bytes and the `seconds` that each takes to load.
 
     `behind[i]` is the stage behind which learned cache i stands, and `gains[i]` the seconds of work that it saves a
-    request on average. A load that begins takes `fixed` seconds beside those of its pieces. A weight that several
-    stages read counts in each.
+    request on average. A load takes `fixed` seconds beside those of its pieces where nothing of the model is there. Of
+    a stage any multiple of `grain` bytes from its start may be there; 0: all or nothing. A weight that several stages
+    read counts in each. Where it is known how long a request runs in each stage, `runs` are these seconds: what a stage
+    lacks may come meanwhile.
     """
 
     sizes: tuple[int, ...] = ()
@@ -20,6 +22,8 @@ class Footprint:
     behind: tuple[int, ...] = ()
     gains: tuple[float, ...] = ()
     fixed: float = 0.0
+    grain: int = 0
+    runs: tuple[float, ...] = ()
 
     @property
     def stages(self) -> int:

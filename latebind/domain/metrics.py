@@ -41,7 +41,7 @@ class MemoryMetrics:
 
     def __init__(self, footprint: Footprint) -> None:
         self._sizes = dict(enumerate(footprint.sizes))
-        self._resident: set[int] = set()
+        self._there: dict[int, int] = {}  # bytes of each piece
         self.loads = self.evictions = self.failures = 0
         self.read = self.cached = 0  # bytes
         self.seconds = Histogram()
@@ -49,19 +49,22 @@ class MemoryMetrics:
     @property
     def resident(self) -> int:
         """Bytes that are in memory."""
-        return sum(self._sizes[piece] for piece in self._resident)
+        return sum(self._there.values())
 
     def loaded(self, event: Loaded) -> None:
         """Count pieces that have come."""
         self._sizes.update(zip(event.pieces, event.sizes, strict=False))
-        self._resident.update(event.pieces)
+        self._there.update({piece: self._sizes[piece] for piece in event.pieces})
         self.read += event.read
         self.cached += event.cached
         self.seconds.add(event.seconds)
 
     def evicted(self, action: Evict) -> None:
         """Count pieces that go."""
-        self._resident.difference_update(action.pieces)
+        for piece in action.pieces:
+            self._there.pop(piece, None)
+        if action.part is not None:
+            self._there[action.part[0]] = action.part[1]
         self.evictions += 1
 
     def snapshot(self) -> dict[str, Any]:
@@ -220,9 +223,8 @@ class Metrics:
     def _mapped(self, action: Map) -> None:
         """Count a step that was planned when it began, behind another that had begun."""
         steps = self._steps[action.query]
-        begun = sum([option != NOT_RUN for option in action.chosen])
-        if action.query in self._replan and action.node < len(steps) and begun > 1:
-            steps[action.node].replanned += 1
+        if action.query in self._replan and action.node < len(steps):
+            steps[action.node].replanned += sum([option != NOT_RUN for option in action.chosen]) > 1
 
     def snapshot(self) -> dict[str, Any]:
         """Return the figures of every model and query as plain types, ready for JSON; of memory where it is limited."""

@@ -1,6 +1,6 @@
 """A query: a graph of steps without cycles, each answered by one of several models (GATI, section 5). Numbers only."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -82,16 +82,21 @@ class StepRows:
 
 def lay_out(models: Iterable[str], queries: Iterable[Query], slots: int) -> StepRows:
     """Return the rows of all models' slots and of queries' steps in them, `slots` for each."""
+    return lay_out_options(models, {query.name: [node.models for node in query.nodes] for query in queries}, slots)
+
+
+def lay_out_options(models: Iterable[str], queries: Mapping[str, Sequence[Sequence[str]]], slots: int) -> StepRows:
+    """Return the same for queries of which only the models of each node are known."""
     total = dict.fromkeys(models, slots)
     first: dict[str, tuple[tuple[int, ...], ...]] = {}
-    for query in queries:
-        nodes = []
-        for node in query.nodes:
+    for name, nodes in queries.items():
+        rows = []
+        for node in nodes:
             options = []
-            for model in node.models:
+            for model in node:
                 options.append(total[model])
                 total[model] += slots
-            nodes.append(tuple(options))
-        first[query.name] = tuple(nodes)
-        total[query.name] = slots
+            rows.append(tuple(options))
+        first[name] = tuple(rows)
+        total[name] = slots
     return StepRows(slots, first, total)

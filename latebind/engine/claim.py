@@ -1,7 +1,7 @@
 """A call's slots at the door: filled by their owner, sent to the engine, read when all its requests have ended."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Protocol, Self, cast
@@ -16,7 +16,9 @@ from latebind.engine.messages import Ended, Stepped, pack_arrived, pack_cancelle
 from latebind.engine.pool import Step
 from latebind.engine.slots import Rows
 from latebind.sequence.padding import steps, trimmed
-from latebind.server.gateway import Answer, StepAnswer, Then
+from latebind.server.gateway import Answer, Shown, StepAnswer, Then
+
+ANSWERED = Outcome.ANSWERED
 
 
 class Engine(Protocol):
@@ -53,6 +55,11 @@ class Claim:
         self._then: Then | None = None
 
     @property
+    def raw(self) -> Mapping[str, Sequence[memoryview]]:
+        """The rows as bytes."""
+        return self._lane.raw(self._slots)
+
+    @property
     def spec(self) -> ModelSpec:
         """The model whose slots these are."""
         return self._lane.spec
@@ -78,7 +85,7 @@ class Claim:
             lane.move(slot, request, Step.SEND)
             client.sent[request] = self
         self._then = then
-        lengths = steps(lane.spec, self.rows)
+        lengths = steps(lane.spec, self.rows) if lane.reads_sequences else ()
         client.write(pack_arrived(lane.number, deadline, self._requests, self._slots, lengths, priority, trace))
 
     def cancel(self) -> None:
@@ -100,6 +107,12 @@ class Claim:
             self.cancel()
             raise
 
+    def shown(self, answer: Answer) -> Iterator[Shown]:
+        """Yield the steps that a query ran, row by row, as calls of their models; of a model there are none."""
+        if self._lane.steps is not None:
+            for slot, steps in zip(self._slots, answer.steps, strict=True):
+                yield from self._lane.steps.shown(slot, steps)
+
     def release(self) -> None:
         """Let go of the slots; the engine may still have some until it says that their requests ended."""
         for request, slot in zip(self._requests, self._slots, strict=True):
@@ -118,9 +131,7 @@ class Claim:
         self._ended[place] = ended
         self._left -= 1
         if not self._left and self._then is not None:
-            ends = cast(list[Ended], self._ended)
-            worse = [end for end in ends if end.outcome is not Outcome.ANSWERED]
-            self._tell(_error(self._lane.spec, worse[0]) if worse else self._answer(ends))
+            self._tell(self._outcome(cast(list[Ended], self._ended)))
 
     def fail(self, error: LatebindError) -> None:
         """Answer the call with an error, whatever becomes of its requests."""
@@ -131,25 +142,29 @@ class Claim:
         if then is not None:
             then(what)
 
+    def _outcome(self, ends: Sequence[Ended]) -> Answer | LatebindError:
+        for end in ends:
+            if end.outcome is not ANSWERED:
+                return _error(self._lane.spec, end)
+        return self._answer(ends)
+
     def _answer(self, ends: Sequence[Ended]) -> Answer:
         """Return the outputs as they lie in the slots."""
         lane = self._lane
+        outputs = lane.answers(self._slots)
+        if lane.writes_sequences:
+            outputs = {spec.name: trimmed(outputs[spec.name], spec) for spec, _ in lane.outputs}
+        if len(ends) == 1 and not self._steps:  # most calls
+            end = ends[0]
+            return Answer(outputs, (end.stage,), (end.waited,), (end.ran,), (), lane.spec)
         return Answer(
-            {
-                spec.name: trimmed(self._rows_of(rows), spec)
-                for spec, rows in zip(lane.spec.outputs, lane.outputs, strict=True)
-            },
+            outputs,
             tuple([end.stage for end in ends]),
             tuple([end.waited for end in ends]),
             tuple([end.ran for end in ends]),
             tuple([tuple(self._steps[request]) for request in self._requests]) if self._steps else (),
             lane.spec,
         )
-
-    def _rows_of(self, rows: Rows) -> Rows:
-        """Return the rows of the slots, a view where they follow each other."""
-        first, last = self._slots[0], self._slots[-1]
-        return rows[first : last + 1] if last - first + 1 == len(self._slots) else rows[list(self._slots)]
 
 
 def _end(ended: "asyncio.Future[Answer]", what: Answer | LatebindError) -> None:
@@ -170,7 +185,7 @@ def _error(spec: ModelSpec, end: Ended) -> LatebindError:
             return Refused(f"the queue of {who} is full: try again later")
         case Outcome.REFUSED_LATE:
             return Refused(
-                f"{who} has too much to do, or to load first, to answer by the deadline: "
+                f"{who} cannot answer by the deadline, with what it has to do and to load first: "
                 "allow more time or try again later"
             )
         case Outcome.REFUSED_LOADING:

@@ -20,9 +20,11 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
+from latebind.engine.expecting import Expecting
 from latebind.engine.lane import Lane
 from latebind.engine.messages import Ended, EndedReader, Stepped
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.query_steps import steps_of_queries
 from latebind.engine.running import read_running
 from latebind.engine.slots import Rows, SlotMemory, create_file
 from latebind.forks import lending
@@ -56,10 +58,12 @@ class EngineClient:
         self._control_lock = asyncio.Lock()
         self._slots, self._running = self._files = list(files)
         self._ran: tuple[int, ...] = ()
+        self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._lanes: dict[str, Lane] = {}
         self.sent: dict[int, Claim] = {}  # what the engine has, by request
+        self._expecting = Expecting(self.sent)
         self._numbers = count(1)
         self._alive = False
         self._own = ExitStack()  # what ends with it
@@ -161,7 +165,7 @@ class EngineClient:
     def write(self, messages: bytes) -> None:
         """Send messages of a claim, with a few others of this turn; nobody hears them if the engine has ended."""
         if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
         self._unsent.append(messages)
         if len(self._unsent) == PORTION:
             self._flush()
@@ -171,6 +175,7 @@ class EngineClient:
             assert self._messages is not None
             self._messages.write(b"".join(self._unsent))
             self._unsent.clear()
+            self._expecting.sent()
 
     async def metrics(self) -> Snapshot:
         """Return the engine's figures of this moment."""
@@ -232,6 +237,7 @@ class EngineClient:
         if isinstance(ended, Stepped):
             self.sent[ended.request].step(ended)
         else:
+            self._expecting.heard()
             self.sent.pop(ended.request).end(ended)
             if not self.sent and self._emptied is not None:
                 self._emptied.set()
@@ -259,8 +265,9 @@ class EngineClient:
         memory = SlotMemory(self._slots, started.models, started.rows)
         self.models = {spec.name: spec for spec in started.models}
         self.deadlines = started.deadlines
+        steps = steps_of_queries(self.models, memory.by_name, order.engine.slots)
         self._lanes = {
-            spec.name: Lane(number, spec, rows.first(order.engine.slots), self._numbers)
+            spec.name: Lane(number, spec, rows.first(order.engine.slots), self._numbers, steps.get(spec.name))
             for number, (spec, rows) in enumerate(zip(started.models, memory.models, strict=True))
         }
         self._alive = True

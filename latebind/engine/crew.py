@@ -17,7 +17,7 @@ from latebind.engine.served import with_queries
 from latebind.engine.wide import widen
 from latebind.engine.worker import LoadedModel, load_model
 from latebind.program.device import HOST
-from latebind.program.pieces import Piece
+from latebind.program.pieces import Piece, give_back
 from latebind.sequence.measure import warm_up
 from latebind.sequence.program import SequenceProgram
 
@@ -35,12 +35,16 @@ def usable_cores(config: EngineConfig) -> int:
 
 
 def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedModel]]:
-    """Return the models of each worker. Raises `RepositoryError` and `ConfigError`."""
+    """Return the models of each worker. Raises `RepositoryError` and `ConfigError`.
+
+    What compiling them has left behind goes back to the system: 5 to 45 MB of models of 3 and 34.
+    """
     running = at_once(config)
     first = [widen(load_model(path, config, streams=running), config, workers=running) for path in paths]
     crew = [first, *([model.twin() for model in first] for _ in range(1, config.crew))]
     with ThreadPoolExecutor(at_once(config)) as threads:
         list(threads.map(_warm_up, crew, config.granularities or repeat(None)))
+    give_back()
     return crew
 
 
@@ -50,8 +54,9 @@ def open_crew(
     """Return the models of each worker with nothing in memory, their pieces, and the bytes that these may take.
 
     Each piece has been in memory by then, one after another. Slots count whole, those of `queries` too, although they
-    take memory only once they have been used: nobody could give it back. Raises `RepositoryError` for a model that does
-    not run, and `ConfigError` where a piece does not fit, or slots leave nothing of the budget.
+    take memory only once they have been used: nobody could give it back. So does what the workers' largest batches take
+    while they run. Raises `RepositoryError` for a model that does not run, and `ConfigError` where a piece does not
+    fit, or slots and batches leave nothing of the budget.
     """
     cached = residency.tier == TIERS[0]
     opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in paths]
@@ -70,8 +75,14 @@ def open_crew(
         [replace(twin, costs=model.costs, footprint=model.footprint) for twin, model in zip(crew, first, strict=True)]
         for crew in twins
     ]
+    working = at_once(config) * max(model.working for model in first)
+    if working >= budget:
+        raise ConfigError(
+            f"residency.budget leaves {budget} bytes beside slots, and {at_once(config)} batches take {working} while "
+            "they run: give more --memory, or build the models with a smaller --max-batch"
+        )
     pieces = {one.model.spec.name: one.pieces for one in opened}
-    return [first, *others], pieces, budget
+    return [first, *others], pieces, budget - working
 
 
 def _warm_up(models: Iterable[LoadedModel], largest: int | None) -> None:

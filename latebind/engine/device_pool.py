@@ -12,6 +12,7 @@ whatever it still copied for the request before, which may have been cancelled a
 """
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,11 +65,14 @@ class DeviceStaging:
     Where not `in_place`, slots are not page-locked, and their rows are copied through others that are.
     """
 
+    hears = True
+
     def __init__(
         self, models: Sequence[str], memory: SlotMemory, device: torch.device, *, in_place: bool = True
     ) -> None:
         self.device = device
         self.runtime: Any = torch.get_device_module(device)
+        self.runtime.set_device(device)  # or memory is page-locked in a context of the first device, which takes some
         self.runtime.synchronize(device)  # weights and what was compiled were made on another stream
         self._lock = PageLock(memory.whole, device) if in_place else None
         held = self._lock is not None and self._lock.held
@@ -88,6 +92,7 @@ class DeviceStaging:
                     self._staged[request] = self._copy_in(pool, slot)
         except RuntimeError:
             logger.exception("inputs of requests %s did not get to %s", event.requests, self.device)
+            self.leave_if_lost()
 
     def ended(self, request: int) -> None:
         """Let others have the row."""
@@ -104,6 +109,17 @@ class DeviceStaging:
         self.runtime.synchronize(self.device)
         if self._lock is not None:
             self._lock.release()
+
+    def leave_if_lost(self) -> None:
+        """End this process if the device answers it nothing any more, as after a kernel's assertion: no launch works.
+
+        Another engine takes over, and the model that ran counts as one with which an engine died.
+        """
+        try:
+            self.runtime.synchronize(self.device)
+        except torch.AcceleratorError:
+            logger.critical("%s is lost to this engine, which ends for another to take over", self.device)
+            os._exit(1)  # whatever is cleaned up otherwise would ask the device
 
     def where(self, requests: Sequence[int]) -> list[Staged]:
         """Return where the inputs of these requests lie; raises `KeyError` for one that did not get here."""
@@ -148,9 +164,13 @@ class DeviceStream:
         """Launch on this stream; whoever leaves, by an error too, has waited, so that slots may have new owners."""
         with self._runtime.stream(self._stream):
             try:
-                yield
-            finally:
-                self.wait()
+                try:
+                    yield
+                finally:
+                    self.wait()
+            except torch.AcceleratorError:
+                self._staging.leave_if_lost()
+                raise
 
     def wait(self) -> None:
         """Wait for an event behind the last launch: other streams go on."""

@@ -72,5 +72,9 @@ class Loader:
         return Loaded(action.model, action.pieces, seconds, sizes, brought.size, brought.cached)
 
     def _evict(self, action: Evict) -> None:
+        pieces = self._pieces[action.model]
         for number in action.pieces:
-            self._pieces[action.model][number].unload()
+            pieces[number].unload()
+        if action.part is not None:
+            number, stays = action.part
+            pieces[number].trim(stays)

@@ -1,9 +1,12 @@
 """Performs `Map` and `Branch`: tensors go from row to row as the wiring of a query says. It decides nothing.
 
-All expressions are made into functions once. A tensor that is passed through is copied once.
+All expressions are made into functions once. A tensor that is passed through is copied once, and what conditions that
+are judged together have in common is computed once.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,7 +15,7 @@ import numpy as np
 from latebind.domain.actions import Branch, Map
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.query import StepRows
-from latebind.engine.operations import COMPUTED, LOGIC
+from latebind.engine.operations import COMPUTED, LOGIC, SILENT
 from latebind.engine.slots import ModelSlots, Rows
 from latebind.queries.file.wiring import (
     EITHER,
@@ -27,9 +30,9 @@ from latebind.queries.file.wiring import (
     needs,
 )
 
-Chosen: TypeAlias = Sequence[int]
-Read: TypeAlias = Callable[[int, Chosen], Any]  # what an expression is for a query's slot and the models chosen
-Write: TypeAlias = Callable[[int, Chosen], None]
+Look: TypeAlias = Map | Branch  # which says the query's slot, and the models chosen
+Read: TypeAlias = Callable[[Look], Any]  # what an expression is there
+Write: TypeAlias = Callable[[Look], None]
 Place: TypeAlias = tuple[Rows, int]  # an array, and the row in it of the query in slot 0
 
 
@@ -41,15 +44,13 @@ class Mappings:
 
     def map(self, action: Map) -> None:
         """Write the inputs of a step for the model chosen, or the outputs of the query; raises whatever goes wrong."""
-        with np.errstate(all="ignore"):
-            for write in self._queries[action.query].writes[action.node]:
-                write(action.slot, action.chosen)
+        for write in self._queries[action.query].writes[action.node]:
+            write(action)
 
     def branch(self, action: Branch) -> tuple[bool, ...]:
         """Return whether the conditions of the nodes hold; raises whatever goes wrong."""
         conditions = self._queries[action.query].conditions
-        with np.errstate(all="ignore"):
-            return tuple([bool(conditions[node](action.slot, action.chosen)) for node in action.nodes])
+        return tuple([bool(conditions[node](action)) for node in action.nodes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,14 @@ class _Mapping:
         places = _Places(defined, slots, rows)
         wiring = defined.wiring
         steps = [
-            tuple(_to_step(node, places.taken(node, place), _reader(one, places)) for place, one in enumerate(inputs))
+            tuple(_to_step(node, places.taken(node, place), _quiet(one, places)) for place, one in enumerate(inputs))
             for node, inputs in enumerate(wiring.inputs)
         ]
         own = slots[defined.query.name].outputs
         outputs = tuple(_to_output(array, one, places) for array, one in zip(own, wiring.outputs, strict=True))
-        conditions = {node: _reader(one, places) for node, one in enumerate(wiring.conditions) if one is not None}
+        judged = {node: one for node, one in enumerate(wiring.conditions) if one is not None}
+        common = _common(judged.values())
+        conditions = {node: _quiet(one, places, common) for node, one in judged.items()}
         return cls((*steps, outputs), conditions)
 
 
@@ -94,42 +97,96 @@ class _Places:
 
 
 def _to_step(node: int, places: Sequence[Place], read: Read) -> Write:
-    def write(slot: int, chosen: Chosen) -> None:
-        array, first = places[_ran(node, chosen)]
-        array[first + slot] = read(slot, chosen)
+    def write(look: Look) -> None:
+        option = look.chosen[node]
+        if option < 0:
+            raise _missing(node)
+        array, first = places[option]
+        array[first + look.slot] = read(look)
 
     return write
 
 
 def _to_output(array: Rows, tensor: Tensor, places: _Places) -> Write:
     """Write an output, or zeros where nothing has run that it could be made of."""
-    read, there = _reader(tensor, places), _presence(needs(tensor))
+    read, there = _quiet(tensor, places), _presence(needs(tensor))
 
-    def write(slot: int, chosen: Chosen) -> None:
-        array[slot] = read(slot, chosen) if there(chosen) else 0
+    def write(look: Look) -> None:
+        array[look.slot] = read(look) if there(look) else 0
 
     return write
 
 
-def _reader(expression: Expression, places: _Places) -> Read:
+def _common(expressions: Iterable[Expression]) -> AbstractSet[Expression]:
+    """Return what is computed more than once in these."""
+    counts = Counter(part for one in expressions for part in _computed(one))
+    return {part for part, count in counts.items() if count > 1}
+
+
+def _computed(expression: Expression) -> Iterator[Apply]:
+    if isinstance(expression, Apply):
+        yield expression
+        for argument in expression.arguments:
+            yield from _computed(argument)
+
+
+def _quiet(expression: Expression, places: _Places, common: AbstractSet[Expression] = frozenset()) -> Read:
+    """Return what an expression is, of whatever values; telling numpy not to speak takes longer than to copy a row."""
+    read = _reader(expression, places, common)
+    if _is_silent(expression):
+        return read
+
+    def read_quietly(look: Look) -> Any:
+        with np.errstate(all="ignore"):
+            return read(look)
+
+    return read_quietly
+
+
+def _is_silent(expression: Expression) -> bool:
+    match expression:
+        case Apply(operation, arguments):
+            return operation in {EITHER, *SILENT} and all(map(_is_silent, arguments))
+    return True
+
+
+def _reader(expression: Expression, places: _Places, common: AbstractSet[Expression]) -> Read:
     match expression:
         case Literal(value):
-            return lambda slot, chosen: value
+            return lambda look: value
         case Ref(node, place):
             return _input(places.inputs[place]) if node == INPUT else _output(node, places.given(node, place))
         case Apply(operation, arguments):
-            reads = [_reader(argument, places) for argument in arguments]
-            return _either(arguments, reads) if operation == EITHER else _applied(operation, reads)
+            reads = [_reader(argument, places, common) for argument in arguments]
+            read = _either(arguments, reads) if operation == EITHER else _applied(operation, arguments, reads)
+            return _once(read) if expression in common else read
+
+
+def _once(read: Read) -> Read:
+    """Compute something once for each look, by whichever thread; the last one is kept."""
+    last: tuple[Look | None, Any] = None, None
+
+    def read_once(look: Look) -> Any:
+        nonlocal last
+        found = last
+        if found[0] is not look:
+            found = last = look, read(look)
+        return found[1]
+
+    return read_once
 
 
 def _input(array: Rows) -> Read:
-    return lambda slot, chosen: array[slot]
+    return lambda look: array[look.slot]
 
 
 def _output(node: int, places: Sequence[Place]) -> Read:
-    def read(slot: int, chosen: Chosen) -> Any:
-        array, first = places[_ran(node, chosen)]
-        return array[first + slot]
+    def read(look: Look) -> Any:
+        option = look.chosen[node]
+        if option < 0:
+            raise _missing(node)
+        array, first = places[option]
+        return array[first + look.slot]
 
     return read
 
@@ -138,33 +195,44 @@ def _either(arguments: Sequence[Expression], reads: Sequence[Read]) -> Read:
     """Read the first of them that there is."""
     choices = [(_presence(needs(argument)), read) for argument, read in zip(arguments, reads, strict=True)]
 
-    def read_first(slot: int, chosen: Chosen) -> Any:
+    def read_first(look: Look) -> Any:
         for there, read in choices:
-            if there(chosen):
-                return read(slot, chosen)
+            if there(look):
+                return read(look)
         raise IllegalEvent("none of the steps has run that a tensor is to be taken from")
 
     return read_first
 
 
-def _applied(operation: str, reads: Sequence[Read]) -> Read:
+def _applied(operation: str, arguments: Sequence[Expression], reads: Sequence[Read]) -> Read:
     if operation == "and":
-        return lambda slot, chosen: all(read(slot, chosen) for read in reads)
+        return lambda look: all(read(look) for read in reads)
     if operation == "or":
-        return lambda slot, chosen: any(read(slot, chosen) for read in reads)
+        return lambda look: any(read(look) for read in reads)
     compute = COMPUTED.get(operation) or LOGIC[operation]
-    return lambda slot, chosen: compute(*[read(slot, chosen) for read in reads])
+    first, *others = reads
+    given = [one.value for one in arguments[1:] if isinstance(one, Literal)]
+    if len(given) == len(others):  # most: a tensor, and what stands in the file
+        return lambda look: compute(first(look), *given)
+    return lambda look: compute(*[read(look) for read in reads])
 
 
-def _presence(groups: Groups) -> Callable[[Chosen], bool]:
+def _presence(groups: Groups) -> Callable[[Look], bool]:
     """Return what tells whether of each group a node has run."""
     ordered = [sorted(group) for group in groups]
-    return lambda chosen: all(any(chosen[node] >= 0 for node in group) for group in ordered)
+
+    def is_there(look: Look) -> bool:
+        chosen = look.chosen
+        for group in ordered:
+            for node in group:
+                if chosen[node] >= 0:
+                    break
+            else:
+                return False
+        return True
+
+    return is_there
 
 
-def _ran(node: int, chosen: Chosen) -> int:
-    """Return the option that a node has; raises `IllegalEvent` where it has none."""
-    option = chosen[node]
-    if option < 0:
-        raise IllegalEvent(f"step {node} has no model, but something of it is wanted")
-    return option
+def _missing(node: int) -> IllegalEvent:
+    return IllegalEvent(f"step {node} has no model, but something of it is wanted")

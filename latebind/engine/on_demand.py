@@ -21,16 +21,19 @@ from latebind.domain.footprint import Footprint
 from latebind.engine.worker import LoadedModel
 from latebind.learned.lookup import Lookup, open_lookups
 from latebind.learned.stored import read_caches, with_caches
+from latebind.program.backends import StageFunction
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.load import open_program, try_stage
 from latebind.program.measure import made_up_inputs, median_seconds, profiled_batches, with_batch
-from latebind.program.pieces import Piece, resident_bytes
+from latebind.program.pieces import Piece, peak_growth, resident_bytes
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 from latebind.sequence.measure import profile_sequence, warm_up
 from latebind.sequence.program import SequenceProgram
 from latebind.sequence.stored import is_stored_sequence, open_sequence
+
+MIB = 1 << 20
 
 Rows = dict[int, tuple[Tensor, ...]]  # what a stage takes, by size of batch
 
@@ -84,34 +87,48 @@ def measure(opened: Opened, budget: int) -> LoadedModel:
 
 def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel:
     model = opened.model
-    seconds, curves, seen = _measure_stages(opened, program, budget)
+    seconds, curves, seen, working = _measure_stages(opened, program, budget)
     for stage, piece in zip(opened.behind, opened.pieces[len(seen) :], strict=True):
         with _loaded(piece, model, budget) as taken:
             _try_lookup(model, stage, seen[stage])
         seconds.append(taken)
     costs = replace(model.costs, stages=tuple(curves)) if curves else model.costs
     gains = tuple(_gain(costs, stage) for stage in opened.behind)
-    footprint = Footprint(tuple(piece.size for piece in opened.pieces), tuple(seconds), opened.behind, gains)
-    return replace(model, costs=costs, footprint=footprint)
+    sizes = tuple(piece.size for piece in opened.pieces)
+    grain = min((piece.grain for piece in opened.pieces[: len(seen)]), default=0)
+    runs = tuple(curve.at(1) for curve in costs.stages)
+    footprint = Footprint(sizes, tuple(seconds), opened.behind, gains, grain=grain, runs=runs)
+    return replace(model, costs=costs, footprint=footprint, working=working)
 
 
-def _measure_stages(opened: Opened, program: Program, budget: int) -> tuple[list[float], list[Curve], list[Tensor]]:
-    """Return how long each stage took to load, its curve where the profile is of no use, and what it put out."""
+def _measure_stages(
+    opened: Opened, program: Program, budget: int
+) -> tuple[list[float], list[Curve], list[Tensor], int]:
+    """Return how long each stage took to load, its curve where the profile is of no use, what it put out.
+
+    And the bytes that a batch takes at most, what it reads included, in whole MiB: pages are counted late by some.
+    """
     most = program.spec.max_batch
     batches = tuple(sorted({1, most})) if program.costs_fit else profiled_batches(most)
     made = made_up_inputs(program.spec.inputs, most)
     rows: Rows = {batch: with_batch(made, batch) for batch in batches}
-    seconds, curves, seen = list[float](), list[Curve](), list[Tensor]()
+    seconds, curves, seen, working = list[float](), list[Curve](), list[Tensor](), 0
     for number, (graph, stage) in enumerate(zip(opened.graphs, program.stages, strict=True)):
         with _loaded(opened.pieces[number], opened.model, budget) as taken:
             try_stage(opened.model.directory, number, graph, stage, rows[1])
             if not program.costs_fit:
                 times = [median_seconds(partial(stage, *rows[batch])) for batch in batches]
                 curves.append(Curve(batches, tuple(times)))
-            rows = {batch: tuple([tensor.clone() for tensor in stage(*rows[batch])]) for batch in batches}
+            read = sum(tensor.nbytes for tensor in rows[most])
+            rows, grown = peak_growth(partial(_run, stage, rows))
+            working = max(working, read + grown)
         seconds.append(taken)
         seen.append(rows[1][0])
-    return seconds, curves, seen
+    return seconds, curves, seen, working // MIB * MIB
+
+
+def _run(stage: StageFunction, rows: Rows) -> Rows:
+    return {batch: tuple([tensor.clone() for tensor in stage(*some)]) for batch, some in rows.items()}
 
 
 def _measure_sequence(
@@ -120,11 +137,11 @@ def _measure_sequence(
     """Load both pieces: what reads is of no use without what writes."""
     with ExitStack() as held:
         seconds = tuple(held.enter_context(_loaded(piece, model, budget)) for piece in pieces)
-        warm_up(program, 1)
+        _, working = peak_growth(partial(warm_up, program, model.spec.max_batch))
         if not program.costs_fit:
             program = profile_sequence(program)
     footprint = Footprint(tuple(piece.size for piece in pieces), seconds)
-    return replace(model, costs=program.costs, program=program, footprint=footprint)
+    return replace(model, costs=program.costs, program=program, footprint=footprint, working=working // MIB * MIB)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def scale(values: Array, factor: float, offset: float = 0.0) -> Array:
 
 def _one(value: Value) -> Any:
     """Return the only number of an array, or a number as it is."""
-    return value.item() if isinstance(value, np.ndarray | np.generic) else value
+    return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def _span(low: float, high: float, size: int) -> slice:
@@ -114,3 +114,6 @@ LOGIC: Mapping[str, Callable[..., Value]] = {
     "in": lambda value, *numbers: _one(value) in numbers,
     "not": lambda value: not value,
 }
+
+# These never tell of values that are no numbers, so nothing need keep numpy from it.
+SILENT = frozenset(LOGIC) | {"argmax", "select", "crop", "reshape", "top_indices", "and", "or"}

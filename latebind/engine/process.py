@@ -16,13 +16,12 @@ from pathlib import Path
 import msgspec
 import torch
 
-from latebind.adaptation.controller import BUILT, FULL_DEPTH
-from latebind.adaptation.versions import Versions, versions_folder
 from latebind.batching import make_policy
-from latebind.domain.config import EngineConfig, ResidencyConfig, SchedulerConfig, ServedModel
+from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
+from latebind.engine.adopting import Adopting
 from latebind.engine.awake import kept_awake
 from latebind.engine.crew import at_once, load_crew, open_crew, usable_cores
 from latebind.engine.device_pool import DeviceStaging
@@ -30,19 +29,20 @@ from latebind.engine.driver import Driver
 from latebind.engine.loader import Loader
 from latebind.engine.mapping import Mappings
 from latebind.engine.messages import EventReader
-from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
+from latebind.engine.order import FORGET, PICTURE, TRACES, EngineOrder, EngineStarted
 from latebind.engine.running import Running, map_running, telling
-from latebind.engine.served import with_queries
+from latebind.engine.served import Served, with_queries
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Staging
 from latebind.engine.waiting import Waiting
 from latebind.engine.worker import LoadedModel, Worker
 from latebind.heap import settle
-from latebind.learned.head import Head
 from latebind.logs import write_logs
 from latebind.program.device import HOST, find_device, identity
 
 READ_BYTES = 1 << 16
+
+logger = logging.getLogger(__name__)
 
 
 def main(arguments: list[str]) -> None:
@@ -75,8 +75,7 @@ class Engine:
     ) -> None:
         _settle(order.engine)
         self._gpu = {} if (gpu := identity(order.engine.device)) is None else {"gpu": gpu}
-        self._messages = messages
-        self._control = control
+        self._messages, self._control = messages, control
         self._exit = ExitStack()
         self._exit.enter_context(kept_awake(order.engine.awake))
         self._waker, self._wakened = socket.socketpair()
@@ -86,58 +85,31 @@ class Engine:
         self._few = True  # whether calls come one by one; where they come together, others want the core
         self._waiting = Waiting(self._selector.select, rests=lambda: self._few and not any(running))
         workers, loader, residency = _models(order, running)
-        self._served = served = with_queries(workers[0], list(map(Path, order.queries)), order.engine.slots)
-        config = SchedulerConfig(
-            tuple(
-                ServedModel(model.spec, model.costs, served.rows.total[model.spec.name], model.footprint)
-                for model in workers[0]
-            ),
-            order.engine.crew,
-            order.policy,
-            order.engine.granularities,
-            at_once(order.engine) if order.engine.granularities else 0,
-            residency,
-            tuple(one.query for one in served.queries),
-            order.engine.slots,
-        )
+        models = workers[0]
+        self._served = served = with_queries(models, list(map(Path, order.queries)), order.engine.slots)
+        config = _scheduler_config(order, models, served, residency)
         os.ftruncate(slots, served.bytes)
         memory = SlotMemory(slots, served.specs, served.rows.total)
-        log = None
-        if order.event_log:
-            file = self._exit.enter_context(Path(order.event_log).open("wb"))
-            log = EventLog(file, config)
-        self._versions = {
-            model.spec.name: Versions(versions_folder(model.directory.path, order.adapted), model.directory)
-            for model in workers[0]
-            if model.lookups
-        }
-        staging = _staging(order.engine, [model.spec.name for model in workers[0]], memory)
+        staging = _staging(order.engine, [model.spec.name for model in models], memory)
         self._exit.callback(staging.close)
-        self._crew = [
-            Worker(
-                {model.spec.name: model for model in models},
-                memory,
-                stream=staging.stream(),
-                compact=order.policy.compact,
-            )
-            for models in workers
-        ]
+        crew = [_worker(each, memory, staging, order.policy) for each in workers]
+        self._adopting = Adopting(crew, models, order.adapted)
+        self._adopting.take_up()
         self._lines = b""
-        self._take_up()
         self._reader = EventReader([spec.name for spec in served.specs])
         self._driver = Driver(
             config,
-            self._crew,
+            crew,
             listen=self._listen,
             wake=self._wake,
             send=self._send,
             staging=staging,
             tensors=Mappings(served.queries, memory.by_name, served.rows),
             loader=loader,
-            log=log,
+            log=self._event_log(order.event_log, config),
             running=running,
         )
-        self._warn_of_shared_cores(order.engine, workers[0])
+        _warn_of_shared_cores(order.engine, models)
         settle()
 
     def serve(self) -> None:
@@ -174,56 +146,17 @@ class Engine:
         if line == FORGET:
             self._driver.forget()
             return {}
-        return self._adopt(line)
+        return self._adopting.adopt(line)
 
-    def _warn_of_shared_cores(self, config: EngineConfig, models: Sequence[LoadedModel]) -> None:
-        logger, cores = logging.getLogger(__name__), usable_cores(config)
-        running = at_once(config) if config.granularities else config.workers
-        if running * config.threads > cores:
-            logger.warning(
-                "%d workers of %d threads have %d cores and slow each other down: give more cores, or fewer workers or "
-                "threads",
-                running,
-                config.threads,
-                cores,
-            )
-        for model in models:
-            if model.costs.aside and cores <= running * config.threads:
-                logger.warning(
-                    "%s: lookups aside have no core of their own here (%d for %d workers of %d threads): give more, or "
-                    "run `latebind calibrate --lookups in-line`",
-                    model.spec.name,
-                    cores,
-                    running,
-                    config.threads,
-                )
-
-    def _take_up(self) -> None:
-        """Begin with the versions of learned caches that are current; those of `build` where they are of no use."""
-        for model, versions in self._versions.items():
-            adopted = self._adopt(msgspec.json.encode(Adopt(model, versions.current())))
-            if adopted.error is not None:
-                logging.getLogger(__name__).warning("%s: learned caches as built (%s)", model, adopted.error)
-
-    def _adopt(self, line: bytes) -> Adopted:
-        """Have all workers use a version of a model's learned caches; whatever is wrong with it, serving goes on."""
-        try:
-            wanted = msgspec.json.decode(line, type=Adopt)
-            heads: dict[str, tuple[Head, float]] | None = None
-            if wanted.version != BUILT:
-                versions = self._versions[wanted.model]
-                heads = {} if wanted.version == FULL_DEPTH else versions.lookups(wanted.version)
-            for worker in self._crew:
-                worker.adopt(wanted.model, heads)
-        except (LatebindError, msgspec.MsgspecError, KeyError, OSError) as error:
-            return Adopted(str(error))
-        return Adopted()
+    def _event_log(self, file: str | None, config: SchedulerConfig) -> EventLog | None:
+        """Return the log of all events in `file`, if one is wanted."""
+        return EventLog(self._exit.enter_context(Path(file).open("wb")), config) if file else None
 
     def _send(self, data: bytes) -> None:
         try:
             self._messages.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
-            logging.getLogger(__name__).warning("the door has closed; %d bytes of replies are lost", len(data))
+            logger.warning("the door has closed; %d bytes of replies are lost", len(data))
 
     def _wake(self) -> None:
         self._waker.send(b"\0")
@@ -239,6 +172,29 @@ def _models(order: EngineOrder, running: Running) -> tuple[list[list[LoadedModel
     return workers, Loader(pieces), msgspec.structs.replace(order.residency, budget=budget)
 
 
+def _scheduler_config(
+    order: EngineOrder, models: Sequence[LoadedModel], served: Served, residency: ResidencyConfig
+) -> SchedulerConfig:
+    """Return what the scheduler is told of these models, of the queries over them and of the crew."""
+    rows = served.rows.total
+    return SchedulerConfig(
+        tuple(ServedModel(model.spec, model.costs, rows[model.spec.name], model.footprint) for model in models),
+        order.engine.crew,
+        order.policy,
+        order.engine.granularities,
+        at_once(order.engine) if order.engine.granularities else 0,
+        residency,
+        tuple(one.query for one in served.queries),
+        order.engine.slots,
+    )
+
+
+def _worker(models: Sequence[LoadedModel], memory: SlotMemory, staging: Staging, policy: PolicyConfig) -> Worker:
+    """Return a worker with these twins of the models."""
+    by_name = {model.spec.name: model for model in models}
+    return Worker(by_name, memory, stream=staging.stream(), compact=policy.compact)
+
+
 def _settle(config: EngineConfig) -> None:
     """Take the cores and threads that the configuration gives."""
     if config.cores:
@@ -250,6 +206,30 @@ def _staging(config: EngineConfig, models: Sequence[str], memory: SlotMemory) ->
     """Return what brings inputs to where stages compute, and answers back."""
     device = find_device(config.device)
     return HostStaging(models, memory) if device == HOST else DeviceStaging(models, memory, device)
+
+
+def _warn_of_shared_cores(config: EngineConfig, models: Sequence[LoadedModel]) -> None:
+    """Say where workers and lookups get in each other's way, and what to do."""
+    cores = usable_cores(config)
+    running = at_once(config) if config.granularities else config.workers
+    if running * config.threads > cores:
+        logger.warning(
+            "%d workers of %d threads have %d cores and slow each other down: give more cores, or fewer workers or "
+            "threads",
+            running,
+            config.threads,
+            cores,
+        )
+    for model in models:
+        if model.costs.aside and cores <= running * config.threads:
+            logger.warning(
+                "%s: lookups aside have no core of their own here (%d for %d workers of %d threads): give more, or "
+                "run `latebind calibrate --lookups in-line`",
+                model.spec.name,
+                cores,
+                running,
+                config.threads,
+            )
 
 
 def _tell(control: socket.socket, message: object) -> None:

@@ -1,8 +1,7 @@
 """The memory that door and engine share: for every model and query, rows ("slots") of its inputs and outputs.
 
 The door owns which slot is free; a slot belongs to one request until the engine has said that it ended. Behind a
-model's slots lie the rows of steps (`domain.query.lay_out`), of which the door knows nothing: they go with the slot of
-their query.
+model's slots lie the rows of steps (`domain.query.lay_out`), which go with the slot of their query.
 """
 
 import mmap
@@ -11,6 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from latebind.domain.model import ModelSpec, TensorSpec
 
 ALIGNMENT = 64
-Rows = NDArray[np.generic]
+Rows: TypeAlias = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,11 @@ class Stream(Protocol):
 
 
 class Staging(Protocol):
-    """What all workers of an engine share of it."""
+    """What all workers of an engine share of it. Only where it `hears` is it told of requests."""
+
+    @property
+    def hears(self) -> bool:
+        """Whether it has anything to do when requests come and end."""
 
     def arrived(self, event: Arrived) -> None:
         """Hear of a model's requests whose inputs lie in their slots, before anybody else does. From any thread."""
@@ -56,6 +60,8 @@ class Staging(Protocol):
 
 class HostStaging:
     """Of the CPU: a batch is a view of slots that follow each other, else a copy of their rows."""
+
+    hears = False
 
     def __init__(self, models: Sequence[str], memory: SlotMemory) -> None:
         self._inputs = {name: Views(memory.by_name[name].inputs) for name in models}
@@ -94,7 +100,7 @@ class HostStaging:
         if slots and follow_each_other(slots) and follow_each_other(places):
             first, count = places[0], len(places)
             for rows, result in zip(outputs.of(slots[0], count), results, strict=True):
-                rows.copy_(result if len(result) == count else result[first : first + count])
+                rows.copy_(result if result.shape[0] == count else result[first : first + count])
             return
         for rows, result in zip(outputs.whole, results, strict=True):
             for slot, place in zip(slots, places, strict=True):
@@ -128,5 +134,5 @@ def tensors_of(arrays: Sequence[NDArray[np.generic]]) -> tuple[Tensor, ...]:
 
 def follow_each_other(rows: Sequence[int]) -> bool:
     """Tell whether each row lies behind the one before it."""
-    first = rows[0]
-    return tuple(rows) == tuple(range(first, first + len(rows)))
+    first, count = rows[0], len(rows)
+    return count == 1 or tuple(rows) == tuple(range(first, first + count))

@@ -46,6 +46,7 @@ class Steps:
         self._rows = lay_out([served.spec.name for served in config.models], config.queries, config.slots)
         self._tensors = tensors
         self._staging = staging
+        self._hears = staging.hears
 
     def perform_all(self, looks: Sequence[Look]) -> list[Branched | Mapped | MapFailed]:
         """Look into tensors, one after another; what comes of it is to be told together."""
@@ -54,30 +55,33 @@ class Steps:
 
     def perform(self, action: Look, *, more: bool = False) -> Branched | Mapped | MapFailed:
         """Look into tensors; whatever that raises fails this request alone. For `more` see `Branched`."""
-        nodes = action.nodes if isinstance(action, Branch) else (action.node,)
         try:
             if isinstance(action, Branch):
-                return Branched(action.request, nodes, self._tensors.branch(action), more)
+                return Branched(action.request, action.nodes, self._tensors.branch(action), more)
             self._tensors.map(action)
-            self._stage(action)
+            if self._hears:
+                self._stage(action)
             return Mapped(action.request, action.node, more)
         except Exception:
-            doing = "judging" if isinstance(action, Branch) else "mapping"
+            doing, nodes = ("judging", action.nodes) if isinstance(action, Branch) else ("mapping", (action.node,))
             names = ", ".join([self._name(action.query, node) for node in nodes])
             logger.exception("%s %s of %s failed for request %d", doing, names, action.query, action.request)
             return MapFailed(action.request, nodes, more)
 
     def arrived(self, event: Arrived) -> None:
         """Hear of requests from the door. The inputs of queries are only read here."""
-        if event.model not in self._queries:
+        if self._hears and event.model not in self._queries:
             self._staging.arrived(event)
 
     def step_ended(self, action: StepEnded) -> None:
         """Hear that a step has ended."""
-        self._staging.ended(_number(action.request, action.node))
+        if self._hears:
+            self._staging.ended(_number(action.request, action.node))
 
     def ended(self, reply: Reply) -> None:
         """Hear that a request has ended; some steps of a query may have been mapped and never begun."""
+        if not self._hears:
+            return
         query = self._queries.get(reply.model)
         if query is None:
             self._staging.ended(reply.request)

@@ -1,13 +1,14 @@
 """A lone request on the cores of all workers: the same model compiled once more, for one row, where that pays.
 
 Decision 38. Only where several workers run at a time does anybody lend cores, and only a backend whose operators
-divide gains from them.
+divide gains from them. What is measured here is where serving begins: it goes on learning (`batching/lone.py`).
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 
 import torch
 
@@ -27,9 +28,18 @@ LEAST = 1e-3  # seconds that a request takes alone: of less there is nothing to 
 PAYS = 0.9  # of that at most, with all cores: it takes memory for one more copy of the weights
 RUNS = 17  # of each, in turn
 PAUSE = 0.005  # seconds before each
+DISTURBED = 1.15  # times the quickest run takes the median one where others use the cores as well
 STEPS = 4  # of a decoder in a run
 
 Call = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What all cores take, as a share of what a worker's own take; `is_sure` where nobody else used them meanwhile."""
+
+    value: float
+    is_sure: bool
 
 
 def widen(model: LoadedModel, config: EngineConfig, *, workers: int) -> LoadedModel:
@@ -52,26 +62,36 @@ def widen(model: LoadedModel, config: EngineConfig, *, workers: int) -> LoadedMo
 
 
 def kept(
-    model: LoadedModel, wide: Program | SequenceProgram, alone: list[float], shares: tuple[float, ...]
+    model: LoadedModel, wide: Program | SequenceProgram, alone: Sequence[float], shares: Sequence[Share]
 ) -> LoadedModel:
-    """Return the model with `wide` where its stages, which take `alone` seconds, take such shares of that with it."""
-    if sum([share * seconds for share, seconds in zip(shares, alone, strict=True)]) > PAYS * sum(alone):
+    """Return the model with `wide` where its stages, which take `alone` seconds, take such shares of that with it.
+
+    Where somebody else used the cores when that was measured, serving is to show it.
+    """
+    taken = sum([share.value * seconds for share, seconds in zip(shares, alone, strict=True)])
+    if taken > PAYS * sum(alone) and all(share.is_sure for share in shares):
         return model
-    return replace(model, wide=wide, costs=replace(model.costs, wide=shares))
+    return replace(model, wide=wide, costs=replace(model.costs, wide=tuple([share.value for share in shares])))
 
 
-def _shares(program: Program, wide: Program) -> tuple[float, ...]:
+def share_of(own: Sequence[float], all_cores: Sequence[float]) -> Share:
+    """Return the ratio of the quickest of each: others on the machine only ever make a run longer."""
+    sure = all(median(seconds) <= DISTURBED * min(seconds) for seconds in (own, all_cores))
+    return Share(min(1.0, min(all_cores) / min(own)), sure)
+
+
+def _shares(program: Program, wide: Program) -> tuple[Share, ...]:
     """Return what stages take with all cores, as a share of what they take with their worker's own."""
     inputs = made_up_inputs(program.spec.inputs, 1)
-    share = _share(partial(run_chain, program.stages, inputs), partial(run_chain, wide.stages, inputs))
+    share = _measured(partial(run_chain, program.stages, inputs), partial(run_chain, wide.stages, inputs))
     return (share,) * len(program.stages)
 
 
-def _shares_of_sequences(program: SequenceProgram, wide: SequenceProgram) -> tuple[float, ...]:
+def _shares_of_sequences(program: SequenceProgram, wide: SequenceProgram) -> tuple[Share, ...]:
     """Return likewise what reading takes, and a step."""
     own, all_cores = typical_decoding(program), typical_decoding(wide)
-    reading = _share(partial(own.read, (0,)), partial(all_cores.read, (0,)))
-    return reading, _share(partial(_steps, own), partial(_steps, all_cores))
+    reading = _measured(partial(own.read, (0,)), partial(all_cores.read, (0,)))
+    return reading, _measured(partial(_steps, own), partial(_steps, all_cores))
 
 
 def _steps(decoding: Decoding) -> None:
@@ -79,8 +99,8 @@ def _steps(decoding: Decoding) -> None:
         decoding.step((0,))
 
 
-def _share(own: Call, all_cores: Call) -> float:
-    """Return the ratio of the quickest of each: others on the machine only ever make a run longer.
+def _measured(own: Call, all_cores: Call) -> Share:
+    """Return what all cores take, in turn with its worker's own.
 
     Each run comes after a pause, as lone requests do: in a loop the second thread would be awake already.
     """
@@ -90,4 +110,4 @@ def _share(own: Call, all_cores: Call) -> float:
             for call, found in seconds.items():
                 time.sleep(PAUSE)
                 found.append(time_call(call))
-    return min(1.0, min(seconds[all_cores]) / min(seconds[own]))
+    return share_of(seconds[own], seconds[all_cores])

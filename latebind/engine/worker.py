@@ -35,7 +35,10 @@ from latebind.sequence.stored import is_stored_sequence, load_sequence
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """One model as one worker runs it; other workers have twins of it. `wide` runs one row on the cores of all."""
+    """One model as one worker runs it; other workers have twins of it. `wide` runs one row on the cores of all.
+
+    `working` bytes are what a batch of it takes at most while it runs, beside weights and slots; 0 where nobody asked.
+    """
 
     spec: ModelSpec
     costs: ModelCosts
@@ -44,6 +47,7 @@ class LoadedModel:
     directory: ModelDirectory
     footprint: Footprint = NOTHING
     wide: Program | SequenceProgram | None = None
+    working: int = 0
 
     def twin(self) -> "LoadedModel":
         """Return the model for another worker, over the same weights."""

@@ -11,8 +11,12 @@ from typing import Any, TypedDict, Unpack
 
 from torch import nn
 
+from latebind.cli.console import progress
+from latebind.domain.config import DoorConfig
 from latebind.hosting.building import Inputs, Rows, build_once
 from latebind.hosting.child import READY, Child, start
+from latebind.program.build import tell_nobody
+from latebind.server.listening import check_addresses
 
 PORT = 8000
 
@@ -66,8 +70,7 @@ def serving(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options
     Raises `ExportError` for a module that cannot be served, with what to change in it, and `ConfigError` for options
     that make no sense.
     """
-    given: dict[str, Any] = {"port": 0, **options}
-    with _served(module, example_inputs, _Hosting(**given), quiet=True) as child:
+    with _served(module, example_inputs, _hosting("serving", options, port=0), quiet=True) as child:
         yield child.url
 
 
@@ -76,30 +79,43 @@ def serve(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options])
 
     Raises what `serving` does.
     """
-    given: dict[str, Any] = {"port": PORT, **options}
     with (
         suppress(KeyboardInterrupt),
         _interrupted_by_sigterm(),
-        _served(module, example_inputs, _Hosting(**given), quiet=False) as child,
+        _served(module, example_inputs, _hosting("serve", options, port=PORT), quiet=False) as child,
     ):
         print(f"{READY}{child.url}", flush=True)
         child.wait()
 
 
+def _hosting(function: str, options: Options, *, port: int) -> _Hosting:
+    """Return the options; `port` where none is named."""
+    known = Options.__annotations__
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise TypeError(f"latebind.{function}() has no option {unknown[0]!r}; it has {', '.join(known)}")
+    given: dict[str, Any] = {"port": port, **options}
+    return _Hosting(**given)
+
+
 @contextmanager
 def _served(module: nn.Module, inputs: Inputs, wanted: _Hosting, *, quiet: bool) -> Iterator[Child]:
+    if "--host" not in wanted.arguments:
+        check_addresses(DoorConfig(port=wanted.port))  # told before a build that takes minutes
     with ExitStack() as stack:
         folder = Path(wanted.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="latebind-")))
-        name = build_once(
-            module,
-            inputs,
-            folder,
-            name=wanted.name,
-            samples=wanted.samples,
-            fidelity=wanted.fidelity,
-            max_batch=wanted.max_batch,
-            backends=wanted.backends,
-        )
+        with ExitStack() as building:
+            name = build_once(
+                module,
+                inputs,
+                folder,
+                name=wanted.name,
+                samples=wanted.samples,
+                fidelity=wanted.fidelity,
+                max_batch=wanted.max_batch,
+                backends=wanted.backends,
+                tell=tell_nobody if quiet else building.enter_context(progress("building")),
+            )
         words = (str(folder), "--model", name, "--port", str(wanted.port), "--device", wanted.device)
         deadline = ("--deadline-ms", f"{wanted.deadline * 1e3:g}")
         yield stack.enter_context(start((*words, *deadline, *wanted.arguments), quiet=quiet))

@@ -12,8 +12,9 @@ from latebind import __version__
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
 from latebind.learned.explored import explored_folder
+from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
-from latebind.program.build import build_program
+from latebind.program.build import Progress, build_program, tell_nobody
 from latebind.program.export import export
 from latebind.program.graph_file import graph_to_json
 from latebind.repository.listing import Repository
@@ -33,19 +34,21 @@ def build_once(
     fidelity: float = 0.97,
     max_batch: int = 16,
     backends: Sequence[str] = (),
+    tell: Progress = tell_nobody,
 ) -> str:
     """Have `folder` hold the module as the newest version of a model, and return the model's name.
 
-    It is built unless the newest version was made of the same graph, weights and settings. Raises `ExportError` for a
-    module that cannot be served and `ConfigError` for settings that make no sense.
+    It is built unless the newest version was made of the same graph, weights and settings; `tell` hears of its steps.
+    Raises `ExportError` for a module that cannot be served and `ConfigError` for settings that make no sense.
     """
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"a {type(module).__name__} cannot be served: give a torch.nn.Module")
+        raise ConfigError(f"something of type {type(module).__name__} cannot be served: give a torch.nn.Module")
     if is_sequence(module):
         raise ConfigError("a sequence model is built beforehand: see `latebind build --help`, then `latebind serve`")
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
     title = name or type(module).__name__.lower()
     parts = _halves(samples)
+    Promise(fidelity)  # what makes no sense is told before anything is built
     with _same_threads():
         settings = (__version__, fidelity if parts else None, max_batch, tuple(backends))
         made_of = _fingerprint(module, inputs, parts, settings)
@@ -60,10 +63,11 @@ def build_once(
                 version=version,
                 max_batch=max_batch,
                 backends=list(backends) or None,
+                progress=tell,
             )
             if parts:
                 directory = Repository(folder).open(title, version)
-                build_caches(directory, *parts, fidelity=fidelity, explored=explored_folder(path))
+                build_caches(directory, *parts, fidelity=fidelity, explored=explored_folder(path), progress=tell)
             _note(folder, title, version).write_text(made_of)
     return title
 

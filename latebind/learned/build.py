@@ -31,11 +31,12 @@ from latebind.learned.explore import (
 )
 from latebind.learned.explored import Exploration, Origin
 from latebind.learned.ilp import Variant
-from latebind.learned.latency import latency_beside, latency_in_place
+from latebind.learned.latency import latency_beside, latency_in_place, seconds_before_sure
 from latebind.learned.lookup import load_functions
-from latebind.learned.networks import make_predictor
+from latebind.learned.narrow import before_sure, in_bytes
+from latebind.learned.networks import BYTES, check_kinds
 from latebind.learned.plan import Candidate, plan
-from latebind.learned.promise import CACHE_BYTES, Promise
+from latebind.learned.promise import CACHE_BYTES, USUAL_TAIL, Promise
 from latebind.learned.publish import Outcome, publish
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples, check_classifier, checked, split_worlds
@@ -51,6 +52,7 @@ CANDIDATES = 3
 PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
 DISK = 20 << 30
 WORTH_A_CORE = 1.05  # times faster in the mean lookups must be aside: they take time from another core
+WORTH_A_TAIL = 1.25  # times slower in the mean lookups may be that keep the usual tail
 
 
 def build_caches(
@@ -78,7 +80,8 @@ def build_caches(
     `confidence`; 1.0 means no lookups at all. `fit` and `calibrate` must have no sample in common, and rows of `fit`
     that show the same thing must be neighbours, because its last part is kept from the predictors. Activations take
     at most `disk` bytes at a time, the weights of all lookups in use `cache_bytes`. A request that none of them answers
-    takes at most `tail` times the base model's latency, if that is given. Lookups run `aside`, on a core of their own
+    takes at most `tail` times the base model's latency; if none is given, `USUAL_TAIL` times, unless lookups without
+    that limit are `WORTH_A_TAIL` times faster in the mean. Lookups run `aside`, on a core of their own
     while the network goes on, or in line; by default that is measured.
 
     There are up to `candidates` boundaries (0: all). At each, the most able network that pays is trained, or all of
@@ -100,8 +103,7 @@ def build_caches(
     wide = on_all_cores(directory, program)
     if new_entry:
         program, wide = program.with_entry(), wide.with_entry()
-    for kind in kinds:
-        make_predictor((8, 8, 8), 2, kind)  # an unknown kind is told before anything is trained
+    check_kinds(kinds)
     builder = _Builder(program, promise, seed, progress or (lambda text, share: None), wide, new_entry)
     ready = [checked(samples, program.spec) for samples in (fit, calibrate)]
     with nullcontext(explored) if explored else TemporaryDirectory(prefix="latebind-") as folder:
@@ -186,7 +188,7 @@ def _stored_caches(
         beside = latency_beside(*place) if promise.may_be_aside(threads) else None
         files = read_lookup(directory, one.name)
         trained.append(Trained(candidate, files, functions[one.name], curve, beside=beside))
-    return builder, in_order(trained), rows
+    return builder, in_order(before_sure(program, first_row(rows), trained)), rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,8 @@ class _Builder:
         reason = "" if self.promise.exact else self._too_few(fit, held_out)
         if reason or self.promise.exact or len(self.stages) < 2:
             return self._without_lookups(directory, held_out, reason)
-        planned = plan(self.program, self.stages, self._one_row(fit), most=work.most, kinds=work.kinds)
+        kinds = [kind for kind in work.kinds if kind != BYTES]
+        planned = plan(self.program, self.stages, self._one_row(fit), most=work.most, kinds=kinds)
         if self.new_entry and not (planned and planned[0].stage == 0):
             planned = self._without_entry(planned)
         if not planned:
@@ -240,7 +243,10 @@ class _Builder:
             beside=self.promise.may_be_aside(self.program.threads),
         )
         found = explorer.train(planned, fit)
-        report = self.calibrate(directory, in_order(found.trained), held_out)
+        trained = list(found.trained)
+        if BYTES in work.kinds:
+            trained = before_sure(self.program, first_row(fit), [*trained, *in_bytes(directory, explorer, fit, found)])
+        report = self.calibrate(directory, in_order(trained), held_out)
         return replace(report, notes=_notes(found, len(fit)))
 
     def _without_lookups(self, directory: ModelDirectory, held_out: Samples, reason: str) -> CacheReport:
@@ -268,7 +274,7 @@ class _Builder:
         seen = seen_by_all.seen
         choosing, worlds = seen.take(np.concatenate(choose)), [seen.take(rows) for rows in verify]
         trained = self._asked(trained, choosing)
-        composition = self.composition(trained)
+        composition = self._within_usual_tail(self.composition(trained), choosing)
         taken = composition.choose(choosing, worlds)
         self.progress("comparing", 0.95)
         others = composition.others(choosing, worlds) if len(trained) > 1 else []
@@ -289,6 +295,14 @@ class _Builder:
             if way[True].expected(choosing) * WORTH_A_CORE > way[False].expected(choosing):
                 return in_line
         return list(trained)
+
+    def _within_usual_tail(self, composition: Composition, choosing: Seen) -> Composition:
+        """Keep the usual tail where none is asked for and the mean does not suffer much."""
+        if np.isfinite(self.promise.tail):
+            return composition
+        usual = replace(composition, promise=replace(self.promise, tail=USUAL_TAIL))
+        within = usual.expected(choosing) <= WORTH_A_TAIL * composition.expected(choosing)
+        return usual if within else composition
 
     def _without_idle_selectors(
         self, trained: Sequence[Trained], seen: Observed, rows: NDArray[np.int64]
@@ -326,11 +340,13 @@ class _Builder:
             sum(self.stages[start:end]) for start, end in zip(starts, [*ends, len(self.stages)], strict=True)
         )
         beside = tuple(one.slower for one in trained) if trained and trained[0].beside is not None else None
-        return Costs(segments, tuple(one.known.at(1) for one in trained), beside)
+        sure = tuple(place for place, one in enumerate(trained) if one.files.head.sure)
+        before = None if beside is not None else seconds_before_sure([(one.curve, one.before_sure) for one in trained])
+        return Costs(segments, tuple(one.known.at(1) for one in trained), beside, sure, before)
 
     def _too_few(self, fit: Samples, held_out: Samples) -> str:
         if len(fit) < FEWEST_ROWS:
-            return f"{len(fit)} rows to fit are too few to train lookups: give {FEWEST_ROWS} or more"
+            return f"{len(fit)} rows to fit are too few to train lookups: give {FEWEST_ROWS} or more (half of a file)"
         fewest = min(map(len, split_worlds(held_out, seed=self.seed)[1]), default=0)
         return "" if self.promise.can_show(fewest) else self.promise.not_shown(fewest)
 

@@ -5,7 +5,7 @@ counted by sending every sample through stages and lookups, so that hits that go
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,9 @@ Bools = NDArray[np.bool_]
 
 WAY_STEP = 0.005  # of the samples, by which one candidate lets more through than the one before
 ROUNDS = 8  # of coordinate descent; it settles in two to four
-STEPS = 120  # prices of a wrong answer that are tried
+STEPS = 120  # prices of a wrong answer that are tried, where nobody is answered sooner than by the whole network
+DEAREST, CHEAPEST = 1000.0, 2.0  # wrong answer: times what those pay who run on
+SOONEST = 0.01  # of the network, that a sure lookup is taken to pass at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,21 @@ class Costs:
     """Seconds at batch 1: `segments[k]` from lookup k - 1 (or the start) to lookup k, a last one to the end.
 
     `lookups[k]` passes until lookup k has answered. Those that it does not answer wait as long, unless lookups run
-    aside: then `beside[k]` is what it slows the network down.
+    aside: then `beside[k]` is what it slows the network down. Those in `sure` answer everybody who gets there; where
+    one of them is chosen the network never runs, and lookups pass as `before_sure` says, if that was measured.
     """
 
     segments: tuple[float, ...]
     lookups: tuple[float, ...]
     beside: tuple[float, ...] | None = None
+    sure: tuple[int, ...] = ()
+    before_sure: tuple[float, ...] | None = None
+
+    def of(self, choice: "Choice") -> "Costs":
+        """Return what these lookups cost together."""
+        if self.before_sure is None or not set(choice).intersection(self.sure):
+            return self
+        return replace(self, lookups=self.before_sure, before_sure=None)
 
     @property
     def misses(self) -> tuple[float, ...]:
@@ -56,9 +67,20 @@ class Costs:
         """Seconds of the network without any lookup."""
         return sum(self.segments)
 
+    @property
+    def least(self) -> float:
+        """The least seconds in which everybody is answered: by the network, or by a lookup that is sure."""
+        alone = [(k, self.of((k,)).lookups[k]) for k in self.sure]
+        return min([self.whole, *(sum(self.segments[: k + 1]) + lookup for k, lookup in alone)])
+
     def tail(self, choice: "Choice") -> float:
-        """Return how many times the network's seconds a request takes that none of these lookups answers."""
-        return 1.0 + sum(self.misses[k] for k in choice) / self.whole
+        """Return how many times the network's seconds a request takes that is answered as late as can be."""
+        end = min((k for k in choice if k in self.sure), default=None)
+        costs = self.of(choice)
+        if end is None:
+            return 1.0 + sum(costs.misses[k] for k in choice) / self.whole
+        before = sum(self.segments[: end + 1]) + sum(costs.misses[k] for k in choice if k < end)
+        return (before + costs.lookups[end]) / self.whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +95,7 @@ class Result:
 def send(thresholds: Floats, seen: Seen, costs: Costs) -> Result:
     """Send every sample through the network; a threshold of infinity means that the lookup is not there."""
     lookups, n = seen.scores.shape
+    costs = costs.of(_chosen(thresholds))
     seconds, wrong = np.full(n, costs.segments[0]), np.zeros(n, dtype=np.bool_)
     left_at, here = np.full(n, lookups), np.ones(n, dtype=np.bool_)
     for k in range(lookups):
@@ -90,6 +113,10 @@ def send(thresholds: Floats, seen: Seen, costs: Costs) -> Result:
 
 
 Choice = tuple[int, ...]  # which lookups are there, ascending
+
+
+def _chosen(thresholds: Floats) -> Choice:
+    return tuple(np.flatnonzero(np.isfinite(thresholds)).tolist())
 
 
 def every_choice(_choice: Choice) -> bool:
@@ -133,7 +160,7 @@ class Composer:
         improved = True
         while improved:
             improved = False
-            for there in _neighbours(tuple(k for k in every if np.isfinite(best[k])), every):
+            for there in _neighbours(_chosen(best), every):
                 if not self.allows(there):
                     continue
                 found, at = self.descend(price, there)
@@ -147,14 +174,26 @@ class Composer:
         result = send(thresholds, self.seen, self.costs)
         return float(result.seconds.mean() + price * result.wrong.mean())
 
+    def _without(self, price: float) -> float:
+        """Return the objective without any lookup."""
+        wrong = 0.0 if self.seen.end is None else 1.0 - float(self.seen.end.mean())
+        return self.costs.whole + price * wrong
+
     def descend(self, price: float, there: Choice) -> tuple[Floats, float]:
         """Return the best thresholds found for the lookups `there` alone, and the objective.
 
-        Each step sets one threshold exactly, all others held: from the last lookup to the first, then again.
+        Without the one that is sure, lookups may cost more than they were taken to.
         """
+        costs = self.costs.of(there)
+        found, value = self._descend(price, there, costs)
+        left = _chosen(found)
+        return (found, value) if self.costs.of(left) == costs else self.descend(price, left)
+
+    def _descend(self, price: float, there: Choice, costs: Costs) -> tuple[Floats, float]:
+        """Set one threshold exactly, all others held, from the last lookup to the first, then again."""
         lookups, n = self.seen.scores.shape
         thresholds = np.full(lookups, np.inf)
-        best, value = thresholds.copy(), self.value(thresholds, price)
+        best, value = thresholds.copy(), self._without(price)
         for _ in range(ROUNDS):
             before = thresholds.copy()
             rest = np.full(n, self.costs.segments[-1])  # what each sample costs from here to its end
@@ -162,8 +201,8 @@ class Composer:
                 rest += price * ~self.seen.end
             for k in reversed(range(lookups)):
                 if k in there:
-                    thresholds[k] = self._best_threshold(k, thresholds, rest, price)
-                    rest = self._with_lookup(k, thresholds[k], rest, price)
+                    thresholds[k] = self._best_threshold(k, thresholds, rest, price, costs)
+                    rest = self._with_lookup(k, thresholds[k], rest, price, costs)
                 rest = rest + self.costs.segments[k]
             if rest.mean() < value - 1e-15:
                 best, value = thresholds.copy(), float(rest.mean())
@@ -171,13 +210,13 @@ class Composer:
                 break
         return best, value
 
-    def _best_threshold(self, k: int, thresholds: Floats, rest: Floats, price: float) -> float:
+    def _best_threshold(self, k: int, thresholds: Floats, rest: Floats, price: float, costs: Costs) -> float:
         """The threshold that gains most over running on; infinity if all of it is less than the lookup costs."""
         reach = np.ones(len(rest), dtype=np.bool_)
         for j in range(k):
             reach &= self.seen.scores[j] < thresholds[j]
-        missed = self.costs.misses[k]
-        saved = rest + missed - self.costs.lookups[k] - price * ~self.seen.right[k]
+        missed = costs.misses[k]
+        saved = rest + missed - costs.lookups[k] - price * ~self.seen.right[k]
         gain = np.where(reach, saved, 0.0)[self._order[k]]
         total = np.where(self._ends[k], np.cumsum(gain), -np.inf)
         place = int(total.argmax())
@@ -185,12 +224,12 @@ class Composer:
             return float("inf")
         return float(self.seen.scores[k][self._order[k][place]])
 
-    def _with_lookup(self, k: int, threshold: float, rest: Floats, price: float) -> Floats:
+    def _with_lookup(self, k: int, threshold: float, rest: Floats, price: float, costs: Costs) -> Floats:
         if not np.isfinite(threshold):
             return rest
         hit = self.seen.scores[k] >= threshold
-        answered = self.costs.lookups[k] + price * ~self.seen.right[k]
-        return np.where(hit, answered, rest + self.costs.misses[k])
+        answered = costs.lookups[k] + price * ~self.seen.right[k]
+        return np.where(hit, answered, rest + costs.misses[k])
 
 
 def _neighbours(there: Choice, every: Choice) -> Iterator[Choice]:
@@ -232,13 +271,18 @@ def fastest(composer: Composer, *, fidelity: float, steps: int = STEPS) -> tuple
         thresholds = composer.choose(float(price))
         result = send(thresholds, composer.seen, composer.costs)
         if result.wrong.mean() <= 1.0 - fidelity and result.seconds.mean() < seconds:
-            best, seconds = tuple(int(k) for k in np.flatnonzero(np.isfinite(thresholds))), float(result.seconds.mean())
+            best, seconds = _chosen(thresholds), float(result.seconds.mean())
     return best, seconds
 
 
 def _prices(costs: Costs, steps: int) -> Floats:
-    """Return prices of a wrong answer, falling: from 1,000 networks, where hardly a sample leaves, to 2."""
-    return np.geomspace(1000.0, 2.0, steps) * costs.whole
+    """Return prices of a wrong answer, falling: from one at which hardly a sample leaves to one at which most do.
+
+    The last is twice what those pay who run on, and that may be a sure lookup: a small share of the network.
+    """
+    last = CHEAPEST * max(costs.least / costs.whole, SOONEST)
+    more = np.log(DEAREST / last) / np.log(DEAREST / CHEAPEST)
+    return np.geomspace(DEAREST, last, round(steps * more)) * costs.whole
 
 
 def _way(start: Floats, end: Floats, seen: Seen) -> Iterator[Floats]:

@@ -7,7 +7,7 @@ it, calibrated alike; only the search's choice is ever taken, for the best of se
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,10 +41,11 @@ class Composition:
     def allows(self, choice: Choice) -> bool:
         """Tell whether these lookups may be used together: at most `AT_ONE_BOUNDARY`, within memory and tail.
 
-        Aside there is one at a time: each has answered before the next is asked (GATI, equation 9).
+        One that is sure of every answer comes besides: nobody runs on behind it. Aside there is one at a time: each has
+        answered before the next is asked (GATI, equation 9).
         """
         chosen = [self.variants[k] for k in choice]
-        behind = Counter(variant.stage for variant in chosen)
+        behind = Counter(self.variants[k].stage for k in choice if k not in self.costs.sure)
         few = max(behind.values(), default=0) <= AT_ONE_BOUNDARY
         small = sum(variant.bytes for variant in chosen) <= self.promise.cache_bytes
         together = few if self.costs.beside is None else self.problem_of(self.variants).fits(chosen)
@@ -92,9 +93,11 @@ class Composition:
     def problem(self, seen: Seen) -> Problem:
         """Return what the paper's rules know: hit rate and accuracy of each lookup alone, as lax as the target lets."""
         variants = []
-        for variant, scores, right in zip(self.variants, seen.scores, seen.right, strict=True):
-            hits, wrong = hits_alone(scores, right, 1.0 - self.promise.fidelity)
-            variants.append(Variant(variant.stage, variant.kind, hits, 1.0 - wrong, variant.seconds, variant.bytes))
+        for k, variant in enumerate(self.variants):
+            hits, wrong = hits_alone(seen.scores[k], seen.right[k], 1.0 - self.promise.fidelity)
+            before = None if self.costs.before_sure is None else self.costs.before_sure[k]
+            sure = k in self.costs.sure
+            variants.append(replace(variant, hit_rate=hits, accuracy=1.0 - wrong, sure=sure, before_sure=before))
         return self.problem_of(variants)
 
     def problem_of(self, variants: Sequence[Variant]) -> Problem:
@@ -105,6 +108,7 @@ class Composition:
             accuracy=self.promise.fidelity,
             memory=self.promise.cache_bytes,
             aside=self.costs.beside is not None,
+            tail=self.promise.tail,
         )
 
     def _starts(self, seen: Seen) -> list[Choice]:

@@ -48,7 +48,7 @@ Progress = Callable[[str, float], None]
 class Trained:
     """A lookup ready to run: what was planned, as data, compiled, and its latency over batch sizes.
 
-    `beside` is what it costs aside, where that was measured.
+    `beside` is what it costs aside, `before_sure` the latency before a lookup that is sure, where that was measured.
     """
 
     plan: Candidate
@@ -57,6 +57,7 @@ class Trained:
     curve: Curve
     lessons: Rows | None = None  # for later: the predictor has not seen them; of this lookup alone
     beside: Beside | None = None
+    before_sure: Curve | None = None
 
     @property
     def known(self) -> Curve:
@@ -89,12 +90,14 @@ def in_order(trained: Sequence[Trained]) -> list[Trained]:
 class Explored:
     """All candidates, trained, in the order given; so many of them were `reused`.
 
-    `limited` tells how many rows those boundaries learned from at which the disk had not room for all.
+    `limited` tells how many rows those boundaries learned from at which the disk had not room for all; `unseen` are the
+    numbers of the rows that their lessons are of.
     """
 
     trained: tuple[Trained, ...]
     reused: int
     limited: dict[int, int]
+    unseen: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,9 @@ class Explorer:
                 forks.warm()  # while activations are recorded
             limited = self._train(missing, fit, rows, work, partial(train_all, forks=forks, processes=processes))
         self.kept.clear()
-        return Explored(self._measured(planned, orders, fit, rows, work), len(orders) - len(missing), limited)
+        trained = self._measured(planned, orders, fit, rows, work)
+        lessons = min(len(one.lessons.classes) for one in trained if one.lessons is not None)
+        return Explored(trained, len(orders) - len(missing), limited, rows.order[rows.learn :][:lessons])
 
     def _train(
         self, missing: Sequence[Order], fit: Samples, rows: "_Rows", work: "_Work", train: Callable[..., None]

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 SELECTOR_HIDDEN = 64
 LEAST_DOUBT = np.float32(1e-7)  # that an answer is another: what float32 can tell from none
+SURE = np.float32(1e9)  # the score of a head that is sure of every answer: beside it no odds count
 
 Floats = NDArray[np.float32]
 
@@ -107,6 +108,15 @@ class Head:
         """How many features it takes."""
         return self.answer_weight.shape[-1]
 
+    @property
+    def sure(self) -> bool:
+        """Whether it is sure of every answer, so that a threshold lets all leave or none."""
+        return bool(self.score_bias >= float(SURE))
+
+    def always_sure(self) -> Self:
+        """Return the same head, sure of every answer."""
+        return replace(self, score_weight=torch.zeros_like(self.score_weight), score_bias=torch.tensor([float(SURE)]))
+
     def without_selector(self) -> Self:
         """Return the same head, sure of an answer as far as its own odds go."""
         nothing = {name: torch.zeros_like(getattr(self, name)) for name in ("score_weight", "score_bias")}
@@ -135,6 +145,7 @@ class HeadFunction:
         self._hidden_bias = tensors["hidden_bias"]
         self._score = tensors["score_weight"][0]
         self._score_bias = tensors["score_bias"]
+        self._sure = head.sure
         self._selects = bool(self._score.any() or self._score_bias.any())
 
     def __call__(self, features: Floats) -> tuple[Floats, Floats]:
@@ -146,6 +157,8 @@ class HeadFunction:
             beside += self._beside_bias
             np.maximum(beside, 0.0, out=beside)
             answers += beside @ self._beside_answer
+        if self._sure:
+            return answers, np.full(len(answers), SURE)
         logs = answers - np.maximum.reduce(answers, axis=1, keepdims=True)
         if not self._selects:
             total = np.add.reduce(np.exp(logs), axis=1)  # 1 for the highest, and the others

@@ -1,7 +1,7 @@
 """The predictors of learned caches: from an activation to features, and from those by one layer to answers."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 import torch
@@ -14,12 +14,15 @@ GRID, PEAKS = 4, 2  # cells a side of the mean-pooled and the max-pooled feature
 MAX_SIDE = 32  # larger activations are averaged down to this before convolutions
 MAX_CHANNELS = 128
 HIDDEN = 64
-NARROW, MIDDLE, WIDE = 32, 64, 128  # channels of a residual predictor
+WIDTHS = (32, 64, 128)  # channels of a residual predictor
+SLIM_WIDTHS = (16, 32, 64)  # a quarter of its work
 FEW = 8  # channels of an image that are colours rather than features
 
 Sides = tuple[int, int]  # height and width
 
 POOLED, PLAIN, LIGHT, DEEP, RESIDUAL = "pooled", "plain", "light", "deep", "residual"
+SLIM = "slim"
+BYTES = "bytes"  # no predictor: the network itself in eight bits (`narrow`)
 KINDS = (RESIDUAL, DEEP, LIGHT, PLAIN, POOLED)  # the most able first
 EVERY = (*KINDS, "fc(256)", "pool(256)", "conv(3,1)")  # with one of each row of GATI's table 3
 TABLE = re.compile(r"(?P<name>fc|pool|conv)\((?P<first>[1-9]\d{0,4})(?:,(?P<second>[1-9]))?\)")
@@ -50,9 +53,17 @@ def make_predictor(shape: tuple[int, ...], classes: int, kind: str) -> Predictor
     return Predictor(_features(shape, kind), shape, classes, kind)
 
 
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Raise `ConfigError` for a kind that there is not, before anything is trained."""
+    for kind in set(kinds) - {BYTES}:
+        make_predictor((8, 8, 8), 2, kind)
+
+
 def _features(shape: tuple[int, ...], kind: str) -> nn.Module:
     if kind == RESIDUAL:
-        return ResidualFeatures(shape)
+        return ResidualFeatures(shape, WIDTHS)
+    if kind == SLIM:
+        return ResidualFeatures(shape, SLIM_WIDTHS)
     if kind == POOLED:
         return Pooled()
     if kind in KINDS:
@@ -86,21 +97,22 @@ class ResidualFeatures(nn.Module):
     Half of its work is done on 8 cells a side, where wide convolutions run at the full speed of a processor.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], widths: tuple[int, int, int]) -> None:
         super().__init__()
         channels, height, width = shape
+        narrow, middle, wide = widths
         layers, sides = _shrink((height, width))
         first = _strides(sides, 16)
-        layers += _convolution(channels, NARROW, stride=first, size=5 if channels < FEW else 3)
+        layers += _convolution(channels, narrow, stride=first, size=5 if channels < FEW else 3)
         sides = _behind(sides, first)
         second = _strides(sides, 8)
-        layers += [*_convolution(NARROW, MIDDLE), *_convolution(MIDDLE, MIDDLE, stride=second)]
+        layers += [*_convolution(narrow, middle), *_convolution(middle, middle, stride=second)]
         sides = _behind(sides, second)
-        layers += [Residual(MIDDLE), *_convolution(MIDDLE, WIDE, stride=_strides(sides, 4)), Residual(WIDE)]
+        layers += [Residual(middle), *_convolution(middle, wide, stride=_strides(sides, 4)), Residual(wide)]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, activation: Tensor) -> Tensor:
-        """Return `(B, 128)`."""
+        """Return `(B, channels of the last layer)`."""
         means: Tensor = self.layers(activation).mean(dim=(2, 3))
         return means
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.head import Selector
-from latebind.learned.networks import DEEP, LIGHT, POOLED, RESIDUAL, kinds_for, make_predictor
+from latebind.learned.networks import DEEP, LIGHT, POOLED, RESIDUAL, SLIM, kinds_for, make_predictor
+from latebind.learned.promise import USUAL_TAIL
 from latebind.learned.stored import lookup_name
 from latebind.program.measure import median_seconds
 from latebind.program.program import Program
@@ -50,7 +51,8 @@ def plan(
     At each boundary that is the most able network that its time affords, or all of `kinds` that take less than what a
     hit saves, for the others can never pay. Early boundaries afford deeper networks: what a hit saves is longer there.
     The last may afford none. At the first of all boundaries there is a quick one besides: it knows little, but heads
-    that follow the traffic (`adaptation`) make much of it where one picture is like the last.
+    that follow the traffic (`adaptation`) make much of it where one picture is like the last. So is a slim one there,
+    if it keeps the usual tail and the able one does not.
     """
     found: list[Candidate] = []
     for stage in spread(stages, most or len(stages)):
@@ -70,6 +72,9 @@ def plan(
         taken = list(islice(affordable, 1))
         if not found and taken and taken[0].kind != POOLED and len(shape) == 3:
             taken += _affordable(program, stage, activation, {POOLED: saved})
+            usual = (USUAL_TAIL - 1.0) * sum(stages)
+            if taken[0].kind == RESIDUAL and taken[0].seconds > usual:
+                taken += _affordable(program, stage, activation, {SLIM: usual})
         found += taken
     return found
 

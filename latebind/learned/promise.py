@@ -8,6 +8,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.calibrate import samples_needed
 
 CACHE_BYTES = 8_000_000
+USUAL_TAIL = 1.05  # what is kept without being asked for, unless it costs too much of the mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
         calibrated_on=sum(seen.right.shape[1] for seen in outcome.worlds),
         lookups=lookups,
         spare=tuple(
-            SpareLookup(one.plan.stage, one.plan.kind, one.bytes, one.known, one.slower)
+            SpareLookup(one.plan.stage, one.plan.kind, one.bytes, one.known, one.slower, one.before_sure)
             for one in kept
             if one.plan.name not in used
         ),
@@ -132,6 +132,7 @@ def _in_use(outcome: Outcome, found: Calibrated) -> tuple[StoredLookup, ...]:
                     bytes=one.bytes,
                     seconds=one.known,
                     slower=one.slower,
+                    before_sure=one.before_sure,
                 )
             )
     return tuple(stored)

@@ -40,9 +40,10 @@ class Samples:
         """
         tensors = self._in_order(specs)
         for tensor, spec in zip(tensors, specs, strict=True):
-            if tuple(tensor.shape[1:]) != spec.shape or tensor.dtype != getattr(torch, spec.dtype):
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            if tuple(tensor.shape[1:]) != spec.shape or dtype != spec.dtype:
                 raise ConfigError(
-                    f"samples for {spec.name!r} are {tuple(tensor.shape[1:])} {tensor.dtype}, "
+                    f"samples for {spec.name!r} are {tuple(tensor.shape[1:])} {dtype}, "
                     f"the model takes {spec.shape} {spec.dtype}: give rows as the model takes them"
                 )
         beside = [part for part in (self.labels, self.worlds) if part is not None]
@@ -66,7 +67,10 @@ class Samples:
         missing = [spec.name for spec in specs if spec.name not in self.inputs]
         if missing or len(self.inputs) != len(specs):
             wanted = ", ".join(spec.name for spec in specs)
-            raise ConfigError(f"the model takes the inputs {wanted}; the samples have {', '.join(self.inputs)}")
+            have = ", ".join(self.inputs)
+            raise ConfigError(
+                f"the model takes the inputs {wanted}, the samples have {have}: name them as the model does"
+            )
         return tuple(self.inputs[spec.name] for spec in specs)
 
 

@@ -20,6 +20,9 @@ def without_idle_selectors(heads: Sequence[Head], seen: Observed, rows: Rows, *,
     """Return the heads, those without their selector that let at least as many of `rows` leave at `fidelity` so."""
     found = []
     for place, head in enumerate(heads):
+        if head.sure:
+            found.append(head)
+            continue
         plain, right = head.without_selector(), seen.seen.right[place, rows]
         _, odds = HeadFunction(plain)(seen.features[place].numpy()[rows])
         with_it = hits_alone(seen.seen.scores[place, rows], right, 1.0 - fidelity)[0]

@@ -9,7 +9,7 @@ from torch import Tensor
 from latebind.domain.costs import Curve, ModelCosts, in_turn
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ModelSpec
-from latebind.learned.head import Head
+from latebind.learned.head import SURE, Head
 from latebind.program.graph import Graph
 from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.stored import files_with_entry, read_model
@@ -27,8 +27,10 @@ class StoredLookup:
     """One learned cache: it stands behind `stage` and answers where its score is at least `threshold`.
 
     `kind` says what its network is; `seconds` is its latency over batch sizes with the model's backend, and `slower`
-    what it takes from the network beside it where lookups run aside. `hit_rate` is the share of all requests that leave
-    here, `fidelity` the share of those answered as the base model would, both on held-out samples.
+    what it takes from the network beside it where lookups run aside. `before_sure` is the latency where one that is
+    sure of every answer ends the way, so that the network never runs; None: not measured. `hit_rate` is the share of
+    all requests that leave here, `fidelity` the share of those answered as the base model would, both on held-out
+    samples.
     """
 
     stage: int
@@ -39,6 +41,7 @@ class StoredLookup:
     hit_rate: float
     fidelity: float
     slower: float = 0.0
+    before_sure: Curve | None = None
 
     @property
     def name(self) -> str:
@@ -55,6 +58,7 @@ class SpareLookup:
     bytes: int
     seconds: Curve
     slower: float = 0.0
+    before_sure: Curve | None = None
 
     @property
     def name(self) -> str:
@@ -85,6 +89,11 @@ class StoredCaches:
     def every(self) -> tuple[StoredLookup | SpareLookup, ...]:
         """All caches, used or not, in the order in which a request meets them: at one boundary the quickest first."""
         return tuple(sorted((*self.lookups, *self.spare), key=lambda one: (one.stage, one.seconds.at(1))))
+
+    @property
+    def ends_sure(self) -> bool:
+        """Whether one of those in use answers everybody who gets there, so that the network never runs to its end."""
+        return any(one.threshold >= SURE for one in self.lookups)
 
     @property
     def at_hand(self) -> tuple[StoredLookup | SpareLookup, ...]:
@@ -220,9 +229,13 @@ def with_caches(spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None)
         return spec, costs
     stages = sorted({lookup.stage for lookup in caches.lookups})
     behind = {stage: [one for one in caches.lookups if one.stage == stage] for stage in stages}
-    curves = {stage: in_turn([one.seconds for one in found]) for stage, found in behind.items()}
+    curves = {stage: in_turn([_seconds(one, caches) for one in found]) for stage, found in behind.items()}
     rates = {stage: sum(one.hit_rate for one in found) for stage, found in behind.items()}
     return replace(spec, lookups=tuple(stages)), replace(costs, lookups=curves, hit_rates=rates, aside=caches.aside)
+
+
+def _seconds(one: StoredLookup, caches: StoredCaches) -> Curve:
+    return one.before_sure if one.before_sure is not None and caches.ends_sure else one.seconds
 
 
 def lookup_name(stage: int, kind: str) -> str:

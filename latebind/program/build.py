@@ -88,7 +88,7 @@ def build_program(
     weights of at least `min_stage_bytes`; with `min_stage_seconds` 0 that alone decides, so every build cuts alike.
     Raises `ExportError` for a module that cannot be served, `ConfigError` for settings that make no sense.
     """
-    names = check_settings(name, version, max_batch, backends, tolerance)
+    names = check_settings(name, version, max_batch, backends, tolerance, threads)
     tell = progress or tell_nobody
     torch.set_num_threads(threads)
     tell("exporting the module", 0.0)
@@ -127,13 +127,15 @@ def build_program(
 
 
 def check_settings(
-    name: str, version: str, max_batch: int, backends: Sequence[str] | None, tolerance: float | None
+    name: str, version: str, max_batch: int, backends: Sequence[str] | None, tolerance: float | None, threads: int
 ) -> tuple[str, ...]:
     """Return the backends to try; raises `ConfigError` naming the setting that is wrong."""
     if not NAME.fullmatch(name) or not version.isdecimal():
         raise ConfigError(f"name {name!r}, version {version!r}: use letters, digits, '.', '_', '-', and a number")
-    if max_batch < 1 or (tolerance is not None and not tolerance > 0):
-        raise ConfigError(f"max_batch {max_batch} must be 1 or more and tolerance {tolerance} above 0")
+    if max_batch < 1 or threads < 1:
+        raise ConfigError(f"max_batch is {max_batch} and threads {threads}: both must be 1 or more")
+    if tolerance is not None and not tolerance > 0:
+        raise ConfigError(f"tolerance is {tolerance}: give a relative error above 0, as 1e-5")
     for backend in backends or ():
         if backend not in BACKENDS:
             raise ConfigError(f"there is no backend {backend!r}: choose from {', '.join(BACKENDS)}")

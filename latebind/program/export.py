@@ -1,9 +1,15 @@
 """From a `torch.nn.Module` to a `Graph` and its weights, by `torch.export`. Runs the module: a trusted step."""
 
+import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
+from io import StringIO
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import torch
@@ -26,9 +32,13 @@ EXPORT_BATCH = 3  # torch.export treats 0 and 1 as special, so it is shown anoth
 # Nodes that only check what the exporter already knows.
 CHECKS = ("aten._assert", "aten.sym_constrain_range")
 
+BRANCHING = (
+    "the control flow depends on a tensor's values: express it with torch.where, or make two modules of it and branch "
+    "between them in a query (docs/query-files.md)"
+)
 HINTS = {
-    "data-dependent": "the control flow depends on a tensor's values: express it with torch.where",
-    "Could not guard": "the control flow depends on a tensor's values: express it with torch.where",
+    "data-dependent": BRANCHING,
+    "Could not guard": BRANCHING,
     "Constraints violated": "the code fixes the batch size: write x.shape[0] or -1 where the number stands",
     "specialized": "the code fixes the batch size: write x.shape[0] or -1 where the number stands",
 }
@@ -73,7 +83,7 @@ def trace(
     was_training = module.training
     module.eval()
     try:
-        called = _Flat(module, _keywords(inputs))
+        called = _Flat(module, _keywords(module, inputs))
         outputs = _output_names(_try_run(called, rows), output_names)
         program = _try_export(called, rows)
     finally:
@@ -87,7 +97,7 @@ def run_module(module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor
     module.eval()
     try:
         with torch.inference_mode():
-            found: tuple[Tensor, ...] = _Flat(module, _keywords(inputs))(*_tensors(inputs))
+            found: tuple[Tensor, ...] = _Flat(module, _keywords(module, inputs))(*_tensors(inputs))
         return found
     finally:
         module.train(was_training)
@@ -115,8 +125,21 @@ class _Flat(nn.Module):
         return tuple(found) if isinstance(found, tuple | list) else (found,)
 
 
-def _keywords(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[str, ...] | None:
-    return tuple(inputs) if isinstance(inputs, Mapping) else None
+def _keywords(module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[str, ...] | None:
+    """Return the names to call the module with; None has inputs go in order, their names are for clients alone then."""
+    if not isinstance(inputs, Mapping):
+        return None
+    parameters = signature(module.forward).parameters.values()
+    unknown = set(inputs) - {parameter.name for parameter in parameters if parameter.kind != parameter.VAR_POSITIONAL}
+    if not unknown or any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
+        return tuple(inputs)
+    if unknown == set(inputs):
+        return None
+    takes = ", ".join(parameter.name for parameter in parameters)
+    raise ExportError(
+        f"the module's forward({takes}) knows no {', '.join(sorted(unknown))}: name all inputs as it does, "
+        "or none of them, and they go in order"
+    )
 
 
 def _tensors(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -174,14 +197,33 @@ def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
     batch = Dim("batch", min=1, max=1 << 20)
     shapes = (tuple({0: batch} for _ in rows),)
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
             warnings.filterwarnings("ignore", "The tensor attributes .* were assigned during export")  # by nn.LSTM
             program = torch.export.export(called, rows, dynamic_shapes=shapes)
             decomposed: ExportedProgram = program.run_decompositions(dict(_decompositions()))
             return decomposed
     except Exception as error:  # as above: export runs the module and raises dozens of kinds of error
-        raise ExportError(f"the module cannot be exported: {_reason(str(error))}") from error
+        raise ExportError(f"the module cannot be exported{_place(error)}: {_reason(str(error))}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what torch logs, and prints to standard error, of an export that fails: the error says it in a line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _place(error: BaseException) -> str:
+    """Return the line of the module that torch was at, where one is known."""
+    ours = (str(Path(torch.__file__).parent), __file__, "<")
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line})" if frames else ""
 
 
 @cache
@@ -196,8 +238,8 @@ def _decompositions() -> Mapping[Foreign, Foreign]:
 
 def _reason(message: str) -> str:
     hint = next((hint for sign, hint in HINTS.items() if sign in message), "rewrite this part with tensor operations")
-    first = " ".join(message.split())[:300]
-    return f"{first} ... What to change: {hint}"
+    first = message.strip().partition("\n")[0].partition(" For more information")[0][:300].rstrip(". ")
+    return f"{first}. What to change: {hint}"
 
 
 class _Reader:

@@ -44,10 +44,20 @@ class InductorStage:
         batch = inputs[0].shape[0]
         with nullcontext() if batch in self._met else self._meeting:
             with torch.inference_mode(False), torch.no_grad():
-                plain = tuple([torch.from_numpy(tensor.contiguous().numpy()) for tensor in inputs])
+                plain = tuple([_plain(tensor) for tensor in inputs])
                 found: tuple[Tensor, ...] = (self._one if batch == 1 else self._many)(*plain)
             self._met.add(batch)
-        return apart(found, inputs)
+        return apart(found, plain)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Return the same rows as a tensor that was not made in inference mode and begins where its memory does.
+
+    By way of DLPack, which has tensors of every device.
+    """
+    capsule = torch.to_dlpack(tensor.contiguous())  # type: ignore[attr-defined]
+    plain: Tensor = torch.from_dlpack(capsule)  # type: ignore[attr-defined]
+    return plain
 
 
 def _zeros(spec: TensorSpec, batch: int, device: torch.device) -> Tensor:

@@ -122,7 +122,7 @@ def _convert(graph: Graph, module: GraphModule) -> Foreign:
     shapes = [PartialShape([-1, *spec.shape]) for spec in graph.inputs]
     dtypes = [getattr(torch, spec.dtype) for spec in graph.inputs]
     front = FrontEndManager().load_by_framework("pytorch")
-    for conversion in conversions():
+    for conversion in (_matmul(), *conversions()):
         front.add_extension(conversion)
     module = with_single_results(module)
     decoder = TorchFXPythonDecoder(module, input_shapes=shapes, input_types=dtypes)  # must outlive the conversion
@@ -131,6 +131,21 @@ def _convert(graph: Graph, module: GraphModule) -> Foreign:
     except (RuntimeError, GeneralFailure, NotImplementedFailure, OpConversionFailure, OpValidationFailure) as error:
         reason = " ".join(str(error).split())[-300:]
         raise ExportError(f"OpenVINO cannot convert this model: {reason}; leave that backend out") from error
+
+
+def _matmul() -> Foreign:
+    """Return the conversion of a product of matrices, which the frontend knows only in parts.
+
+    Of the parts, what spreads both sides over the batch does nothing; but where the batch is free OpenVINO cannot know,
+    and copies all that a step of a Transformer has written and read.
+    """
+    from openvino import opset13 as operators
+    from openvino.frontend.pytorch import ConversionExtension
+
+    def convert(node: Foreign) -> list[Foreign]:
+        return [operators.matmul(node.get_input(0), node.get_input(1), False, False).output(0)]
+
+    return ConversionExtension("aten.matmul.default", convert)
 
 
 def _with_ports(

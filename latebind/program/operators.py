@@ -23,6 +23,7 @@ KEPT_WHOLE = (
     "aten.lstm.input",
     "aten.masked_fill.Scalar",
     "aten.masked_fill.Tensor",
+    "aten.matmul.default",
     "aten.mish.default",
     "aten.pixel_shuffle.default",
     "aten.pixel_unshuffle.default",

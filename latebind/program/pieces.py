@@ -5,15 +5,20 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from latebind.domain.errors import RepositoryError
 from latebind.program.backends import Place, StageFunction, backend_named
 from latebind.repository.pages import Brought
 from latebind.repository.tensors import Pages
 
+Done = TypeVar("Done")
+
 KIB = 1 << 10
+GRAIN = 4 << 20  # bytes: finer ones save less than 0.1 % of loading
 LARGE_BLOCK = 4 << 20
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+FORGET_PEAK = "5"  # to clear_refs: the most that the process has taken is what it takes now
 
 
 class Piece(Protocol):
@@ -29,11 +34,20 @@ class Piece(Protocol):
         """Bytes that it takes, as far as is known."""
         ...
 
+    @property
+    def grain(self) -> int:
+        """Bytes any multiple of which may stay of it; 0: all or nothing."""
+        ...
+
     def found(self, grown: int) -> None:
         """Hear by how many bytes the process has grown since before it was loaded, once it has run."""
 
     def load(self) -> Brought:
-        """Bring it into memory. Raises whatever goes wrong; then nothing of it stays."""
+        """Bring it into memory, or what is not there. Raises whatever goes wrong; then nothing of it stays."""
+        ...
+
+    def trim(self, stays: int) -> None:
+        """Give the memory of all but its first bytes back, at once; only where it has a grain."""
         ...
 
     def unload(self) -> None:
@@ -44,26 +58,45 @@ class Piece(Protocol):
 class MappedPiece:
     """Stages that compute on weights as they lie in mapped files: they are made once, and hold the pages."""
 
+    grain = GRAIN
+
     def __init__(self, pages: Sequence[Pages], stages: Sequence[tuple[Place, StageFunction]]) -> None:
         self._pages = pages
         self._stages = stages
+        self._held: Sequence[Pages] = ()
         self.weights = self.size = sum(part.size for part in pages)
 
     def load(self) -> Brought:
-        """Read the pages."""
-        brought = hold_all(self._pages)
+        """Read the pages that are not held."""
+        there = sum([part.size for part in self._held])
+        try:
+            brought = hold_all(_cut(self._pages, there)[1])
+        except RepositoryError:
+            self.unload()
+            raise
+        self._held = self._pages
         for place, stage in self._stages:
             place.fill(stage)
         return brought
+
+    def trim(self, stays: int) -> None:
+        """Give back the pages that lie behind these bytes."""
+        self._empty()
+        self._held, gone = _cut(self._held, stays)
+        let_go_all(gone)
 
     def found(self, grown: int) -> None:
         """Its pages are all that it takes."""
 
     def unload(self) -> None:
         """Give the pages back."""
+        self._empty()
+        gone, self._held = self._held, ()
+        let_go_all(gone)
+
+    def _empty(self) -> None:
         for place, _ in self._stages:
             place.empty()
-        let_go_all(self._pages)
 
 
 class CompiledPiece:
@@ -71,6 +104,8 @@ class CompiledPiece:
 
     Where the backend `copies`, pages of weights go again as soon as all is compiled.
     """
+
+    grain = 0
 
     def __init__(
         self, pages: Sequence[Pages], makings: Sequence[tuple[Place, Callable[[], StageFunction]]], *, copies: bool
@@ -97,6 +132,11 @@ class CompiledPiece:
     def found(self, grown: int) -> None:
         """Take that for its size, if nothing else was at work meanwhile; it is no less than the weights."""
         self.size = max(self.weights, grown)
+
+    def trim(self, stays: int) -> None:
+        """Drop all of it: a part of what was compiled is of no use."""
+        del stays
+        self.unload()
 
     def unload(self) -> None:
         """Drop what was compiled."""
@@ -136,6 +176,17 @@ def hold_all(pages: Sequence[Pages]) -> Brought:
     return brought
 
 
+def _cut(pages: Sequence[Pages], stays: int) -> tuple[list[Pages], list[Pages]]:
+    """Return the first so many bytes of some pages, and the rest."""
+    first, rest = list[Pages](), list[Pages]()
+    for part in pages:
+        before, behind = part.cut(max(0, min(stays, part.size)))
+        stays -= part.size
+        first.append(before)
+        rest.append(behind)
+    return first, rest
+
+
 def let_go_all(pages: Sequence[Pages]) -> None:
     """Give all pages back."""
     for part in pages:
@@ -164,3 +215,20 @@ def resident_bytes(process: int | str = "self") -> int:
     """Return the bytes of memory that a process takes, counted page by page."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) * KIB for line in lines if line.startswith("Rss:"))
+
+
+def peak_growth(work: Callable[[], Done]) -> tuple[Done, int]:
+    """Return what some work returns, and by how many bytes this process grew at most; 0 where Linux does not tell."""
+    give_back()
+    try:
+        Path("/proc/self/clear_refs").write_text(FORGET_PEAK)
+    except OSError:
+        return work(), 0
+    before = _status_bytes("VmRSS")
+    done = work()
+    return done, max(0, _status_bytes("VmHWM") - before)
+
+
+def _status_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * KIB for line in lines if line.startswith(f"{name}:"))

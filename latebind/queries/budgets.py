@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from latebind.domain.query import PlannerConfig
-from latebind.queries.planner import Choice, PlanView, most_accurate
+from latebind.queries.planner import most_accurate
+from latebind.queries.view import Choice, PlanView
 
 
 class _Weigh(Protocol):
@@ -54,10 +55,10 @@ def heaviest_path(view: PlanView, node: int, weights: Mapping[int, float]) -> fl
     before: dict[int, float] = {}
     behind = dict.fromkeys(weights, 0.0)
     for number, weight in weights.items():
-        before[number] = weight + max([before[i] for i in view.node(number).after if i in weights], default=0.0)
+        before[number] = weight + max([before[i] for i in view.query.nodes[number].after if i in weights], default=0.0)
     for number in reversed(list(weights)):
         through = weights[number] + behind[number]
-        behind |= {i: max(behind[i], through) for i in view.node(number).after if i in weights}
+        behind |= {i: max(behind[i], through) for i in view.query.nodes[number].after if i in weights}
     return before[node] + behind[node]
 
 

@@ -11,7 +11,7 @@ is never held to be worth more than it is.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, prod
 
@@ -19,9 +19,9 @@ from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, PlannerConfig
 from latebind.queries.bargain import Bargain, Terms
 from latebind.queries.branches import Branches
-from latebind.queries.planner import Choice, PlanView
 from latebind.queries.prospect import ROUNDING, TIE, Prospect, behind, best, mixed, relative, together
-from latebind.queries.succession import Ahead, Graph
+from latebind.queries.succession import MOST_PLACES, Ahead, Graph, Place
+from latebind.queries.view import Choice, PlanView
 
 NOTABLE = 0.05  # of a model's whole time, or of the chance to leave somewhere: what changes by less is as before
 GROWN = 1.1  # times as many conditions as when the tables were made
@@ -40,39 +40,50 @@ class Expected:
 
     def __init__(self, config: PlannerConfig) -> None:
         self._price = config.price if config.replan or config.price is not None else 0.0
-        self._known: dict[tuple[str, float], _Tables] = {}  # by query and price
-        self._bargains: dict[str, Bargain] = {}
+        self._graph: Graph | None = None  # of the query that is planned
+        self._known: dict[float, _Tables] = {}  # by price
+        self._bargain: Bargain | None = None
         self._begun = 0  # queries, since models were looked at for their prices
         self._waits: dict[str, float] = {}  # what those met on average who came to a model
 
     def pick(self, view: PlanView, node: int) -> Choice:
         """Return what `node` is to run with. Those before it that are open too are taken to run to their ends."""
-        self._learn(view, node)
-        price = self._price_for(view) if self._price is None else self._price
-        tables = self._known.get((view.query.name, price))
-        if tables is None or tables.graph.query is not view.query:
-            tables = _Tables(Graph(view.query), view.branches, price)
-        tables = self._known[view.query.name, price] = tables.renewed(view, node, self._later)
+        outlooks = view.outlooks(node)
+        self._learn(view.query.nodes[node].models, outlooks)
+        graph = self._graph
+        if graph is None or graph.query is not view.query:
+            graph = self._graph = Graph(view.query)
+            self._known.clear()
+            self._bargain = None
+        price = self._price_for(view, graph) if self._price is None else self._price
+        place = graph.place(node, view.open)
+        tables = self._known.get(price)
+        if tables is None:
+            tables = _Tables(graph, view.branches, price)
+        tables = self._known[price] = tables.renewed(view, place, self._waits)
+        if not place.before:
+            return tables.choose(place, outlooks, view.left)
         ends: dict[int, float] = {}
-        for before in tables.graph.before(node, view.open):
+        for before in place.before:
             begins = _begins(view, before, ends)
-            outlook = view.outlooks(before)[tables.choose(view, before, view.left - begins).option]
+            others = view.outlooks(before)
+            outlook = others[tables.choose(graph.place(before, view.open), others, view.left - begins).option]
             ends[before] = begins + outlook.wait + outlook.whole
-        return tables.choose(view, node, view.left - _begins(view, node, ends))
+        return tables.choose(place, outlooks, view.left - _begins(view, node, ends))
 
-    def _price_for(self, view: PlanView) -> float:
+    def _price_for(self, view: PlanView, graph: Graph) -> float:
         """Return the price of a second; now and then, when a query begins, it is found anew."""
         if len(view.query.nodes) > MOST_NODES:
             return 0.0
-        known = self._bargains.get(view.query.name)
+        known = self._bargain
         if len(view.open) == len(view.query.nodes):
             self._begun += 1
         if known is None or (self._begun >= SELDOM and not self._goes_on(known, view)):
             models = {model for node in view.query.nodes for model in node.models}
             found = {model: view.outlook(model) for model in models}
             alone = {model: Outlook(0.0, one.ends, one.chances) for model, one in found.items()}
-            begin = partial(_begin, Graph(view.query), view.branches)
-            known = self._bargains[view.query.name] = Bargain(alone, begin, view.branches.judged)
+            begin = partial(_begin, graph, view.branches)
+            known = self._bargain = Bargain(alone, begin, view.branches.judged)
         return known.price(view.allowed)
 
     def _goes_on(self, bargain: Bargain, view: PlanView) -> bool:
@@ -85,14 +96,10 @@ class Expected:
             alike(known, Outlook(0.0, now[model].ends, now[model].chances)) for model, known in bargain.outlooks.items()
         )
 
-    def _learn(self, view: PlanView, node: int) -> None:
-        for model, outlook in zip(view.node(node).models, view.outlooks(node), strict=True):
+    def _learn(self, models: Sequence[str], outlooks: Sequence[Outlook]) -> None:
+        for model, outlook in zip(models, outlooks, strict=True):
             known = self._waits.setdefault(model, outlook.wait)
             self._waits[model] = known + NEWEST * (outlook.wait - known)
-
-    def _later(self, model: str, now: Outlook) -> Outlook:
-        """Return what to expect of a model at a later step: who waits for it now will have gone by then."""
-        return Outlook(self._waits.get(model, now.wait), now.ends, now.chances)
 
 
 class _Tables:
@@ -105,23 +112,39 @@ class _Tables:
         self._outlooks: Mapping[str, Outlook] = {}
         self._prospects: dict[tuple[int, Ahead], Prospect] = {}
         self._first: dict[int, tuple[int, Ahead]] = {}  # the first prospect asked for of each node
-        self._rests: dict[tuple[int, frozenset[int]], Prospect] = {}
+        self._rests: dict[Place, Prospect] = {}
+        self._asked: Callable[[str], Outlook] | None = None  # for outlooks, when it was last looked whether these hold
+        self._held: set[Place] = set()  # for which they did then
 
-    def renewed(self, view: PlanView, node: int, later: Callable[[str, Outlook], Outlook]) -> "_Tables":
-        """Return these tables, or new ones where something has changed notably behind a node that is to be picked."""
-        picked = (node, *self.graph.before(node, view.open))
-        behind = view.open.intersection(set().union(*[self.graph.behind[i] for i in picked]))
-        models = {model for i in behind for model in view.node(i).models}
-        now = {model: later(model, view.outlook(model)) for model in models}
-        if view.branches is self._branches and view.branches.judged <= GROWN * self._judged and self._hold(now):
+    def renewed(self, view: PlanView, place: Place, waits: Mapping[str, float]) -> "_Tables":
+        """Return these tables, or new ones where something has changed notably behind what is to be picked.
+
+        Who waits for a model behind it now will have gone by then: as many as usual count, who met these `waits`.
+        """
+        same = view.branches is self._branches and view.branches.judged <= GROWN * self._judged
+        if view.outlook is not self._asked:
+            self._asked = view.outlook
+            self._held.clear()
+        if same and place in self._held:
+            return self
+        now: dict[str, Outlook] = {}
+        for model in place.models:
+            seen = view.outlook(model)
+            now[model] = Outlook(waits.get(model, seen.wait), seen.ends, seen.chances)
+        if same and self._hold(now):
             self._outlooks = {**now, **self._outlooks}
+            self._held.add(place)
             return self
         fresh = _Tables(self.graph, view.branches, self._price)
         fresh._outlooks = now
         return fresh
 
     def _hold(self, now: Mapping[str, Outlook]) -> bool:
-        return all(model not in self._outlooks or alike(self._outlooks[model], seen) for model, seen in now.items())
+        for model, seen in now.items():
+            known = self._outlooks.get(model)
+            if known is not None and not alike(known, seen):
+                return False
+        return True
 
     def begin(self, outlooks: Mapping[str, Outlook]) -> Terms:
         """Return what the whole query comes to, with these models. Steps behind no other are taken to run."""
@@ -147,12 +170,16 @@ class _Tables:
         ]
         return max(options, key=lambda terms: terms[0] - terms[1])[:2]
 
-    def choose(self, view: PlanView, node: int, left: float) -> Choice:
+    def choose(self, place: Place, outlooks: Sequence[Outlook], left: float) -> Choice:
         """Return what a node is to run with that begins with so much time left."""
-        rest = self._rest_behind(view, node)
-        outlooks = view.outlooks(node)
+        rest = self._rests.get(place)
+        if rest is None:
+            if len(self._rests) >= MOST_PLACES:
+                self._rests.clear()
+                self._held.clear()
+            rest = self._rests[place] = self._rest(place.node, place.ahead)
         chosen, highest, quickest = 0, -inf, inf
-        for option, accuracy in enumerate(view.query.nodes[node].accuracies):
+        for option, accuracy in enumerate(self.graph.query.nodes[place.node].accuracies):
             right, cost, seconds = self._terms(rest, outlooks[option], accuracy, left)
             worth = right - cost
             if worth > highest + TIE or (worth > highest - TIE and seconds < quickest):
@@ -170,13 +197,6 @@ class _Tables:
                 right += chance * rest.right[place - 1]
                 cost += chance * rest.cost[place - 1]
         return accuracy * right, accuracy * cost + self._price * seconds, seconds
-
-    def _rest_behind(self, view: PlanView, node: int) -> Prospect:
-        key = (node, view.open)
-        if key not in self._rests:
-            earlier = {node, *self.graph.before(node, view.open)}
-            self._rests[key] = self._rest(node, self.graph.concerning(node, Ahead(view.open - earlier)))
-        return self._rests[key]
 
     def _rest(self, node: int, ahead: Ahead) -> Prospect:
         """Return the prospect of what is to come when `node` has ended."""
@@ -210,9 +230,9 @@ class _Tables:
 
 def alike(one: Outlook, other: Outlook) -> bool:
     """Return whether plans may go on with one of these where the other is true."""
-    if one.ends is other.ends and one.chances is other.chances and one.wait == other.wait:
-        return True
-    least = NOTABLE * (one.wait + one.whole)
+    least = NOTABLE * (one.wait + one.ends[-1])
+    if one.ends is other.ends and one.chances is other.chances:
+        return abs(one.wait - other.wait) <= least
     return (
         len(one.ends) == len(other.ends)
         and abs(one.wait - other.wait) <= least
@@ -226,10 +246,11 @@ def _begin(graph: Graph, branches: Branches, outlooks: Mapping[str, Outlook], pr
 
 
 def _begins(view: PlanView, node: int, ends: Mapping[int, float]) -> float:
-    return max([ends[i] for i in view.node(node).after if i in ends], default=0.0)
+    return max([ends[i] for i in view.query.nodes[node].after if i in ends], default=0.0)
 
 
 def _budget(rest: Prospect, outlook: Outlook, left: float) -> float:
     """Return what is left when the rest has what it needs to go on as if this ran as long as it can in time."""
-    leftovers = [left - outlook.wait - end for end in outlook.ends if left - outlook.wait - end >= -ROUNDING]
-    return left - rest.at[rest.place(leftovers[-1])] if leftovers else left
+    left_over = left - outlook.wait
+    in_time = bisect_right(outlook.ends, left_over + ROUNDING)
+    return left - rest.at[rest.place(left_over - outlook.ends[in_time - 1])] if in_time else left

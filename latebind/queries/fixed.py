@@ -3,7 +3,8 @@
 from math import inf
 
 from latebind.domain.query import PlannerConfig
-from latebind.queries.planner import Choice, PlanView, most_accurate
+from latebind.queries.planner import most_accurate
+from latebind.queries.view import Choice, PlanView
 
 
 class Quickest:

@@ -1,17 +1,18 @@
 """One query between its arrival and its reply: how far each node is, and the outputs as one node more. Pure."""
 
-from collections.abc import Iterator
+from bisect import insort
 from enum import IntEnum, auto
 from math import inf
 
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.query import NOT_RUN, Query
-from latebind.queries.planner import Choice
+from latebind.domain.query import NOT_RUN
+from latebind.queries.course import Course
+from latebind.queries.view import Choice
 
 
 class Phase(IntEnum):
-    """How far a node is."""
+    """How far a node is. It may still begin as long as it is not beyond JUDGED, and from ENDED on it is settled."""
 
     WAITING = auto()
     JUDGED = auto()  # whether its condition holds is being found out
@@ -21,18 +22,14 @@ class Phase(IntEnum):
     LEFT_OUT = auto()
 
 
-SETTLED = frozenset({Phase.ENDED, Phase.LEFT_OUT})
-AT_WORK = frozenset({Phase.JUDGED, Phase.MAPPED, Phase.RUNNING})
-OPEN = frozenset({Phase.WAITING, Phase.JUDGED})
-
-# What may follow what.
-LEGAL_MOVES = {
-    Phase.WAITING: frozenset({Phase.JUDGED, Phase.MAPPED, Phase.LEFT_OUT}),
-    Phase.JUDGED: frozenset({Phase.MAPPED, Phase.LEFT_OUT}),
-    Phase.MAPPED: frozenset({Phase.RUNNING, Phase.ENDED, Phase.LEFT_OUT}),  # outputs end at once
-    Phase.RUNNING: frozenset({Phase.ENDED}),
-    Phase.ENDED: frozenset[Phase](),
-    Phase.LEFT_OUT: frozenset[Phase](),
+# What may follow what, and how many nodes more are at work then.
+LEGAL_MOVES: dict[Phase, dict[Phase, int]] = {
+    Phase.WAITING: {Phase.JUDGED: 1, Phase.MAPPED: 1, Phase.LEFT_OUT: 0},
+    Phase.JUDGED: {Phase.MAPPED: 0, Phase.LEFT_OUT: -1},
+    Phase.MAPPED: {Phase.RUNNING: 0, Phase.ENDED: -1, Phase.LEFT_OUT: -1},  # outputs end at once
+    Phase.RUNNING: {Phase.ENDED: -1},
+    Phase.ENDED: {},
+    Phase.LEFT_OUT: {},
 }
 
 
@@ -44,10 +41,11 @@ class Life:
     """
 
     def __init__(
-        self, query: Query, request: int, slot: int, *, deadline: float, now: float, slack: float, priority: int
+        self, course: Course, request: int, slot: int, *, deadline: float, now: float, slack: float, priority: int
     ) -> None:
-        nodes = len(query.nodes)
-        self.query = query
+        nodes = len(course.query.nodes)
+        self.course = course
+        self.outputs = nodes  # the number by which they go
         self.request = request
         self.slot = slot
         self.deadline = deadline
@@ -61,17 +59,13 @@ class Life:
         self.began = [inf] * nodes
         self.planned: dict[int, Choice] = {}
         self.open = frozenset(range(nodes))
-        self.has_run = False  # any step, to its end
-        self._settled: set[int] = set()
+        self.ran: set[int] = set()  # nodes, to their ends
+        self._before = course.before.copy()  # how many each node still waits for
+        self._due = course.first.copy()  # those whose turn has come, ascending
         self.waited = 0.0
         self.doom: Outcome | None = None
         self.failed = NOT_RUN
         self._working = 0
-
-    @property
-    def outputs(self) -> int:
-        """The number by which the outputs go."""
-        return len(self.query.nodes)
 
     @property
     def at_work(self) -> bool:
@@ -88,46 +82,43 @@ class Life:
         """The node that the query came to: the one that failed, or the last that has run."""
         if self.failed != NOT_RUN:
             return self.failed
-        return max([node for node in range(self.outputs) if self.has_answered(node)], default=NOT_RUN)
-
-    def has_answered(self, node: int) -> bool:
-        """Tell whether a node has run and its tensors are there."""
-        return self.phases[node] is Phase.ENDED and node != self.failed
+        return max(self.ran, default=NOT_RUN)
 
     def step(self, node: int) -> int:
         """Return the number of the request that a node makes."""
         return self.request + 1 + node
 
-    def ready(self) -> Iterator[int]:
-        """Yield the nodes whose turn it is, in order; those that cannot run any more are left out on the way.
+    def ready(self) -> list[int]:
+        """Return the nodes whose turn has come, in order; those that cannot run any more are left out.
 
         Nobody's turn comes once the query has to end.
         """
-        for number, node in enumerate(self.query.nodes):
-            if self.doom is not None:
-                return
-            if self.phases[number] is not Phase.WAITING or not self._settled.issuperset(node.after):
-                continue
-            if all(any(self.has_answered(i) for i in group) for group in node.needs):
-                yield number
+        found: list[int] = []
+        while self._due and self.doom is None:
+            node = self._due.pop(0)
+            if node < self.outputs and any(map(self.ran.isdisjoint, self.course.query.nodes[node].needs)):
+                self.move(node, Phase.LEFT_OUT)
             else:
-                self.move(number, Phase.LEFT_OUT)
-        if self.doom is None and self.phases[-1] is Phase.WAITING and len(self._settled) == self.outputs:
-            yield self.outputs
+                found.append(node)
+        return found
 
     def move(self, node: int, phase: Phase) -> None:
         """Go to `phase`, or raise `IllegalEvent` and stay."""
         before = self.phases[node]
-        if phase not in LEGAL_MOVES[before]:
+        more = LEGAL_MOVES[before].get(phase)
+        if more is None:
             raise IllegalEvent(f"node {node} of request {self.request} is {before.name} and cannot become {phase.name}")
         self.phases[node] = phase
-        self._working += (phase in AT_WORK) - (before in AT_WORK)
-        if phase not in OPEN and before in OPEN:
+        self._working += more
+        if before <= Phase.JUDGED < phase:
             self.open -= {node}
-        if phase in SETTLED:
-            self._settled.add(node)
         if before is Phase.RUNNING:
-            self.has_run = True
+            self.ran.add(node)
+        if phase >= Phase.ENDED:
+            for other in self.course.behind[node]:
+                self._before[other] -= 1
+                if not self._before[other]:
+                    insort(self._due, other)
 
     def fail(self, node: int, outcome: Outcome) -> None:
         """Have the query end with `outcome`, unless it already has to end."""

@@ -1,11 +1,8 @@
 """How long a query takes from the end of a step to the beginning of the next: seconds, as they were of late. Pure."""
 
-from collections.abc import Callable
-
-from latebind.domain.outlook import Outlook
-
 NEWEST = 0.05  # of the mean
 PAUSE = 3.0  # times the mean at most count, for the machine does other things now and then
+CHANGED = 0.1  # share by which the mean is another: so long, what was worked out with `seconds` holds
 
 
 class Passing:
@@ -13,25 +10,13 @@ class Passing:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._mean = 0.0
 
     def observe(self, seconds: float) -> None:
         """Hear how long it took once."""
-        if self.seconds:
-            self.seconds += NEWEST * (min(seconds, PAUSE * self.seconds) - self.seconds)
+        if self._mean:
+            self._mean += NEWEST * (min(seconds, PAUSE * self._mean) - self._mean)
         else:
-            self.seconds = seconds
-
-    def added(self, outlook: Callable[[str], Outlook]) -> Callable[[str], Outlook]:
-        """Return what to expect of models as steps, which wait for their inputs too."""
-        if not self.seconds:
-            return outlook
-
-        known: dict[str, Outlook] = {}
-
-        def of_step(model: str) -> Outlook:
-            if model not in known:
-                found = outlook(model)
-                known[model] = Outlook(found.wait + self.seconds, found.ends, found.chances)
-            return known[model]
-
-        return of_step
+            self._mean = seconds
+        if abs(self._mean - self.seconds) > CHANGED * self.seconds:
+            self.seconds = self._mean

@@ -7,21 +7,16 @@ that has to be loaded and leaves early as all do. What looks into tensors is ask
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from latebind.domain.actions import Action, Branch, Map, Outcome, Reply, StepEnded
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFailed, Mapped
-from latebind.domain.outlook import Outlook
 from latebind.domain.picture import Picture
-from latebind.domain.query import NOT_RUN, Query, lay_out
-from latebind.queries import make_planner
-from latebind.queries.branches import Branches
-from latebind.queries.least import least_seconds, least_seconds_after, longest_path
+from latebind.domain.query import NOT_RUN, lay_out
+from latebind.queries.course import Course
 from latebind.queries.life import Life, Phase
-from latebind.queries.passing import Passing
-from latebind.queries.planner import Choice, PlanView
+from latebind.queries.view import Choice
 from latebind.scheduler import Scheduler
 
 LOOKED = (Branched, Mapped, MapFailed)
@@ -35,17 +30,12 @@ class QueryScheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         self._scheduler = Scheduler(config)
         self._sheds = config.policy.shed
-        self._queries = {query.name: query for query in config.queries}
-        self._rows = lay_out([served.spec.name for served in config.models], config.queries, config.slots)
-        self._planners = {query.name: make_planner(query.planner) for query in config.queries}
-        self._branches = {query.name: Branches() for query in config.queries}
-        self._passing = {query.name: Passing() for query in config.queries}
-        self._lengths = {query.name: 1 + longest_path(query) for query in config.queries}
+        rows = lay_out([served.spec.name for served in config.models], config.queries, config.slots)
+        self._courses = {query.name: Course(query, rows, self._scheduler) for query in config.queries}
         self._live: dict[int, Life] = {}
         self._steps: dict[int, Life] = {}  # the queries by those of their steps that are requests of models now
         self._replies: deque[Reply] = deque()  # to steps, which nobody has taken in yet
         self._untold: list[Event] = []  # to the scheduler of models
-        self._outlooks: dict[str, Outlook] = {}  # of models, as long as nothing changes below
         self._accepted = 0
         self._ended = 0
         self._handlers: dict[type[Event], Callable[..., None]] = {
@@ -64,7 +54,7 @@ class QueryScheduler:
         if isinstance(event, LOOKED):
             self._handlers[type(event)](event, now, actions)
             more = event.more
-        elif isinstance(event, Arrived) and event.model in self._queries:
+        elif isinstance(event, Arrived) and event.model in self._courses:
             self._arrived(event, now, actions)
         elif isinstance(event, Cancelled) and event.request in self._live:
             self._live[event.request].fail(NOT_RUN, Outcome.CANCELLED)
@@ -84,9 +74,9 @@ class QueryScheduler:
 
     def picture(self, now: float) -> Picture:
         """Return what is under way at `now`, with how many are at each step of each query."""
-        at = {name: [0] * len(query.nodes) for name, query in self._queries.items()}
+        at = {name: [0] * len(course.query.nodes) for name, course in self._courses.items()}
         for step, life in self._steps.items():
-            at[life.query.name][step - life.request - 1] += 1
+            at[life.course.name][step - life.request - 1] += 1
         steps = {name: tuple(counts) for name, counts in at.items()}
         return replace(self._scheduler.picture(now), queries=steps)
 
@@ -106,34 +96,34 @@ class QueryScheduler:
         }
         assert running == self._steps, "the steps that run are not those that are known"
         assert all(life.at_work for life in self._live.values()), "a query is live and nothing is done for it"
-        slots = [(life.query.name, life.slot) for life in self._live.values()]
+        slots = [(life.course.name, life.slot) for life in self._live.values()]
         assert len(set(slots)) == len(slots), "a slot has two owners"
 
     # Events ---------------------------------------------------------------------------------------------------------
 
     def _arrived(self, event: Arrived, now: float, actions: list[Action]) -> None:
-        query = self._queries[event.model]
-        if any(request in self._live for request in event.requests):
+        course = self._courses[event.model]
+        if not self._live.keys().isdisjoint(event.requests):
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
-        slack = event.deadline - (now + least_seconds(query, self._outlook))
-        if self._sheds and slack < 0.0 and self._is_late(query, event.deadline, now):
+        slack = event.deadline - (now + course.moment.least)
+        if self._sheds and slack < 0.0 and course.is_late(event.deadline - now):
             late = Outcome.REFUSED_LATE
-            actions.extend([Reply(request, query.name, late, NOT_RUN, 0.0, 0.0, slack) for request in event.requests])
+            actions.extend([Reply(request, event.model, late, NOT_RUN, 0.0, 0.0, slack) for request in event.requests])
             return
         for request, slot in zip(event.requests, event.slots, strict=True):
             life = self._live[request] = Life(
-                query, request, slot, deadline=event.deadline, now=now, slack=slack, priority=event.priority
+                course, request, slot, deadline=event.deadline, now=now, slack=slack, priority=event.priority
             )
             self._accepted += 1
-            if not query.planner.replan:
-                life.planned = {node: self._pick(life, node, now) for node in range(life.outputs)}
+            if not course.query.planner.replan:
+                life.planned = {node: _pick(life, node, now) for node in range(life.outputs)}
             self._go_on(life, now, actions)
 
     def _branched(self, event: Branched, now: float, actions: list[Action]) -> None:
-        life = self._life(event, event.nodes, Phase.JUDGED)
+        life = self._life(event, event.nodes, (Phase.JUDGED,))
         if len(event.nodes) != len(event.holds):
             raise IllegalEvent(f"{event} does not say of each node whether its condition holds")
-        self._branches[life.query.name].observe(event.nodes, event.holds)
+        life.course.branches.observe(event.nodes, event.holds)
         for node, holds in zip(event.nodes, event.holds, strict=True):
             if holds and life.doom is None:
                 self._begin(life, node, now, actions)
@@ -142,25 +132,25 @@ class QueryScheduler:
         self._go_on(life, now, actions)
 
     def _mapped(self, event: Mapped, now: float, actions: list[Action]) -> None:
-        life, node = self._life(event, (event.node,), Phase.MAPPED), event.node
-        self._passing[life.query.name].observe(now - life.reached)
+        life, node = self._life(event, (event.node,), (Phase.MAPPED,)), event.node
+        life.course.passing.observe(now - life.reached)
         if life.doom is not None:
             life.move(node, Phase.LEFT_OUT)
         elif node == life.outputs:
             life.move(node, Phase.ENDED)
         else:
             life.move(node, Phase.RUNNING)
-            step, option = life.step(node), life.chosen[node]
+            course, step, option = life.course, life.step(node), life.chosen[node]
             self._steps[step] = life
-            due = life.deadline - least_seconds_after(life.query, node, self._outlook)
-            row = self._rows.row(life.query.name, node, option, life.slot)
-            model = life.query.nodes[node].models[option]
+            due = life.deadline - course.moment.least_after(node)
+            row = course.rows[node][option] + life.slot
+            model = course.query.nodes[node].models[option]
             self._untold.append(Arrived(model, due, (step,), (row,), priority=life.priority))
             return
         self._go_on(life, now, actions)
 
     def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:
-        life = self._life(event, event.nodes, Phase.MAPPED, Phase.JUDGED)
+        life = self._life(event, event.nodes, (Phase.MAPPED, Phase.JUDGED))
         for node in event.nodes:
             life.move(node, Phase.LEFT_OUT)
         life.fail(event.nodes[0], Outcome.FAILED)
@@ -169,7 +159,8 @@ class QueryScheduler:
     def _tell_below(self, now: float, actions: list[Action]) -> None:
         """Tell the scheduler of models what it has not heard yet; what it replies to steps stays here."""
         events, self._untold = self._untold, []
-        self._outlooks.clear()
+        for course in self._courses.values():
+            course.look_again()
         for action in self._scheduler.handle_all(events, now) if events else ():
             if isinstance(action, Reply) and action.request in self._steps:
                 self._replies.append(action)
@@ -179,7 +170,7 @@ class QueryScheduler:
     def _step_ended(self, reply: Reply, now: float, actions: list[Action]) -> None:
         life = self._steps.pop(reply.request)
         node = reply.request - life.request - 1
-        first = not life.has_run
+        first = not life.ran
         if first:
             life.waited = reply.waited
         life.move(node, Phase.ENDED)
@@ -193,16 +184,16 @@ class QueryScheduler:
 
     def _go_on(self, life: Life, now: float, actions: list[Action]) -> None:
         """Begin what can begin, or call off what runs; end the query once nothing of it is at work any more."""
-        judged = []
+        judged: list[int] = []
         for node in life.ready():
-            if node < life.outputs and life.query.nodes[node].guarded:
+            if node < life.outputs and life.course.query.nodes[node].guarded:
                 life.move(node, Phase.JUDGED)
                 judged.append(node)
-            else:
+            elif life.doom is None:
                 self._begin(life, node, now, actions)
         if judged:
-            query, chosen = life.query.name, tuple(life.chosen)
-            actions.append(Branch(query, life.request, life.slot, tuple(judged), chosen))
+            chosen = tuple(life.chosen)
+            actions.append(Branch(life.course.name, life.request, life.slot, tuple(judged), chosen))
         if life.doom is not None:
             for node in life.running:
                 self._untold.append(Cancelled(life.step(node)))
@@ -216,48 +207,36 @@ class QueryScheduler:
                 life.move(node, Phase.LEFT_OUT)
                 life.fail(node, Outcome.EXPIRED)
                 return
-            choice = life.planned[node] if life.planned else self._pick(life, node, now)
+            choice = life.planned[node] if life.planned else _pick(life, node, now)
             life.chosen[node], life.budgets[node], life.began[node] = choice.option, choice.budget, now
         life.move(node, Phase.MAPPED)
-        actions.append(Map(life.query.name, life.request, life.slot, node, tuple(life.chosen)))
-
-    def _pick(self, life: Life, node: int, now: float) -> Choice:
-        """Have the planner pick a model; before each step and behind the last, tensors take their time."""
-        name = life.query.name
-        passing = self._passing[name]
-        left = life.deadline - now - passing.seconds
-        allowed = life.deadline - life.arrived - passing.seconds * self._lengths[name]
-        view = PlanView(life.query, life.open, left, passing.added(self._outlook), self._branches[name], allowed)
-        return self._planners[name].pick(view, node)
-
-    def _is_late(self, query: Query, deadline: float, now: float) -> bool:
-        """Tell whether a query would be late with all models in memory; else its steps ask for those that are not."""
-        return deadline < now + least_seconds(query, partial(self._scheduler.outlook, loaded=True))
-
-    def _outlook(self, model: str) -> Outlook:
-        found = self._outlooks.get(model)
-        if found is None:
-            found = self._outlooks[model] = self._scheduler.outlook(model)
-        return found
+        actions.append(Map(life.course.name, life.request, life.slot, node, tuple(life.chosen)))
 
     def _end(self, life: Life, now: float, actions: list[Action]) -> None:
         del self._live[life.request]
         self._ended += 1
         outcome = Outcome.ANSWERED if life.doom is None else life.doom
         ran = max(0.0, now - life.arrived - life.waited)  # who is told to come again has not waited yet
-        actions.append(Reply(life.request, life.query.name, outcome, life.came_to, life.waited, ran, life.slack))
+        actions.append(Reply(life.request, life.course.name, outcome, life.came_to, life.waited, ran, life.slack))
 
-    def _life(self, event: Branched | Mapped | MapFailed, nodes: Sequence[int], *phases: Phase) -> Life:
+    def _life(self, event: Branched | Mapped | MapFailed, nodes: Sequence[int], phases: Sequence[Phase]) -> Life:
         """Return the query that an event is of, where its `nodes` are in one of these phases."""
         life = self._live.get(event.request)
-        if life is None or not nodes or not all(0 <= i <= life.outputs and life.phases[i] in phases for i in nodes):
+        if life is None or not nodes:
             raise IllegalEvent(f"{event} was not asked for")
+        for node in nodes:
+            if not 0 <= node <= life.outputs or life.phases[node] not in phases:
+                raise IllegalEvent(f"{event} was not asked for")
         return life
+
+
+def _pick(life: Life, node: int, now: float) -> Choice:
+    return life.course.pick(node, life.open, life.deadline - now, life.deadline - life.arrived)
 
 
 def _told(life: Life, node: int, reply: Reply, now: float) -> StepEnded:
     return StepEnded(
-        life.query.name,
+        life.course.name,
         life.request,
         node,
         life.chosen[node],

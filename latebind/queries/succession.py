@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from latebind.domain.query import Query
 from latebind.queries.branches import Branches
 
+MOST_PLACES = 1024  # that are kept of a query; each is a node and what may still run beside it
 MOST_WAYS = 16  # in which conditions that are judged together may turn out, that are looked at
 
 
@@ -33,6 +34,19 @@ class Outcome:
     ahead: Ahead
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """A `node` that is to be picked, with those `before` it that are open too, in order.
+
+    What is `ahead` matters to what comes behind it, and `models` may be asked behind any of these nodes.
+    """
+
+    node: int
+    before: tuple[int, ...]
+    ahead: Ahead
+    models: tuple[str, ...]
+
+
 class Graph:
     """The nodes of a query: who comes behind whom."""
 
@@ -44,14 +58,27 @@ class Graph:
             next_ones = [other for other in everyone if number in query.nodes[other].after]
             self.behind[number] = frozenset(next_ones).union(*(self.behind[other] for other in next_ones))
         self._before = [frozenset(other for other in everyone if number in self.behind[other]) for number in everyone]
+        self._places: dict[tuple[int, frozenset[int]], Place] = {}
         self._concern = [
             self.behind[number].union(*(query.nodes[other].after for other in self.behind[number]))
             for number in everyone
         ]
 
-    def before(self, node: int, among: frozenset[int]) -> list[int]:
-        """Return the nodes among these that end before `node` begins, in order."""
-        return sorted(among & self._before[node])
+    def place(self, node: int, opened: frozenset[int]) -> Place:
+        """Return where a query is when a node is to be picked and these are open: always the same one."""
+        found = self._places.get((node, opened))
+        if found is None:
+            if len(self._places) >= MOST_PLACES:
+                self._places.clear()
+            found = self._places[node, opened] = self._place(node, opened)
+        return found
+
+    def _place(self, node: int, opened: frozenset[int]) -> Place:
+        before = tuple(sorted(opened & self._before[node]))
+        picked = {node, *before}
+        later = opened.intersection(set[int]().union(*[self.behind[i] for i in picked]))
+        models = dict.fromkeys(model for i in sorted(later) for model in self.query.nodes[i].models)
+        return Place(node, before, self.concerning(node, Ahead(opened - picked)), tuple(models))
 
     def concerning(self, node: int, ahead: Ahead) -> Ahead:
         """Return the part of what is ahead that matters to what comes behind `node`."""

@@ -58,6 +58,8 @@ class Repository:
                 f"{name!r} version {version!r}: a name has letters, digits, '.', '_', '-' (128 at most), "
                 "a version is a number"
             )
+        if self._root.exists() and not self._root.is_dir():
+            raise RepositoryError(f"{self._root} is a file: name a folder for models, which is made if it is not there")
         return self._root / name / version
 
     def _versions(self, name: str) -> tuple[Listed, ...]:

@@ -97,6 +97,17 @@ class Pages:
         """Give back those that nobody else holds."""
         self.file.let_go(self.runs)
 
+    def cut(self, size: int) -> tuple["Pages", "Pages"]:
+        """Return the first so many bytes of them, a multiple of a page, and the rest."""
+        first, rest = list[range](), list[range]()
+        left = size // PAGE
+        for run in self.runs:
+            middle = run.start + max(0, min(left, len(run)))
+            left -= len(run)
+            first += [range(run.start, middle)] if middle > run.start else []
+            rest += [range(middle, run.stop)] if middle < run.stop else []
+        return Pages(self.file, tuple(first)), Pages(self.file, tuple(rest))
+
 
 class MappedTensors(Mapping[str, Tensor]):
     """The tensors of a listed safetensors file as views of the mapped file: their numbers are read when they are used.

@@ -9,10 +9,11 @@ from latebind.residency.held import Held
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """These pieces of `model` are to go."""
+    """These pieces of `model` are to go, and of one stage, `part`, all but so many bytes from its start."""
 
     model: str
     pieces: tuple[int, ...]
+    part: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ Score = Callable[[Held, float], float]
 
 FEW = 64  # so many models are all scored afresh
 LOWEST = 2  # of more, so many of those that were lowest
-SLICE = 1  # models of the shadow that are scored at a decision
+SLICE = 1  # models of the shadow that are scored when something has come
 
 
 def utility(penalty: float, size: float, gap: float) -> float:
@@ -34,7 +34,7 @@ def ranks(utilities: Sequence[float], bias: float = 1.0) -> list[float]:
 class ImportanceQueue:
     """Models in memory in the order of their score as it was when it was last told.
 
-    Scores change with time alone. A shadow is scored anew, a slice at each look, and takes the place of the queue once
+    Scores change with time alone. A shadow is scored anew, a slice at each load, and takes the place of the queue once
     it is complete (section 4.3.3); and those that are looked at are scored afresh, all where there are few.
     """
 
@@ -44,6 +44,7 @@ class ImportanceQueue:
         self._queue = Ranking()
         self._shadow = Ranking()
         self._unscored: list[str] = []
+        self._risen: list[tuple[str, float]] = []  # models that were found in front of their place
 
     def __contains__(self, model: Held) -> bool:
         return model.name in self._models
@@ -63,12 +64,21 @@ class ImportanceQueue:
         if model.name in self._shadow:
             self._shadow.remove(model.name)
 
+    def tidy(self, now: float) -> None:
+        """Put models in their place that were found in front of it, and score a slice anew. Not while one is chosen."""
+        if len(self._models) <= FEW:
+            return
+        for name, score in self._risen:
+            if name in self._models:
+                self._queue.put(name, (score,))
+        self._risen.clear()
+        self._rescore(now)
+
     def ascending(self, among: Mapping[str, Held], now: float) -> Iterator[Held]:
         """Go through models that are `among` those given, from the lowest score."""
         if len(self._models) <= FEW:
             scored = sorted([(self._score(model, now), name) for name in self._queue if (model := among.get(name))])
             return (among[name] for _, name in scored)
-        self._rescore(now)
         return self._lazily(among, now)
 
     def _lazily(self, among: Mapping[str, Held], now: float) -> Iterator[Held]:
@@ -79,7 +89,10 @@ class ImportanceQueue:
             while looked >= LOWEST and fresh and fresh[0][0] <= told:
                 yield among[heappop(fresh)[1]]
             if model := among.get(name):
-                heappush(fresh, (self._score(model, now), name))
+                score = self._score(model, now)
+                if score > told:  # what was worth least of it has gone since
+                    self._risen.append((name, score))
+                heappush(fresh, (score, name))
                 looked += 1
         yield from (among[name] for _, name in sorted(fresh))
 
@@ -114,13 +127,14 @@ class ByImportance(ABC):
         return self._importance(model, now)
 
     def requested(self, model: Held, now: float) -> None:
-        """Score it anew where it is in memory."""
-        if model in self._queue:
+        """Score it anew where it is in memory; what is there in part is scored once it has been loaded."""
+        if model.complete and model in self._queue:
             self._queue.put(model, now)
 
     def loaded(self, model: Held, now: float) -> None:
         """Insert it into the queue (algorithm 1, line 18)."""
         self._queue.put(model, now)
+        self._queue.tidy(now)
 
     def evicted(self, model: Held, now: float) -> None:
         """What is gone is out of the queue (line 15)."""

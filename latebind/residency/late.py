@@ -8,16 +8,14 @@ itself, taken from no one. Where models come and go whole, the set goes whose lo
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from math import inf
-from operator import itemgetter
 
 from latebind.domain.config import ResidencyConfig
-from latebind.domain.footprint import Footprint
 from latebind.residency.base import MemoryView, Victim
 from latebind.residency.held import Held
-from latebind.residency.importance import FEW, ByImportance, utility
+from latebind.residency.importance import FEW, ByImportance
+from latebind.residency.lots import Lot, Lots, Offer, enough, lies_in, lots_of, worth_of
 from latebind.residency.rates import SHORTEST, Gaps, JumpingGaps, KnownGaps, MovingGaps
 from latebind.residency.whole import SOME, Item, least_set, may_go_whole
 
@@ -27,28 +25,6 @@ AT_ONCE = 2  # models whose lots are looked at together
 SOME_OF_MANY = 4  # whole models of which the best set is found where there are many: each is scored afresh
 
 
-@dataclass(frozen=True, slots=True)
-class Lot:
-    """Pieces of one model of which a byte is worth the same `seconds`, in the order in which they go."""
-
-    seconds: float
-    pieces: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Lots:
-    """What a model with this footprint consists of, what is worth least first, and the `penalty` of that footprint."""
-
-    footprint: Footprint
-    penalty: float
-    lots: list[Lot]
-
-
-Offer = tuple[float, str, Held, Lot]  # what a byte is worth of a lot of this model, in front of that its name
-Going = tuple[Held, list[int]]  # pieces of a model that are to go, in this order
-_worth = itemgetter(0, 1)
-
-
 class Late(ByImportance):
     """The joint policy: stages and learned caches, or whole models where `stages` is off."""
 
@@ -56,10 +32,14 @@ class Late(ByImportance):
         super().__init__()
         self.whole = not config.stages
         self._foresight = config.foresight
+        self._trims = config.trim
         self._gaps: Gaps = JumpingGaps(config.window, JUMP)
         self._every = MovingGaps(ALPHA_OF_ALL, config.window)
         self._lots: dict[str, Lots] = {}
         self._waiting = 0
+        self._tailed = False  # whether any model has a tail
+        self._wanted: Held | None = None
+        self._idle = False  # whether nobody waits whom a load would stand in front of; many models are not looked at
 
     def requested(self, model: Held, now: float) -> None:
         """Count it."""
@@ -69,12 +49,17 @@ class Late(ByImportance):
 
     def gain(self, model: Held, now: float) -> float:
         """Return the worth of a byte of its stages, whether they are there or not."""
-        stages = next(lot for lot in self._lots_of(model).lots if 0 in lot.pieces)
-        return stages.seconds / self._until(model, now)
+        return self._lots_of(model).stages / self._until(model, now)
+
+    def worth(self, model: Held, now: float) -> float:
+        """Return the worth of a byte of what would go first, were loads never idle."""
+        return self._first(model, self._lots_of(model).lots, now)
 
     def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
         """Take what is worth least."""
         self._waiting = view.waiting if self._foresight else 0
+        self._wanted = wanted
+        self._idle = self._foresight and not view.waiting and len(view.evictable) <= FEW
         return self._set(view, need, wanted, now) if self.whole else self._pieces(view, need, now)
 
     def _set(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
@@ -92,24 +77,32 @@ class Late(ByImportance):
         return [Victim(some[place].name, some[place].may_go()) for place in least_set(items, need)]
 
     def _pieces(self, view: MemoryView, need: int, now: float) -> list[Victim]:
-        """Look at the lots of ever more models until they are enough."""
+        """Look at the lots of ever more models until they are enough, and with tails until nothing else is cheaper."""
         models, size = self._queue.ascending(view.evictable, now), 0
         offers: list[Offer] = []
+        going: list[Victim] = []
+        dearest = inf
         while some := list(islice(models, AT_ONCE)):
+            if going and self._importance(some[0], now) >= dearest:
+                break
             for model in some:
-                until = self._until(model, now)
-                offers += [(lot.seconds / until, model.name, model, lot) for lot in self._lots_of(model).lots]
+                name, until = model.name, self._until(model, now)
+                offers += [(lot.seconds / until, name, model, lot) for lot in self._offered(model)]
                 size += model.bytes
             if size >= need:
-                offers.sort(key=_worth)
-                if going := _enough(offers, need):
-                    return _victims(going)
-        return []
+                offers.sort(key=worth_of)
+                going, dearest = enough(offers, need)
+                if going and not (self._idle and self._tailed):
+                    break
+        return going
 
     def _importance(self, model: Held, now: float) -> float:
         """Return the worth of a byte of what would go first of it."""
-        for lot in self._lots_of(model).lots:
-            if not model.resident.isdisjoint(lot.pieces):
+        return self._first(model, self._offered(model), now)
+
+    def _first(self, model: Held, lots: Sequence[Lot], now: float) -> float:
+        for lot in lots:
+            if lies_in(model, lot):
                 return lot.seconds / self._until(model, now)
         return 0.0
 
@@ -122,11 +115,16 @@ class Late(ByImportance):
             return a_request * (model.place + 1)
         return a_request * self._waiting + self._gaps.gap(model.name, now)
 
+    def _offered(self, model: Held) -> list[Lot]:
+        """Return the lots of a model; the tail of one that is loaded is not apart, for it comes behind all the rest."""
+        lots = self._lots_of(model)
+        return lots.idle if self._idle and model is not self._wanted else lots.lots
+
     def _lots_of(self, model: Held) -> Lots:
-        known = self._lots.get(model.name)
-        if known is None or known.footprint is not model.footprint:
-            footprint = model.footprint
-            known = self._lots[model.name] = Lots(footprint, footprint.penalty, _lots(footprint))
+        known, footprint = self._lots.get(model.name), model.footprint
+        if known is None or known.footprint is not footprint:
+            known = self._lots[model.name] = lots_of(footprint, trims=self._trims)
+            self._tailed = self._tailed or known.tailed
         return known
 
 
@@ -142,52 +140,3 @@ class LateOracle(Late):
         every = sorted([time for some in times.values() for time in some])
         span = max(every[-1] - every[0], SHORTEST) if every else 0.0
         self._gaps = KnownGaps({name: span / len(some) for name, some in times.items() if some})
-
-
-def _lots(footprint: Footprint) -> list[Lot]:
-    """Return the stages, the last one first, and each learned cache by itself; what is worth least first."""
-    stages = range(footprint.stages)
-    size = sum(footprint.sizes[: footprint.stages])
-    seconds = footprint.fixed + sum(footprint.seconds[: footprint.stages])
-    lots = [Lot(utility(seconds, size, 1.0), tuple(reversed(stages)))]
-    for cache, gain in enumerate(footprint.gains):
-        piece = footprint.stages + cache
-        lots.append(Lot(utility(gain, footprint.sizes[piece], 1.0), (piece,)))
-    return sorted(lots, key=lambda lot: lot.seconds)
-
-
-def _enough(offers: Sequence[Offer], need: int) -> list[Going]:
-    """Return pieces from the front on that free `need` bytes, without those that were not needed in the end."""
-    going: list[Going] = []
-    for _, _, model, lot in offers:
-        pieces: list[int] = []
-        going.append((model, pieces))
-        resident, sizes, needed = model.resident, model.footprint.sizes, model.needed
-        for piece in lot.pieces:
-            if piece in resident and (needed == inf or model.stage_of(piece) < needed):
-                pieces.append(piece)
-                need -= sizes[piece]
-                if need <= 0:
-                    return _without_spare(going, -need)
-    return []
-
-
-def _without_spare(going: list[Going], spare: int) -> list[Going]:
-    """Let what is worth most stay where `spare` bytes have room for it; of a model always what would go last."""
-    goes: set[str] = set()
-    for model, pieces in reversed(going):
-        sizes = model.footprint.sizes
-        while pieces and model.name not in goes:
-            if sizes[pieces[-1]] <= spare:
-                spare -= sizes[pieces.pop()]
-            else:
-                goes.add(model.name)
-    return going
-
-
-def _victims(going: list[Going]) -> list[Victim]:
-    pieces: dict[str, list[int]] = {}
-    for model, some in going:
-        if some:
-            pieces.setdefault(model.name, []).extend(some)
-    return [Victim(model, tuple(some)) for model, some in pieces.items()]

@@ -37,7 +37,7 @@ class Memory:
 
     def begin(self, name: str, pieces: tuple[int, ...]) -> None:
         """Have pieces on their way. Raises `IllegalEvent` where they are, or lie there, or there is no room."""
-        model, size = self.models[name], self.models[name].size_of(pieces)
+        model, size = self.models[name], self.models[name].lacking(pieces)
         if not pieces or model.loading or model.resident.intersection(pieces):
             raise IllegalEvent(f"pieces {pieces} of {name!r} are in memory or something is on its way already")
         if size > self.free:
@@ -45,6 +45,8 @@ class Memory:
         model.move(Life.LOADING)
         model.loading = pieces
         self.used += size
+        if model.parts:
+            self.settle(model)
 
     def loaded(self, name: str, pieces: tuple[int, ...], sizes: Sequence[int] = ()) -> Held:
         """Have pieces arrived; `sizes` are their bytes as measured. Returns the model."""
@@ -53,31 +55,44 @@ class Memory:
             self._measured(model, pieces, sizes)
         model.loading = ()
         model.resident.update(pieces)
-        model.bytes += model.size_of(pieces)
+        model.bytes += model.lacking(pieces)
+        _drop_parts(model, pieces)
         model.lacks -= _stages(model, pieces)
         model.move(Life.PARTIAL if model.lacks else Life.READY)
         self.settle(model)
         return model
 
     def failed(self, name: str, pieces: tuple[int, ...]) -> Held:
-        """Have pieces that were on their way come to nothing. Returns the model; what lay there before stays."""
+        """Have pieces that were on their way come to nothing. Returns the model; what else lay there before stays."""
         model = self._arriving(name, pieces)
         model.loading = ()
         self.used -= model.size_of(pieces)
+        model.bytes -= model.size_of(pieces) - model.lacking(pieces)
+        _drop_parts(model, pieces)
         model.move(Life.FAILED)
+        self.settle(model)
         return model
 
     def evict(self, victim: Victim) -> Held:
         """Let pieces go. Returns the model. Raises `IllegalEvent` where one of them may not go."""
         model = self.models[victim.model]
-        if not victim.pieces or not set(victim.pieces) <= set(model.may_go()):
-            raise IllegalEvent(f"pieces {victim.pieces} of {victim.model!r} may not all go")
-        model.resident.difference_update(victim.pieces)
-        size = model.size_of(victim.pieces)
+        stay = () if victim.part is None else victim.part[:1]
+        pieces = (*victim.pieces, *stay)
+        if not pieces or not set(pieces) <= set(model.may_go()):
+            raise IllegalEvent(f"pieces {pieces} of {victim.model!r} may not all go")
+        if victim.part is not None:
+            _require_stays(model, *victim.part)
+        size = sum([model.there(piece) for piece in pieces])
+        model.lacks += _stages(model, tuple([piece for piece in pieces if piece in model.resident]))
+        model.resident.difference_update(pieces)
+        _drop_parts(model, pieces)
+        if victim.part is not None:
+            piece, stays = victim.part
+            model.parts[piece] = stays
+            size -= stays
         model.bytes -= size
         self.used -= size
-        model.lacks += _stages(model, victim.pieces)
-        if not model.resident and not model.loading and model.life is not Life.FAILED:
+        if model.absent and not model.loading and model.life is not Life.FAILED:
             model.move(Life.ABSENT)
         elif model.life is Life.READY and model.lacks:
             model.move(Life.PARTIAL)
@@ -86,25 +101,27 @@ class Memory:
 
     def settle(self, model: Held) -> None:
         """Count a model among those of which something may go, or not, after its `kept` or `needed` has changed."""
-        if model.resident and not model.kept and (model.needed == inf or model.may_go()):
-            self._evictable[model.name] = model
-        else:
+        if model.kept or model.absent or ((model.needed < inf or model.parts) and not model.may_go()):
             self._evictable.pop(model.name, None)
+        else:
+            self._evictable[model.name] = model
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
         models = self.models.values()
-        assert self.used == sum(m.bytes + m.size_of(m.loading) for m in models), "the bytes in memory are off"
+        assert self.used == sum(m.bytes + m.lacking(m.loading) for m in models), "the bytes in memory are off"
         for model in models:
-            assert model.bytes == model.size_of(tuple(model.resident)), f"the bytes of {model.name} are off"
+            there = sum(map(model.there, {*model.resident, *model.parts}))
+            assert model.bytes == there, f"the bytes of {model.name} are off"
+            assert not model.resident.intersection(model.parts), f"a stage of {model.name} is there in part and wholly"
             assert not model.resident.intersection(model.loading), f"{model.name} loads what it has"
             assert bool(model.loading) == (model.life is Life.LOADING), f"{model.name} is {model.life.name}"
-            assert model.resident or model.life is not Life.PARTIAL, f"nothing of {model.name} is there"
+            assert not model.absent or model.life is not Life.PARTIAL, f"nothing of {model.name} is there"
             assert model.lacks == model.footprint.stages - _stages(model, tuple(model.resident)), (
                 f"{model.name} lacks more"
             )
             assert not (model.life is Life.READY and model.lacks), f"{model.name} is not complete"
-            assert not (model.life is Life.ABSENT and model.resident), f"{model.name} is not absent"
+            assert model.absent or model.life is not Life.ABSENT, f"{model.name} is not absent"
             may_go = bool(model.may_go())
             assert (model.name in self._evictable) == may_go, f"whether {model.name} may go is off"
 
@@ -122,6 +139,19 @@ class Memory:
             known[piece] = size
         model.footprint = replace(model.footprint, sizes=tuple(known))
         self.used += model.size_of(pieces) - before
+
+
+def _require_stays(model: Held, piece: int, stays: int) -> None:
+    """Raise `IllegalEvent` where of this piece not so many bytes can stay."""
+    grain = model.footprint.grain
+    if not grain or stays % grain or not 0 < stays < model.there(piece) or piece >= model.footprint.stages:
+        raise IllegalEvent(f"{stays} bytes of piece {piece} of {model.name!r} cannot stay")
+
+
+def _drop_parts(model: Held, pieces: tuple[int, ...]) -> None:
+    if model.parts:
+        for piece in pieces:
+            model.parts.pop(piece, None)
 
 
 def _stages(model: Held, pieces: tuple[int, ...]) -> int:

@@ -7,10 +7,10 @@ from latebind.residency.held import Held
 def arrives_in_time(model: Held, lane: Lane) -> bool:
     """Tell whether who begins now would wait for no stage longer than the next piece takes to come."""
     footprint, batch = model.footprint, max(1, min(len(lane), lane.spec.max_batch))
-    arrives, runs = 0.0, next((footprint.seconds[piece] for piece in model.missing), 0.0)
+    arrives, runs = 0.0, model.seconds_of(model.missing[:1])
     for stage in range(footprint.stages):
         if stage not in model.resident:
-            arrives += footprint.seconds[stage]
+            arrives += model.seconds_of((stage,))
             if arrives > runs:
                 return False
         runs += lane.estimate.unit(batch, stage)

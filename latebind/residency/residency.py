@@ -84,8 +84,9 @@ class Residency:
 
     def loaded(self, event: Loaded, now: float) -> None:
         """Hear that pieces have come."""
+        expected = self.memory.models[event.model].seconds_of(event.pieces)
         model = self.memory.loaded(event.model, event.pieces, event.sizes)
-        model.learn(event.pieces, event.seconds)
+        model.learn(event.pieces, event.seconds, expected)
         self._failures.pop(event.model, None)
         self._policy.loaded(model, now)
         self._caches.settle(model)
@@ -141,8 +142,9 @@ class Residency:
             return 0.0
         under_way = max(0.0, self._ends - now) if self._is_loading else 0.0
         if not model.loading:
-            return under_way + model.load_seconds
-        return under_way + sum([model.footprint.seconds[piece] for piece in model.missing])
+            streams = self._config.beside and not self._whole
+            return under_way + (model.wait_seconds if streams else model.load_seconds)
+        return under_way + model.seconds_of(model.missing)
 
     @property
     def coming(self) -> str | None:
@@ -184,8 +186,8 @@ class Residency:
                 assert self.present(entry), f"stage {entry.stage} of {entry.spec.name} is about to run and not there"
             assert worker.running or not any(map(self.present, worker.aside)), "who could go on is left aside"
         loading = any(model.loading for model in self.memory.models.values())
-        held = any(lane.held for lane in self._lanes.values())
-        assert loading or not held or self._progresses(), "who waits for a model is forgotten"
+        goes_on = loading or self._progresses() or not any(lane.held for lane in self._lanes.values())
+        assert goes_on, "who waits for a model is forgotten"
 
     # Who may begin --------------------------------------------------------------------------------------------------
 
@@ -250,14 +252,14 @@ class Residency:
                 if cache is not None:
                     self._begin(cache[0], (cache[1],), self._aim_at(cache[0]), now, actions)
             return
-        begins = self._aim_at(model)
-        pieces = self._pieces(model)
+        begins, pieces = self._aim_at(model), self._pieces(model)
         if begins and not self._whole and self._streams_through(model):
             self._streams.add(model.name)
         # Room for all of it is made at once: a piece at a time, over a long load, each idle model would lose its last.
         wanted = pieces if model.name in self._streams else model.missing
-        need = model.size_of(wanted) - self.memory.free
-        if need > 0 and not self._make_room(model, need, now, actions):
+        need = model.lacking(wanted) - self.memory.free
+        own = sum([model.there(piece) for piece in pieces if piece < model.needed < inf])  # may go for itself
+        if need > 0 and not self._make_room(model, need + own, now, actions):
             self._drains = self._turns.is_overdue(model, self._waiting, now)
             return
         self._drains = False
@@ -277,10 +279,11 @@ class Residency:
         return model.missing if self._whole else ahead[:1]
 
     def _begin(self, model: Held, pieces: tuple[int, ...], begins: bool, now: float, actions: list[Action]) -> None:
+        begins = begins and model.absent
+        there = tuple([model.there(piece) for piece in pieces]) if model.parts else ()
+        self._ends = now + (model.seconds_of(pieces) + model.footprint.fixed * begins)
         self.memory.begin(model.name, pieces)
-        seconds = sum([model.footprint.seconds[piece] for piece in pieces])
-        self._ends = now + (seconds + model.footprint.fixed * begins)
-        actions.append(Load(model.name, pieces, begins))
+        actions.append(Load(model.name, pieces, begins, there))
         self._touched.add(model.name)
 
     def _grant(self, now: float, actions: list[Action]) -> bool:
@@ -291,7 +294,7 @@ class Residency:
         if not self._config.beside and self._busy():
             return False
         for model in self._wishes:
-            need = model.size_of(model.missing) - self.memory.free
+            need = model.lacking(model.missing) - self.memory.free
             if need > 0:
                 model.kept = True  # what has come of it already
                 self.memory.settle(model)
@@ -335,6 +338,10 @@ class Residency:
                 other.kept = (other is model and model.needed == inf) or (self._keeps(other) and not stuck)
                 self.memory.settle(other)
         victims = self._victims(need, model, now)
+        if not victims and stuck and model.name in self._streams:  # its last stages lie where the next has to
+            model.kept = False
+            self.memory.settle(model)
+            victims = self._victims(need + model.there(self._pieces(model)[0]), model, now)
         self._go(victims, now, actions)
         self._touched.update(self._waiting)
         return bool(victims)
@@ -360,11 +367,11 @@ class Residency:
     def _go(self, victims: Iterable[Victim], now: float, actions: list[Action]) -> None:
         for victim in victims:
             model = self.memory.evict(victim)
-            if not model.resident:
+            if model.absent:
                 self._policy.evicted(model, now)
             self._caches.settle(model)
             self._touched.add(model.name)
-            actions.append(Evict(victim.model, victim.pieces))
+            actions.append(Evict(victim.model, victim.pieces, victim.part))
 
     # What is so -----------------------------------------------------------------------------------------------------
 

@@ -45,17 +45,18 @@ class Wishes:
 
     def pays(self, wanted: Held, victims: Sequence[Victim], models: Mapping[str, Held], now: float) -> bool:
         """Tell whether these victims are to go for the rest of a model that nobody waits for."""
-        going = [(models[victim.model], victim.pieces) for victim in victims]
+        going = [(models[victim.model], victim) for victim in victims]
         for model, _ in going:
             came = self._came.get(model.name)
             if came is not None and now - came < STAYS * model.footprint.penalty:
                 return False
         if self._policy is None:
             return True
-        loss = sum([self._policy.worth(model, now) * _lost(model, pieces) for model, pieces in going])
+        loss = sum([self._policy.worth(model, now) * _lost(model, victim) for model, victim in going])
         return self._policy.gain(wanted, now) * wanted.stage_bytes > WORTH_MORE * loss
 
 
-def _lost(model: Held, pieces: Sequence[int]) -> int:
+def _lost(model: Held, victim: Victim) -> int:
     """Return the bytes that are of no use once pieces go: all, where deadlines leave no time to load a stage again."""
-    return model.bytes if min(pieces) < model.footprint.stages else model.size_of(tuple(pieces))
+    stage = victim.part is not None or min(victim.pieces) < model.footprint.stages
+    return model.bytes if stage else model.size_of(victim.pieces)

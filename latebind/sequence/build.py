@@ -85,7 +85,7 @@ def build_sequence(
     to come, and the lengths of the answers to them become those that policies expect. Of the `backends` the one whose
     typical request is quickest is taken, among those within `tolerance`. Raises `ExportError` or `ConfigError`.
     """
-    names = check_settings(name, version, max_batch, backends, tolerance)
+    names = check_settings(name, version, max_batch, backends, tolerance, threads)
     if backends is None:
         names = tuple(one for one in names if one in QUICK)
     tell = progress or tell_nobody

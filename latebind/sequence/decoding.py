@@ -58,7 +58,7 @@ class Decoding:
         count = len(order)
         state = self._rows.first(self._program.step_size(count))  # rows behind the last are anybody's or nobody's
         changed = (self._wide if wide else self._program).step(*state.values())
-        tokens = changed.pop(LOGITS)[:count].argmax(dim=1).numpy()
+        tokens = changed.pop(LOGITS).numpy()[:count].argmax(axis=1)  # torch takes 12 microseconds for each row of 8,192
         self._rows.change({name: rows[:count] for name, rows in changed.items()})
         self._write(order, tokens, state[POSITION][:count].numpy())
         state[TOKEN].numpy()[:count] = tokens

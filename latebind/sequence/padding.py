@@ -1,14 +1,14 @@
 """Rows of sequences at the border: filled up to the width of their slots on the way in, trimmed on the way out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.model import ModelSpec, TensorSpec
 
-Rows = NDArray[Any]
+Rows: TypeAlias = NDArray[Any]
 
 
 def room(place: Rows, shape: Sequence[int], spec: TensorSpec) -> Rows:

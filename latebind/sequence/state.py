@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.errors import ExportError
@@ -66,6 +67,8 @@ class Rows:
         self._owners: list[int | None] = [None] * rows
         self._places: dict[int, int] = {}
         self._batches: dict[int, dict[str, Tensor]] = {}  # by size: views, made once
+        self._by_position: dict[str, NDArray[Any]] = {}  # likewise: of what is written, with the positions behind rows
+        self._lie_anew()
 
     def begin(self, owners: Sequence[int], state: State) -> None:
         """Give each owner a row of `state`; parts that are not in it begin as zeros.
@@ -76,13 +79,15 @@ class Rows:
         places = self._free(len(owners))
         for owner, place in zip(owners, places, strict=True):
             self._owners[place], self._places[owner] = owner, place
+        together = places[-1] - places[0] + 1 == len(places)
+        where = slice(places[0], places[-1] + 1) if together else places  # a slice in half of the time
         for name, array in self._arrays.items():
             given = state.get(name)
             if given is None:
-                array[places] = 0
+                array[where] = 0
             else:
                 front: list[Any] = [slice(size) for size in given.shape[1:]]
-                array[(places, *front)] = given.numpy()
+                array[(where, *front)] = given.numpy()
 
     @property
     def owners(self) -> KeysView[int]:
@@ -117,12 +122,11 @@ class Rows:
     def change(self, changed: State) -> None:
         """Take in what a step has returned for the first rows, at the position of each."""
         for name, given in changed.items():
-            part, array, count = self._parts[name], self._arrays[name], len(given)
-            if part.change is Change.REPLACED:
-                array[:count] = given.numpy()
+            count, written = len(given), self._by_position.get(name)
+            if written is None:
+                self._arrays[name][:count] = given.numpy()
             else:
-                at = np.arange(count), self._arrays[POSITION][:count]
-                np.moveaxis(array, part.axis + 1, 1)[at] = given.numpy()
+                written[self._numbers[:count], self._arrays[POSITION][:count]] = given.numpy()
 
     def _swap(self, place: int, source: int) -> None:
         """Put the row of `source` into `place`, and that of `place`, if somebody owns it, where it was."""
@@ -145,7 +149,17 @@ class Rows:
             more = max(rows, count)
             for name, array in self._arrays.items():
                 self._arrays[name] = np.concatenate((array, np.zeros((more, *array.shape[1:]), array.dtype)))
-            self._batches.clear()
             self._owners += [None] * more
+            self._lie_anew()
             free += range(rows, rows + more)
         return free[:count]
+
+    def _lie_anew(self) -> None:
+        """Make the views of arrays that are new: a step would spend as long on some of them as on what it writes."""
+        self._batches.clear()
+        self._numbers = np.arange(len(self._owners))
+        self._by_position = {
+            part.name: np.moveaxis(self._arrays[part.name], part.axis + 1, 1)
+            for part in self._parts.values()
+            if part.change is Change.WRITTEN
+        }

@@ -69,7 +69,8 @@ class Call(msgspec.Struct, frozen=True):
     """A checked infer call of `rows` rows; `inputs` are in the order in which their bytes follow.
 
     `size` are the bytes that its body must have. `timeout` in microseconds, 0 for the default; `priority` 1 is the
-    first, 0 the default. `waited` are seconds of its time that are gone as it comes.
+    first, 0 the default. `waited` are seconds of its time that are gone as it comes. Of a call that came before,
+    `frames` are its replies but for the data, by where rows left (`server/frames.py`).
     """
 
     inputs: tuple[Given, ...]
@@ -80,12 +81,13 @@ class Call(msgspec.Struct, frozen=True):
     timeout: int = 0
     priority: int = 0
     waited: float = 0.0
+    frames: dict[tuple[int, ...], tuple[bytes, ...]] | None = None
 
     @property
     def elsewhere(self) -> bool:
         """Whether any of its tensors lies in shared memory of the client's own."""
-        places = [given.place for given in self.inputs] + [wanted.place for wanted in self.wanted]
-        return places.count(None) < len(places)
+        lie = any(given.place is not None for given in self.inputs)
+        return lie or any(wanted.place is not None for wanted in self.wanted)
 
 
 def waited(call: Call, said: str | bytes | None) -> Call:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import uvicorn
 
 from latebind.domain.config import DoorConfig
-from latebind.domain.errors import ConfigError
 from latebind.prompt import be_prompt, be_usual
 from latebind.server.access import Guard
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
+from latebind.server.listening import BACKLOG, listen
 from latebind.server.rest.app import KNOWN, RestApp
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.protocol import HttpProtocol
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from latebind.server.rpc.door import RpcDoor
     from latebind.server.rpc.lean import LeanDoor
     from latebind.server.rpc.routes import Method
-
-BACKLOG = 2048  # connections that nobody has accepted yet
 
 
 class Door:
@@ -124,7 +122,7 @@ class Door:
 
     async def open(self) -> None:
         """Listen; when this returns, requests are answered. Raises `ConfigError` where the address cannot be had."""
-        self._socket = _listen(self._config)
+        self._socket = listen(self._config.host, self._config.port)
         be_prompt()
         if self._rpc is not None:
             await self._open_rpc(self._rpc)
@@ -253,11 +251,3 @@ def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) ->
     config.load()
     config.ssl = tls
     return config
-
-
-def _listen(config: DoorConfig) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    try:
-        return socket.create_server((config.host, config.port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise ConfigError(f"server: cannot listen on {config.host} port {config.port}: {error.strerror}") from None

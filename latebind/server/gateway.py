@@ -1,8 +1,8 @@
 """What the door asks of the engine behind it, and what it gets back. Only types; `latebind.engine` has the real one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import Any, NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict
 
 import msgspec
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 
-Array = NDArray[Any]
+Array: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,14 @@ class Answer(msgspec.Struct, frozen=True):
     ran: tuple[float, ...] = ()
     steps: tuple[tuple[StepAnswer, ...], ...] = ()
     spec: ModelSpec | None = None
+
+
+class Shown(NamedTuple):
+    """A call of a model as observers see it: what it was given, by input an array for each row, and its answer."""
+
+    spec: ModelSpec
+    rows: Mapping[str, Sequence[Array]]
+    answer: Answer
 
 
 class Distribution(TypedDict):
@@ -160,6 +168,11 @@ class Claim(Protocol):
         """
         ...
 
+    @property
+    def raw(self) -> Mapping[str, Sequence[memoryview]]:
+        """Return the same places as bytes."""
+        ...
+
     def dispatch(self, then: Then, *, deadline: float, priority: int = 0, trace: int = 0) -> None:
         """Have the rows answered, which are complete and checked, all by `deadline`, and `then` called, once.
 
@@ -180,6 +193,10 @@ class Claim(Protocol):
 
         Cancelling the call cancels the rows. Raises `Refused`, `Expired`, `Failed`, `Unavailable`, `InvalidRequest`.
         """
+        ...
+
+    def shown(self, answer: Answer) -> Iterable[Shown]:
+        """Return the steps of a query that has been answered so, each as a call of one row, until `release`."""
         ...
 
     def release(self) -> None:
@@ -287,6 +304,7 @@ class Observer(Protocol):
     def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
         """Take note of one call, soon after its answer; must not wait. `client` is the address that it came from.
 
+        Behind a query's, its steps are told of as calls of their models.
         `rows` are those of `Claim`: others write there when this returns, so what is kept is copied.
         """
         ...

@@ -90,5 +90,5 @@ class Quick:
     def _end(self, what: Outcome) -> None:
         self._all.leave(self)
         reply = self._encode(what)
-        self._all.service.let_go(self._claim, what if isinstance(what, Answer) else None, self._client)
         self._send(self, reply)
+        self._all.service.let_go(self._claim, what if isinstance(what, Answer) else None, self._client)

@@ -12,6 +12,7 @@ from latebind.server.calls import Wanted
 from latebind.server.gateway import Answer, Array
 
 TEXTS = "BYTES"
+SHORT = 1 << 12  # bytes
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -27,6 +28,11 @@ class Result(msgspec.Struct, frozen=True):
             return self.values.data
         texts = [text.encode() for text in self.values]
         return memoryview(b"".join([len(text).to_bytes(4, "little") + text for text in texts]))
+
+    def sent(self) -> bytes | memoryview:
+        """Return the same to be put into a message: of few values a copy, which is quicker made than a view."""
+        values = self.values
+        return values.tobytes() if isinstance(values, np.ndarray) and values.nbytes <= SHORT else self.raw()
 
     def flat(self) -> Array | Sequence[str]:
         """Return the values without their shape, as they stand in JSON."""

@@ -207,7 +207,7 @@ class Service:
         Such a call claims places by `claim_now`, has them filled, goes on its way by `dispatch` and ends by `let_go`.
         """
         spec = self._gateway.models.get(name)
-        if spec is None or self._draining or self._tracing.on(name):
+        if spec is None or self._draining or self._trace_settings.on(name):
             return None
         return spec if version is None or version == spec.version else None
 
@@ -245,6 +245,8 @@ class Service:
         """Return how long the slowest row waited and ran; both 0 where the operator hides what answers tell."""
         if not self._show_exit:
             return 0.0, 0.0
+        if len(answer.ran) == 1:
+            return answer.waited[0] * 1e3, answer.ran[0] * 1e3
         return max(answer.waited, default=0.0) * 1e3, max(answer.ran, default=0.0) * 1e3
 
     async def metrics(self) -> Snapshot:
@@ -298,6 +300,8 @@ class Service:
         """Let the observer see rows and answer while the rows are still there."""
         try:
             observer.answered(claim.spec, claim.rows, answer, client)
+            for step in claim.shown(answer):
+                observer.answered(*step, client)
         finally:
             claim.release()
 

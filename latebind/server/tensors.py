@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 from math import prod
+from struct import error as StructError
+from struct import pack
 from typing import Any
 
 import msgspec
@@ -41,8 +43,9 @@ class Tensor:
         self.has_json = self.datatype not in NO_JSON
         self.longest_row = spec.row_bytes
         self._spec = spec
-        self._padded = spec.padding is not None
+        self.is_padded = spec.padding is not None
         self._limit = spec.limit
+        self.is_bounded = self._limit is not None or self.datatype == "BOOL"
         item: Any = JSON_ITEMS[self.dtype.kind]
         self._flat = msgspec.json.Decoder(list[item])
         nested: Any = item
@@ -60,7 +63,7 @@ class Tensor:
             known = "" if datatype in DATATYPES.values() else ", which is not served"
             raise InvalidRequest(f"{self.title} is {datatype!r:.40}{known}: it must be {self.datatype}")
         if not shape or not self._fits(tuple(shape[1:])):
-            most = f", and rows of 1 to {self.shape[0]}" if self._padded else ""
+            most = f", and rows of 1 to {self.shape[0]}" if self.is_padded else ""
             wanted = f"{self._wanted()}, -1 being the batch{most}"
             raise InvalidRequest(f"{self.title} has shape {list(shape)!s:.80}: it must be {wanted}")
         if not 1 <= shape[0] <= max_rows:
@@ -70,10 +73,10 @@ class Tensor:
     def one_row(self, size: int) -> tuple[int, ...]:
         """Return the shape of one row of so many bytes, or raise `InvalidRequest`."""
         shorter, rest = divmod(size, self.dtype.itemsize)
-        if self._padded and not rest and self._fits((shorter,)):
+        if self.is_padded and not rest and self._fits((shorter,)):
             return (1, shorter)
         if size != self.longest_row:
-            most = "at most " if self._padded else ""
+            most = "at most " if self.is_padded else ""
             raise InvalidRequest(f"the body has {size} bytes: one row of {self.title} has {most}{self.longest_row}")
         return (1, *self.shape)
 
@@ -83,10 +86,12 @@ class Tensor:
 
     def room(self, place: Array, shape: Sequence[int]) -> Array:
         """Return what a row of a tensor of this shape, which fits, takes of its place; padding fills the rest."""
-        return room(place, shape[1:], self._spec) if self._padded else place
+        return room(place, shape[1:], self._spec) if self.is_padded else place
 
     def check(self, rows: Sequence[Array]) -> None:
         """Raise `InvalidRequest` where rows that came as bytes have values that datatype or model do not know."""
+        if not self.is_bounded:
+            return
         for row in rows:
             if self.datatype == "BOOL" and row.size and row.view(np.uint8).max() > 1:
                 raise InvalidRequest(f"{self.title} has a byte above 1: BOOL knows 0 and 1")
@@ -102,9 +107,7 @@ class Tensor:
             raise InvalidRequest(f"{self.title} has {commas + 1} values: its shape asks for {items}")
         is_nested = NESTED.match(data) is not None
         try:
-            values = (self._nested if is_nested else self._flat).decode(data)
-            with np.errstate(over="raise"):
-                array = np.array(values, self.dtype)
+            array = self._array(self._nested.decode(data)) if is_nested else self._flat_array(self._flat.decode(data))
         except FloatingPointError:
             raise InvalidRequest(f"{self.title} has a number that is too large for {self.datatype}") from None
         except (ValueError, OverflowError, RecursionError) as error:
@@ -114,17 +117,48 @@ class Tensor:
         self._check_limit(array)
         return array.reshape(shape)
 
+    def packed(self, data: bytes, shape: Sequence[int]) -> bytes | None:
+        """Return `data`, a flat JSON array, as the bytes of such a tensor, None where that is not what it has.
+
+        Whether the model knows the values is not looked at.
+        """
+        items = prod(shape)
+        if not self.has_json or data.count(b",") != items - 1:
+            return None
+        try:
+            values = self._flat.decode(data)
+            if self.datatype == "FP32":
+                return pack(f"<{items}f", *values)
+            return self._array(values).tobytes() if len(values) == items else None
+        except (ValueError, OverflowError, FloatingPointError, RecursionError, StructError):
+            return None
+
+    def _array(self, values: list[Any]) -> Array:
+        with np.errstate(over="raise"):
+            return np.array(values, self.dtype)
+
+    def _flat_array(self, values: list[Any]) -> Array:
+        """Return the values as an array. Of float32, which most tensors are, it takes half of what numpy does."""
+        if not values or self.datatype != "FP32":
+            return self._array(values)
+        try:
+            return np.frombuffer(pack(f"<{len(values)}f", *values), self.dtype)
+        except OverflowError:
+            raise FloatingPointError from None
+
     def _wanted(self) -> list[int]:
-        return [-1, *(-1 if self._padded else size for size in self.shape)]
+        return [-1, *(-1 if self.is_padded else size for size in self.shape)]
 
     def _fits(self, row: tuple[int, ...]) -> bool:
         """Tell whether rows of this shape are rows of the tensor."""
-        return row == self.shape or (self._padded and len(row) == 1 and 1 <= row[0] <= self.shape[0])
+        return row == self.shape or (self.is_padded and len(row) == 1 and 1 <= row[0] <= self.shape[0])
 
     def _check_limit(self, array: Array) -> None:
         """Raise `InvalidRequest` where a value is none that the model knows."""
         if self._limit is not None and array.size and not 0 <= array.min() <= array.max() < self._limit:
-            raise InvalidRequest(f"{self.title} has values from {array.min()} to {array.max()}: 0 to {self._limit - 1}")
+            raise InvalidRequest(
+                f"{self.title} has values from {array.min()} to {array.max()}: they must be 0 to {self._limit - 1}"
+            )
 
     @property
     def title(self) -> str:

@@ -123,10 +123,6 @@ class Tracing:
         """Tell whether this call of `model` is followed, whose caller's span is `parent`, if it named one."""
         return (_sampled(parent) or self._settings.wanted(model)) and len(self._open) < self._most_open
 
-    def on(self, model: str) -> bool:
-        """Tell whether any calls of this model may be followed whose caller's own trace is not."""
-        return self._settings.on(model)
-
     @contextmanager
     def following(self, model: str, version: str, rows: int, *, id: str, parent: str) -> Iterator[Explained]:
         """Follow a call from here to the end of the block."""

@@ -122,6 +122,10 @@ class Card:
         self._to, self._back = CopyEngine(agenda, chip), CopyEngine(agenda, chip)
         self._multiprocessors = Multiprocessors(agenda, chip)
 
+    def more(self, now: float) -> bool:
+        """Each comes by itself."""
+        return False
+
     def load(self, size: int, seconds: float, now: float) -> float:
         """A load takes what its footprint says."""
         return seconds

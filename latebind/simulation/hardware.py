@@ -31,6 +31,9 @@ class Hardware(Protocol):
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
         """Bring the inputs of a call that has come to where workers look for them."""
 
+    def more(self, now: float) -> bool:
+        """Tell of the call whose inputs have just come whether another of its model is told of at once behind it."""
+
     def run(self, work: Work, now: float, after: After) -> None:
         """Run a stage on a worker that is free."""
 
@@ -53,6 +56,10 @@ class Independent:
     def bring(self, model: str, rows: int, now: float, ready: Call) -> None:
         """Inputs are there as soon as they come."""
         ready(now)
+
+    def more(self, now: float) -> bool:
+        """Each comes by itself."""
+        return False
 
     def run(self, work: Work, now: float, after: After) -> None:
         """A run takes what it takes alone."""

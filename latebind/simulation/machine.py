@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from msgspec.structs import replace
+
 from latebind.domain.actions import Action, Branch, Evict, Load, Map, Outcome, Reply, Run, StepEnded, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.events import Arrived, Branched, Event, Exited, Loaded, MapFailed, Mapped, StageDone, Woke
@@ -75,7 +77,7 @@ class Machine:
         # A slot is never short here: the request's number serves as one.
         lengths = (arrival.inputs,) * n, (arrival.outputs,) * n
         event = Arrived(arrival.model, due, requests, requests, *lengths, arrival.priority, trace)
-        self._hardware.bring(arrival.model, n, now, self._telling(event))
+        self._hardware.bring(arrival.model, n, now, partial(self._come, event))
 
     def stop(self) -> list[int]:
         """Do nothing any more; returns the requests that were not answered, by number."""
@@ -83,6 +85,9 @@ class Machine:
         lost = sorted(self._arrivals)
         self._arrivals.clear()  # who stops twice has nothing more to tell
         return lost
+
+    def _come(self, event: Arrived, now: float) -> None:
+        self._tell(replace(event, more=True) if self._hardware.more(now) else event, now)
 
     def _telling(self, event: Event) -> Call:
         return partial(self._tell, event)
@@ -145,8 +150,11 @@ class Machine:
     def _load(self, action: Load, now: float) -> None:
         """Have pieces come in the time that the hardware takes for them."""
         footprint = self._footprints[action.model]
-        expected = sum([footprint.seconds[piece] for piece in action.pieces]) + footprint.fixed * action.begins
-        size = sum([footprint.sizes[piece] for piece in action.pieces])
+        there = action.there or (0,) * len(action.pieces)
+        shares = [1.0 - known / max(footprint.sizes[p], 1) for p, known in zip(action.pieces, there, strict=True)]
+        seconds_of_all = [footprint.seconds[p] * share for p, share in zip(action.pieces, shares, strict=True)]
+        expected = sum(seconds_of_all) + footprint.fixed * action.begins
+        size = sum([footprint.sizes[piece] for piece in action.pieces]) - sum(there)
         seconds = self._hardware.load(size, expected, now)
         self.spent.loads += 1
         self.spent.loaded += seconds

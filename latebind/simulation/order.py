@@ -1,7 +1,8 @@
 """Plays requests over a memory that models share, one after another, each loading what it misses before the next.
 
 Only the order counts: nobody waits in a queue and loads take no time off the clock, as in mCache's evaluation (section
-6.2), where an open replay in real time has no steady state. What a request takes here is what it would take alone.
+6.2), where an open replay in real time has no steady state. What a request takes here is what it would take alone: it
+waits for a stage until that is there, and what comes while stages before run is waited for by nobody.
 """
 
 from collections import Counter, deque
@@ -19,7 +20,7 @@ from latebind.simulation.traces import Request
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one request had to wait for: `bytes` that were loaded for it in so many `seconds`."""
+    """One request, for which `bytes` were loaded: it waited for them so many `seconds`."""
 
     model: str
     seconds: float
@@ -27,23 +28,31 @@ class Served:
 
     @property
     def hit(self) -> bool:
-        """Whether all of the model was in memory."""
-        return not self.bytes
+        """Whether it waited for nothing."""
+        return not self.seconds
 
 
 class Order:
     """Plays requests for models with `footprints` over `budget` bytes.
 
     With a policy that is not `whole` a model runs as its stages come, and where it `streams`, those that it has passed
-    may go: then it also runs in less memory than it takes. Learned caches are left out.
+    may go: then it also runs in less memory than it takes. Else it runs when all of it is there. A load takes its fixed
+    part where nothing of the model is there, or `always`. Learned caches are left out.
     """
 
     def __init__(
-        self, budget: int, footprints: Mapping[str, Footprint], policy: EvictionPolicy, *, streams: bool = True
+        self,
+        budget: int,
+        footprints: Mapping[str, Footprint],
+        policy: EvictionPolicy,
+        *,
+        streams: bool = True,
+        always: bool = False,
     ) -> None:
         self.memory = Memory(budget, footprints)
         self._policy = policy
         self._streams = streams
+        self._always = always
         self._load = self._load_whole if policy.whole else self._load_in_pieces
         self._hits = {name: Served(name, 0.0, 0) for name in footprints}
         self._waiting = 0
@@ -74,32 +83,36 @@ class Order:
     def _serve(self, model: Held, now: float) -> Served:
         if model.complete:
             return self._hits[model.name]
-        pieces = self._load(model, now)
-        seconds = model.footprint.fixed + sum([model.footprint.seconds[piece] for piece in pieces])
-        return Served(model.name, seconds, model.size_of(pieces))
+        fixed = model.footprint.fixed if model.absent or self._always else 0.0
+        return self._load(model, fixed, now)
 
-    def _load_whole(self, model: Held, now: float) -> tuple[int, ...]:
+    def _load_whole(self, model: Held, fixed: float, now: float) -> Served:
         pieces = model.missing
-        if not self._made_room(model, model.size_of(pieces), now):
+        if not self._made_room(model, pieces, now):
             raise _too_small(model, self.memory)
-        self._fetch(model, pieces, now)
-        return pieces
+        return Served(model.name, fixed + model.seconds_of(pieces), self._fetch(model, pieces, now))
 
-    def _load_in_pieces(self, model: Held, now: float) -> tuple[int, ...]:
-        fetched: list[int] = []
-        for stage in range(model.footprint.stages):
-            if stage in model.resident:
-                continue
-            rest = tuple([piece for piece in range(stage, model.footprint.stages) if piece not in model.resident])
-            if model.size_of(rest) <= self.memory.free:
-                self._fetch(model, rest, now)
-                fetched += rest
-                break
-            self._find_room(model, stage, now)
-            self._fetch(model, (stage,), now)
-            fetched.append(stage)
+    def _load_in_pieces(self, model: Held, fixed: float, now: float) -> Served:
+        stages = range(model.footprint.stages)
+        runs = model.footprint.runs if self._streams else ()
+        come = ran = fixed  # when the last stage that was loaded has come, and when all before this one have run
+        on_their_way: dict[int, float] = {}
+        size = 0
+        for stage in stages:
+            if stage not in model.resident:
+                rest = tuple([piece for piece in stages[stage:] if piece not in model.resident])
+                if model.lacking(rest) > self.memory.free:
+                    there = model.bytes
+                    self._find_room(model, stage, now)
+                    rest, come = (stage,), max(come, ran) if model.bytes < there else come
+                on_their_way.update([(piece, model.seconds_of((piece,))) for piece in rest])
+                size += self._fetch(model, rest, now)
+            if stage in on_their_way:
+                come += on_their_way[stage]
+                ran = max(ran, come)
+            ran += runs[stage] if runs else 0.0
         self._need_from(model, inf)
-        return tuple(fetched)
+        return Served(model.name, max(0.0, ran - sum(runs)), size)
 
     def _find_room(self, model: Held, stage: int, now: float) -> None:
         """Make room for a stage once those before it have run; else at the cost of later ones.
@@ -108,7 +121,7 @@ class Order:
         """
         for needed in (stage, inf) if self._streams else (0,):
             self._need_from(model, needed)
-            if self._made_room(model, model.footprint.sizes[stage], now):
+            if self._made_room(model, (stage,), now):
                 return
         raise _too_small(model, self.memory)
 
@@ -117,18 +130,23 @@ class Order:
             model.needed = stage
             self.memory.settle(model)
 
-    def _made_room(self, model: Held, size: int, now: float) -> bool:
-        need = size - self.memory.free
-        if need > 0:
-            for victim in self._policy.victims(self.memory.view(self._waiting), need, model, now):
+    def _made_room(self, model: Held, pieces: tuple[int, ...], now: float) -> bool:
+        """Make room for pieces; more than once where what there is of them had to go as well."""
+        while (need := model.lacking(pieces) - self.memory.free) > 0:
+            victims = self._policy.victims(self.memory.view(self._waiting), need, model, now)
+            if not victims:
+                return False
+            for victim in victims:
                 held = self.memory.evict(victim)
-                if not held.resident:
+                if held.absent:
                     self._policy.evicted(held, now)
-        return self.memory.free >= size
+        return True
 
-    def _fetch(self, model: Held, pieces: tuple[int, ...], now: float) -> None:
+    def _fetch(self, model: Held, pieces: tuple[int, ...], now: float) -> int:
+        size = model.lacking(pieces)
         self.memory.begin(model.name, pieces)
         self._policy.loaded(self.memory.loaded(model.name, pieces), now)
+        return size
 
 
 class _Backlog:

@@ -37,6 +37,17 @@ async def nobody_adopts(model: str, version: str) -> None:
 
 
 @pytest.mark.slow
+def test_who_has_no_patience_is_not_kept_from_serving_by_a_service_that_starts_slowly(built: Built) -> None:
+    async def test() -> None:
+        following = Following(lambda: followed(built.directory.path, made=1), nobody_adopts, FORKS)
+        await following.begin(0.0)
+        assert following.figures() == {}
+        await until(lambda: "digits" in following.figures())
+        await following.close()
+
+    asyncio.run(test())
+
+
 def test_another_service_is_started_when_a_model_is_another(built: Built) -> None:
     first, exchanged = (followed(built.directory.path, made=made) for made in (1, 2))
 

@@ -68,6 +68,13 @@ def test_a_lesson_keeps_to_lookups_within_the_tail() -> None:
         assert (made is not None) is expected
 
 
+def test_a_head_that_is_sure_of_everything_is_taught_nothing() -> None:
+    sure, mix = built_head().always_sure(), dict.fromkeys(range(CLASSES), 0.2)
+    made = retrain({"a": sure}, material(even(), None), mix, COSTS, promise=Promise(0.5, 0.95), seed=1)
+    assert made is not None
+    assert made.heads["a"] is sure
+
+
 def test_the_target_holds_on_new_rows_of_the_same_mix() -> None:
     mix = {0: 0.6, 1: 0.2, 2: 0.2}
     made = retrain({"a": built_head()}, material(even(3_000), None), mix, COSTS, promise=PROMISE, seed=1)

@@ -163,6 +163,7 @@ def test_one_of_two_that_share_a_folder_retrains_and_the_other_follows_and_takes
                 if shared.current() == BUILT:  # what was made is not better
                     shared.make_current(shared.names()[0])
                 await until(lambda: wanted[-1] == shared.current() != BUILT)
+                await until(lambda: "digits" in second.figures())
                 assert second.figures()["digits"]["retrained"] == 0
                 made = shared.names()
                 first._process.kill()

@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latebind.batching import POLICIES, make_policy
+from latebind.batching.decisions import GoOn, Launch, Wait
 from latebind.batching.estimate import Estimate
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
-from latebind.batching.view import GoOn, Launch, ModelView, Wait, WorkView
+from latebind.batching.view import ModelView, WorkView
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.errors import ConfigError
@@ -21,11 +22,11 @@ PRIORITIES = st.sampled_from((0, 0, 0, 1, 2, 255))
 ARRIVALS = st.lists(st.tuples(st.floats(0.0, 1.0), PRIORITIES), max_size=12).map(sorted)
 
 
-def view_of(name: str, arrivals: list[tuple[float, int]]) -> ModelView:
+def view_of(name: str, arrivals: list[tuple[float, int]], *, due: float = 9.0) -> ModelView:
     model = served(name, max_batch=5)
     queue = Queue()
     for i, (arrived, priority) in enumerate(arrivals):
-        queue.add(Request(i, name, i, 9.0, arrived, priority=priority))
+        queue.add(Request(i, name, i, due, arrived, priority=priority))
     return ModelView(model.spec, Estimate(model.spec, model.costs), queue)
 
 
@@ -65,6 +66,24 @@ def test_a_policy_keeps_to_its_contract(
     ranks = {number: request.priority or 256 for number, request in model.queue.items()}
     left_out = [ranks[number] for number in ranks.keys() - set(decision.requests)]
     assert max(ranks[number] for number in decision.requests) <= min(left_out, default=256)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_worker_without_work_begins_somebody_even_where_all_will_be_late(name: str) -> None:
+    policy = make_policy(PolicyConfig(name, window=0.0, shed=False))
+    waiting = view_of("a", [(0.0, 0), (0.0, 0)], due=1e-6)
+    assert isinstance(policy.decide(WorkView(models_of(waiting)), 0.0), Launch)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_of_two_models_alike_that_begins_whose_oldest_has_waited_longest(name: str, first: str) -> None:
+    policy = make_policy(PolicyConfig(name, window=0.0))
+    came = {model: 0.0 if model == first else 0.5 for model in ("a", "b")}
+    waiting = [view_of(model, [(since, 0)], due=since + 9.0) for model, since in came.items()]
+    decision = policy.decide(WorkView(models_of(*waiting)), 0.5)
+    assert isinstance(decision, Launch)
+    assert decision.model == first
 
 
 @pytest.mark.parametrize("name", POLICIES)

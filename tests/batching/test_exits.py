@@ -4,7 +4,9 @@ import pytest
 
 from latebind.batching.exits import Exits
 from latebind.batching.pace import Pace
-from tests.models import served
+from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.model import ModelSpec
+from tests.models import SCORES, VECTOR, served
 
 
 def test_each_end_has_the_share_of_requests_that_leaves_there() -> None:
@@ -12,3 +14,11 @@ def test_each_end_has_the_share_of_requests_that_leaves_there() -> None:
     seconds, shares = Exits(model.spec, model.costs, Pace(-0.005)).ends
     assert seconds == pytest.approx((0.01, 0.03, 0.04))
     assert shares == pytest.approx((0.5, 0.2, 0.3))
+
+
+def test_the_work_of_a_request_is_what_its_share_of_all_runs_in_the_best_batches() -> None:
+    spec = ModelSpec("net", "1", (VECTOR,), (SCORES,), 2, 8, (0,))
+    costs = ModelCosts((Curve((1, 8), (1.0, 8.0)), Curve((1, 8), (4.0, 4.0))), hit_rates={0: 0.75})
+    exits = Exits(spec, costs, Pace(least=0.0))
+    assert exits.work(1) == pytest.approx(1.0 + 0.25 * 4.0)
+    assert exits.work(8) == pytest.approx(1.0 + 0.25 * 4.0 / 8)

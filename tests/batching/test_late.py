@@ -1,6 +1,8 @@
 """The joint policy: who goes on with whom where learned caches let some leave; its parents where it has less."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
@@ -117,6 +119,30 @@ def test_somebody_with_time_for_the_first_exit_alone_is_not_refused() -> None:
     assert played(model, [call(0.0, 0, allowed=1.5)], shed=True)[1] == {1: (1.0, Outcome.ANSWERED)}
 
 
+def test_who_waits_counts_as_what_is_run_of_a_request_on_average() -> None:
+    """Five stages of a second, of which one in ten runs more than the first: 1.4 seconds, not 5."""
+    model = chain(STATIC, *(STATIC,) * 4, curve=LINEAR, hit_rates={0: 0.9})
+    _, ends = played(model, [call(0.0, 0, allowed=9.0) for _ in range(6)], shed=True)
+    assert [outcome for _, outcome in ends.values()] == [Outcome.ANSWERED] * 6
+
+
+def test_where_a_large_batch_would_be_late_one_begins_that_is_in_time() -> None:
+    """The first begins alone for a second; of those who wait meanwhile six take 3.3, and all are due after four."""
+    model = chain(STATIC, STATIC, curve=HALF_STEEP, max_batch=16, hit_rates={0: 0.99})
+    _, ends = played(model, [call(0.0, 0, allowed=4.0) for _ in range(20)], shed=True)
+    answered = [ended for ended, outcome in ends.values() if outcome is Outcome.ANSWERED]
+    assert len(answered) >= 5
+    assert max(answered) <= 4.0
+
+
+def test_of_those_who_rest_as_many_go_on_as_are_in_time_together() -> None:
+    """Eight take 4.3 seconds for either stage, four take 2.4, and all are due after seven."""
+    model = chain(STATIC, STATIC, curve=HALF_STEEP, max_batch=16, hit_rates={0: 0.5})
+    timeline, ends = played(model, [replace(call(0.0, 1, allowed=7.0), rows=8)], shed=True)
+    assert [(stage, len(requests)) for _, stage, requests in timeline.ran] == [(0, 8), (1, 4)]
+    assert sum(outcome is Outcome.ANSWERED and ended <= 7.0 for ended, outcome in ends.values()) == 4
+
+
 def view_of(model: ServedModel, arrivals: Sequence[float] = ()) -> ModelView:
     queue = Queue()
     for number, arrived in enumerate(arrivals):
@@ -125,7 +151,7 @@ def view_of(model: ServedModel, arrivals: Sequence[float] = ()) -> ModelView:
 
 
 def choice(model: ModelView, deadline: float, stage: int) -> Choice:
-    return Choice(model, [Request(1, "net", 1, deadline, 0.0)], stage, -1 if stage == 0 else 0)
+    return Choice(model, stage, -1 if stage == 0 else 0, 1, deadline, [Request(1, "net", 1, deadline, 0.0)])
 
 
 def test_nobody_hurries_where_that_would_make_others_late() -> None:
@@ -186,6 +212,19 @@ def test_where_all_wait_for_the_last_each_is_told_with_the_stage_that_first_answ
     assert replies == {1: (3, 0), 2: (3, 1), 3: (3, 2)}
 
 
+def test_where_all_wait_for_the_last_an_answer_that_is_too_late_to_be_told_is_nobody_elses() -> None:
+    policy = PolicyConfig("late", leave=False)
+    scheduler = Scheduler(SchedulerConfig((chain(STATIC, STATIC, STATIC, hit_rates=EARLY),), 1, policy))
+    scheduler.handle(Arrived("net", 3.5, (1,), (0,), more=True), 0.0)
+    scheduler.handle(Arrived("net", 1e3, (2,), (1,)), 0.0)
+    replies: list[Reply] = []
+    for now, exited in ((3.0, (1,)), (4.0, ()), (5.0, ())):
+        actions = scheduler.handle(StageDone(0, exited), now)
+        replies += [action for action in actions if isinstance(action, Reply)]
+    assert [(one.request, one.outcome) for one in replies] == [(1, Outcome.EXPIRED), (2, Outcome.ANSWERED)]
+    assert replies[1].stage == 2
+
+
 def test_a_pool_before_a_step_of_the_input_runs_in_batches_that_are_allowed() -> None:
     repeats = chain(ENCODER, STATIC, name="repeats", max_batch=4)
     leaves = chain(STATIC, STATIC, name="leaves", max_batch=4, hit_rates={0: 0.3})  # so pools are used
@@ -202,3 +241,17 @@ def test_whoever_goes_on_takes_along_that_its_answer_is_known_and_waits() -> Non
     pools.push(resting, 0.0)
     chosen = pools.pick(0, (1, 2))
     assert (chosen.complete, resting.complete) == ({1: 0}, {3: 0})
+
+
+def test_a_sub_batch_is_due_with_the_first_of_those_who_are_in_it_now() -> None:
+    spec = chain(STATIC, STATIC).spec
+    batch, other = (
+        SubBatch(spec, {i: Request(i, "net", i, due, 0.0) for i, due in some.items()})
+        for some in ({1: 5.0, 2: 7.0}, {3: 6.0})
+    )
+    assert batch.due == 5.0
+    del batch.members[1]
+    batch.absorb(other)
+    assert batch.due == 6.0
+    batch.members.clear()
+    assert batch.due == inf

@@ -2,12 +2,13 @@
 
 import pytest
 
+from latebind.batching.decisions import Launch
 from latebind.batching.estimate import Estimate
-from latebind.batching.lazy_plus import gathered, quickest
+from latebind.batching.lazy_plus import LazyPlus, gathered, quickest
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
 from latebind.batching.table import SubBatch
-from latebind.batching.view import ModelView
+from latebind.batching.view import Models, ModelView, WorkView
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import Curve, ModelCosts
@@ -105,18 +106,19 @@ def test_where_more_come_than_smaller_batches_could_answer_the_quickest_batch_is
     """Of 1, 2, 4 and 8 rows: 0.67, 1, 1.33 and 1.6 a second."""
     served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.5, 5.0)))
 
-    def formed(gap: float, waiting: int) -> int:
+    def formed(gap: float, waiting: int, others: int = 0) -> int:
         queue = Queue()
         for number in range(waiting):
             queue.add(Request(number, "net", number, 1e9, gap * number))
         model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
-        return quickest(model, min(8, waiting), gap * waiting)
+        return quickest(model, min(8, waiting), gap * waiting, others)
 
     assert formed(0.5, 32) == 8  # nothing keeps up with two a second
     assert formed(0.7, 8) == 8
     assert formed(10.0, 4) == 2  # hardly anybody comes: two after 2 s and two after 4
     assert formed(10.0, 15) == 4
     assert formed(10.0, 16) == 8  # a crowd: twice the quickest batch wait
+    assert formed(10.0, 4, others=4) == 4  # those who wait for other models wait until all are through
 
 
 def test_many_are_not_held_up_for_one_however_short_its_work() -> None:
@@ -176,14 +178,27 @@ def test_of_a_crowd_as_many_join_at_once_as_the_empty_places_cost(
     assert found == groups
 
 
-def test_of_a_crowd_only_those_who_will_be_in_time_even_so_are_begun() -> None:
+@pytest.mark.parametrize(("allowed", "outcome"), [(12.0, Outcome.EXPIRED), (13.0, Outcome.ANSWERED)])
+def test_of_a_crowd_only_those_who_will_be_in_time_even_so_are_begun(allowed: float, outcome: Outcome) -> None:
+    """The place is free at 1; with a long answer, and held up by a quarter of that, it takes until 12.25."""
     model = chain(STATIC, DECODER, max_batch=2, output_steps=(2, 8))
-    calls = [Arrival(0, "net", 12.0, 1, outputs=2), *(Arrival(0, "net", LONG, 1, outputs=2) for _ in range(4))]
+    calls = [Arrival(0, "net", allowed, 1, outputs=2), *(Arrival(0, "net", LONG, 1, outputs=2) for _ in range(4))]
     alone = Timeline(config(plus(shed=True), model)).run(calls[:1])
     assert alone[0].outcome is Outcome.ANSWERED
     crowd = {r.request: r.outcome for r in Timeline(config(plus(shed=True), model)).run([calls[1], *calls])}
-    assert crowd[1] is Outcome.EXPIRED
+    assert crowd[1] is outcome
     assert [outcome for request, outcome in crowd.items() if request != 1] == [Outcome.ANSWERED] * 5
+
+
+@pytest.mark.parametrize(("allowed", "outcome"), [(14.5, Outcome.REFUSED_LATE), (15.5, Outcome.ANSWERED)])
+def test_behind_a_whole_batch_a_newcomer_is_refused_who_would_be_late_in_a_crowd(
+    allowed: float, outcome: Outcome
+) -> None:
+    """Two wait for two places: with reading, six seconds' work in the mean. A long answer takes nine."""
+    model = chain(STATIC, DECODER, max_batch=2, output_steps=(2, 8))
+    calls = [*(Arrival(0, "net", LONG, 1, outputs=2) for _ in range(3)), Arrival(0, "net", allowed, 1, outputs=2)]
+    outcomes = {r.request: r.outcome for r in Timeline(config(plus(shed=True), model)).run(calls)}
+    assert outcomes == {0: Outcome.ANSWERED, 1: Outcome.ANSWERED, 2: Outcome.ANSWERED, 3: outcome}
 
 
 def test_who_runs_a_network_once_is_given_up_only_when_a_quarter_more_is_too_much() -> None:
@@ -192,3 +207,41 @@ def test_who_runs_a_network_once_is_given_up_only_when_a_quarter_more_is_too_muc
     calls = [Arrival(0.0, "net", LONG, 1), *(Arrival(0.1, "net", 4.7, 1) for _ in range(3))]
     outcomes = {record.request: record.outcome for record in timeline.run(calls)}
     assert [outcomes[i] for i in range(4)] == [*[Outcome.ANSWERED] * 3, Outcome.EXPIRED]
+
+
+def test_where_a_batch_of_all_would_be_late_smaller_ones_begin_and_nobody_is_shed_for_it() -> None:
+    """At 1 five wait, due at 5.5: together they take 4.8 seconds, in twos 1.9 each."""
+    timeline = Timeline(config(plus(shed=True), chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 7.6)))))
+    calls = [Arrival(0.0, "net", LONG, 0), *(Arrival(0.5, "net", 5.0, 0) for _ in range(5))]
+    outcomes = [record.outcome for record in timeline.run(calls)]
+    assert [requests for _, _, requests in timeline.ran] == [(1,), (2, 3), (4, 5)]
+    assert outcomes == [*[Outcome.ANSWERED] * 5, Outcome.EXPIRED]
+
+
+def waiting(*deadlines: float, priority: int = 0) -> ModelView:
+    """Requests that wait at 0, the first with a priority, for a model that takes 1 to 4.5 seconds for 1 to 8."""
+    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 4.5)))
+    queue = Queue()
+    for number, deadline in enumerate(deadlines):
+        queue.add(Request(number, "net", number, deadline, 0.0, priority=0 if number else priority))
+    return ModelView(served.spec, Estimate(served.spec, served.costs), queue)
+
+
+def begun(model: ModelView) -> tuple[int, ...]:
+    models = Models([model])
+    models.came(model, len(model.queue), 1.0)
+    decision = LazyPlus(PolicyConfig("lazy+")).decide(WorkView(models), 0.0)
+    assert isinstance(decision, Launch)
+    return decision.requests
+
+
+def test_a_batch_is_filled_with_those_who_can_await_it_and_passes_over_the_others() -> None:
+    assert begun(waiting(1.5, 2.0, *[50.0] * 6)) == (2, 3, 4, 5, 6, 7)
+
+
+def test_where_nobody_can_await_anybody_the_most_urgent_begins_alone() -> None:
+    assert begun(waiting(1.1, 1.2, 1.2)) == (0,)
+
+
+def test_who_has_a_priority_is_not_passed_over() -> None:
+    assert begun(waiting(2.0, 50.0, 50.0, 50.0, 50.0, priority=1)) == (0, 1)

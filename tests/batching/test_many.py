@@ -5,8 +5,9 @@ from random import Random
 import pytest
 
 from latebind.batching import POLICIES
+from latebind.batching.decisions import Decision
 from latebind.batching.table import BatchTable
-from latebind.batching.view import BatchPolicy, Decision, ModelView, WorkView
+from latebind.batching.view import BatchPolicy, ModelView, WorkView
 from latebind.bench import many
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig
 from latebind.scheduler import Scheduler

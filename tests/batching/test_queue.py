@@ -1,5 +1,6 @@
 """Who waits, in the order of arrival and of deadlines."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def test_both_orders_hold_whoever_leaves(waiting: list[tuple[float, float]], dat
     assert numbers(queue.first(99)) == list(queue) == left
     assert numbers(queue.urgent(99)) == sorted(left, key=lambda number: (waiting[number][1], number))
     assert len(queue) == len(left)
+    assert queue.waited(9.0) == pytest.approx(sum(9.0 - waiting[number][0] for number in left), abs=1e-9)
 
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.integers(0, 255)), max_size=20), st.integers(0, 20), st.data())

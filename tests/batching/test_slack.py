@@ -103,3 +103,18 @@ def test_those_below_must_be_in_time_too() -> None:
         entries = [SubBatch(below.spec, {1: first}, 2), SubBatch(above.spec, {2: second}, 2)]
         newcomers = [request(3, arrived=0, due=100)]
         assert Profiled().all_in_time(WorkView(models_of(*models), entries), models[1], newcomers, 2.0) is fits
+
+
+def test_who_has_written_for_long_is_taken_to_write_a_long_answer() -> None:
+    served = chain(DECODER, output_steps=(*(2,) * 8, 5, 9))
+    estimate = Estimate(served.spec, served.costs, coverage=0.8)
+    assert [estimate.outputs_after(steps) for steps in (0, 1, 2, 5, 9, 20)] == [2, 2, 9, 9, 10, 21]
+
+
+def test_nobody_is_let_past_who_would_make_a_long_answer_late() -> None:
+    """Three steps of an answer that is one of the few long ones: six more end at 6, and with a newcomer's read at 7."""
+    served = chain(STATIC, DECODER, output_steps=(*(2,) * 8, 5, 9))
+    newcomer = request(2, arrived=0.0, due=100.0)
+    for due, lets in ((6.5, False), (7.5, True)):
+        seen, model = view(served, request(1, arrived=-4.0, due=due, steps=3), stage=1)
+        assert Profiled().all_in_time(seen, model, [newcomer], 0.0) is lets

@@ -90,9 +90,24 @@ def test_what_such_runs_take_teaches_what_launches_cost() -> None:
     scheduler = scheduler_of(TWO_STAGES)
     ran(scheduler, arrived(1), 0.0)
     ran(scheduler, StageDone(0), 0.6)
-    assert scheduler.outlook("net").ends[-1] == pytest.approx(2.0)  # as the profile says
+    assert scheduler.outlooks(("net",))["net"].ends[-1] == pytest.approx(2.0)  # as the profile says
     ran(scheduler, StageDone(0), 1.8)  # twice as long
-    assert scheduler.outlook("net").ends[-1] > 2.1
+    assert scheduler.outlooks(("net",))["net"].ends[-1] > 2.1
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_runs_during_which_others_begin_say_nothing_of_lone_requests(others: bool) -> None:
+    scheduler = scheduler_of(chain(STATIC, wide=1.0))
+    wide = []
+    for request in range(0, 80, 2):
+        begun = 10.0 * request
+        wide.append(ran(scheduler, arrived(request), begun)[0][2])
+        if others:
+            ran(scheduler, arrived(request + 1), begun + 0.1)
+        ran(scheduler, StageDone(0), begun + 1.5)  # half as long again as the profile says
+        if others:
+            ran(scheduler, StageDone(1), begun + 1.6)
+    assert any(wide) is not others  # all cores are tried once it is known what a worker's own take
 
 
 def mean_seconds(model: ServedModel, load: float) -> float:

@@ -125,7 +125,10 @@ def test_some_sides_are_chosen_by_name() -> None:
 
 
 def test_the_verdict_says_who_is_ahead_and_what_could_be_reached() -> None:
-    ours, theirs = Block(np.array([0.02]), [np.array([0.021])]), Block(np.array([0.04]), [np.array([0.05])])
+    ours, theirs = (
+        Block(np.array([0.02]), [np.array([0.021])], [np.array([0.02])]),
+        Block(np.array([0.04]), [np.array([0.05])], [np.array([0.04])]),
+    )
     found = LiveReport(
         "net",
         0,
@@ -152,6 +155,6 @@ def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
     blocks = found.blocks[0.5]
     assert len({len(block.live) for some in blocks.values() for block in some}) == 1
     every = [block for some in blocks.values() for block in some]
-    assert all(len(run) == len(block.live) for block in every for run in block.simulated)
-    assert all(np.isfinite(run).all() for block in every for run in (block.live, *block.simulated))
+    assert all(len(run) == len(block.live) for block in every for run in (*block.simulated, *block.told_all))
+    assert all(np.isfinite(run).all() for block in every for run in (block.live, *block.simulated, *block.told_all))
     assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in found.saturated.values())

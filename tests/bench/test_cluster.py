@@ -11,6 +11,8 @@ from latebind.bench.cluster.scenes import Shape, Traced, lasting, requests_at
 from latebind.planning.figures import Figures
 from latebind.simulation.traces import Service, drawn
 
+pytestmark = pytest.mark.timeout(900)  # who comes first compiles: minutes on a busy machine
+
 SERVICES = (Service((6, 0, 0, 2)), Service((0, 0, 0, 0)), Service((1, 1, 1, 1)))
 
 

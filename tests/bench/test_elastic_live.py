@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 from latebind.bench.elastic import live
 from latebind.bench.exits import Setting
 from latebind.bench.live.played import Played
 from latebind.cli.main import app
+from latebind.domain.config import ServedModel
+from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.program.stored import StoredModel
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
@@ -36,6 +40,21 @@ def test_the_best_wait_is_chosen_by_the_other_rounds() -> None:
     (row,) = report.judged_rows()
     assert str(row["mean of optimal wait over it"]).startswith("4.000")
     assert str(row["in time over optimal wait"]).startswith("1.000")
+
+
+@pytest.mark.parametrize(("curve", "most"), [((1.0, 8.0), 1.0), ((1.0, 4.0), 2.0), ((1.0, 16.0), 1.0)])
+def test_a_core_does_the_most_in_the_batches_that_are_best_for_it(curve: tuple[float, float], most: float) -> None:
+    vector = TensorSpec("x", "float32", (1,))
+    served = ServedModel(ModelSpec("net", "1", (vector,), (vector,), 1, 8), ModelCosts((Curve((1, 8), curve),)))
+    assert live.most_answered(served) == pytest.approx(most)
+
+
+def test_nobody_has_more_in_time_than_fits_by_the_profile_or_by_what_any_side_has_done() -> None:
+    report = live.ElasticReport("net", 0, {"a": live.Kind.NO_WAIT, "b": live.Kind.LATE}, alone=0.01, fits=150.0)
+    report.saturated = {"a": [1.0, 1.0], "b": [0.9, 0.7]}
+    assert report.limit == 150.0
+    report.saturated["b"] = [0.5, 0.5]
+    assert report.limit == pytest.approx(200.0)
 
 
 def test_sides_get_the_same_requests_and_answer_alike(models: Path) -> None:

@@ -1,14 +1,19 @@
 """Exits, batching and deadlines together: what counts, what refilling can gain, live and simulated."""
 
+from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from latebind.bench.exits import Setting
 from latebind.bench.joint import batches, goodput, refill
+from latebind.bench.joint.bound import least_work, most_in_time
 from latebind.bench.joint.live import on_engines
 from latebind.bench.joint.report import Block, Cell, JointReport
 from latebind.bench.joint.sides import OURS, Kind, contenders, engines, of_kind
@@ -19,6 +24,7 @@ from latebind.bench.live.sides import SERIAL
 from latebind.cli.main import app
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
+from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from tests.digits import Built
 
@@ -106,14 +112,14 @@ def costs(built: Built) -> Costs:
 
 
 def test_simulated_runs_repeat_and_exits_bring_more_in_time(costs: Costs) -> None:
-    some = ("GraphB(0, 16)", "Ebird", "GATI, batch 4", "compacted, batch 16")
+    some = ("GraphB(0, 16)", "Ebird", "GATI, unshed", "GATI, batch 4", "GATI, batch 16, unshed", "compacted, batch 16")
     plan = goodput.Plan((1.2,), (3.0,), rounds=2, seconds=200 * costs.whole.costs.remaining(0, 1), sides=some)
     reports = []
     for _ in range(2):
         report = JointReport("digits", 0, plan.chosen())
 
         async def part(contest: Contest, random: Random, tell: Progress, report: JointReport = report) -> None:
-            await goodput.measure(report, contest, plan, random, tell)
+            await goodput.measure(report, contest, plan, random, tell, least_work(costs.whole, costs.exits))
 
         on_costs(costs, engines(report.contenders), part, seed=0, progress=quiet)
         reports.append(report)
@@ -126,18 +132,70 @@ def test_simulated_runs_repeat_and_exits_bring_more_in_time(costs: Costs) -> Non
     shares = {row["side"]: row["left early"] for row in first.rows(cell)}
     assert shares[SERIAL] == "0.0%"
     assert shares[OURS] != "0.0%"
+    assert all(first.goodputs(cell, name).max() <= max(first.bounds[cell]) for name in first.contenders)
+    (row,) = first.kind_rows()
+    assert row[Kind.PUBLISHED]
+    assert 0.5 < float(str(row["of any policy's"])) <= 1.0
+    assert str(row["at most"]).endswith("over GATI, batches of 2 or more")
 
 
-def test_what_exits_gain_is_told_for_every_batch(costs: Costs) -> None:
-    report = batches.BatchesReport(0.5, 0)
+def test_what_exits_gain_is_told_for_every_batch_over_the_same_policy_without(costs: Costs) -> None:
+    report = batches.BatchesReport(batches.Plan(load=0.5, rounds=2, seconds=200 * costs.whole.costs.remaining(0, 1)), 0)
 
     async def part(contest: Contest, random: Random, tell: Progress) -> None:
-        await batches.measure(report, contest, 2, 200 * contest.alone, random, tell)
+        await batches.measure(report, contest, random, tell)
 
     on_costs(costs, batches.sides(), part, seed=0, progress=quiet)
     rows = report.rows()
-    assert len(rows) == len(batches.WITH_EXITS) * len(batches.SIZES)
-    assert [row["of batch 1"] for row in rows if row["largest batch"] == 1] == ["1.000"] * len(batches.WITH_EXITS)
+    assert len(rows) == len(batches.WITHOUT) * len(batches.SIZES)
+    first = [row["of batch 1"] for row in rows if row["largest batch"] == 1]
+    assert first == ["1.000 [1.000, 1.000]"] * len(batches.WITHOUT)
+    assert {side.policy.name for name, side in batches.sides().items() if name.startswith("late")} == {"late"}
+
+
+def test_a_round_that_the_machine_spoilt_does_not_change_what_is_kept_of_a_gain() -> None:
+    report = batches.BatchesReport(batches.Plan((batches.OURS,), (1, 4)), 0)
+    report.means = {
+        "late without exits, 1": [4.0, 2.0, 40.0],
+        "late, 1": [2.0, 1.0, 2.0],
+        "late without exits, 4": [4.0, 2.0, 4.0],
+        "late, 4": [2.5, 1.25, 2.5],
+    }
+    assert report.kept(report.means, batches.OURS, 4).value == pytest.approx(0.8)
+
+
+def in_time(times: Sequence[float], work: Sequence[float], allowed: float) -> bool:
+    """Tell whether all can be in time, one after another."""
+    end = 0.0
+    for came, seconds in zip(times, work, strict=True):
+        end = max(end, came) + seconds
+        if end > came + allowed:
+            return False
+    return True
+
+
+@given(
+    calls=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 12)), min_size=1, max_size=7),
+    allowed=st.integers(3, 12),
+)
+def test_the_most_in_time_is_the_largest_set_that_can_be(calls: list[tuple[int, int]], allowed: int) -> None:
+    calls = sorted(calls, key=lambda call: call[0])
+    sets = [some for count in range(len(calls) + 1) for some in combinations(calls, count)]
+    most = max(len(some) for some in sets if in_time([c for c, _ in some], [w for _, w in some], allowed))
+    times, work = ([float(call[place]) for call in calls] for place in (0, 1))
+    assert most_in_time(times, work, float(allowed)) == most
+
+
+def test_a_request_takes_at_least_its_share_of_the_cheapest_batches_with_an_exit_or_without() -> None:
+    whole = ServedModel(ModelSpec("net", "1", (VECTOR,), (VECTOR,), 2, 8), ModelCosts((EMPTY_STAGE, LINEAR)))
+    spec = ModelSpec("net", "1", (VECTOR,), (VECTOR,), 2, 8, lookups=(0,))
+    exits = ServedModel(spec, ModelCosts((EMPTY_STAGE, LINEAR), lookups={0: FLAT}, hit_rates={0: 0.75}))
+    assert least_work(whole, exits) == (1 / 8, 1.0)
+
+
+def test_only_exits_that_there_are_can_be_named() -> None:
+    with pytest.raises(ConfigError, match="there is no side 'GATI': take some of 'GATI batched'"):
+        batches.Plan.of(("GATI",), (1,), 0.5, 1, 1.0)
 
 
 def test_refilling_stays_below_its_bound(costs: Costs) -> None:
@@ -156,7 +214,7 @@ def test_refilling_stays_below_its_bound(costs: Costs) -> None:
 
 
 def test_engines_are_asked_with_deadlines_and_held_against_the_base_model(built: Built) -> None:
-    plan = goodput.Plan((0.8,), (20.0,), rounds=1, seconds=0.2, sides=("GATI",))
+    plan = goodput.Plan((0.8,), (20.0,), rounds=1, seconds=0.4, sides=("GATI",))
     report = JointReport("digits", 0, plan.chosen())
     assert list(report.contenders) == [SERIAL, "GATI", OURS]
 

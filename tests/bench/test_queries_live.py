@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from latebind.bench.queries.live.replanning import BETWEEN, Timed, between, longest
+from latebind.bench.queries.live.overhead import QUERY, Carried, Overhead, step_name
+from latebind.bench.queries.live.region import BETWEEN, between
+from latebind.bench.queries.live.replanning import longest, slower
+from latebind.bench.queries.live.report import length_rows, own_core_rows, throughput_rows
 from latebind.bench.queries.live.sides import find_query, planned, with_planner
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
@@ -89,11 +92,15 @@ def test_the_longest_path_goes_through_the_slower_of_two_branches() -> None:
     assert longest(query(*diamond), [1.0, 5.0, 2.0, 3.0]) == 9.0
 
 
-def test_deadlines_lie_between_the_slowest_models_and_the_next_slower() -> None:
+def test_deadlines_are_too_short_for_a_plan_by_less_than_caches_save_and_than_models_differ() -> None:
     gate = Node("gate", ("gate",), (1.0,))
     family = Node("family", ("small", "medium", "large"), (0.1, 0.2, 0.3), (0,))
-    timed = Timed({"gate": 10.0, "small": 1.0, "medium": 2.0, "large": 6.0}, beyond=0.5)
-    assert between(query(gate, family), timed) == tuple(12.5 + 4.0 * share for share in BETWEEN)
+    differ = slower(query(gate, family), {"gate": 10.0, "small": 1.0, "medium": 2.0, "large": 6.0})
+    assert differ == 4.0
+    assert between(17.0, saved=2.0, slower=differ) == (15.5, 16.0, 16.5)
+    assert between(17.0, saved=8.0, slower=differ) == (14.0, 15.0, 16.0)
+    assert between(17.0, saved=0.0, slower=differ) == (14.0, 15.0, 16.0)
+    assert between(17.0, saved=0.001, slower=differ) == pytest.approx((16.49, 16.66, 16.83))
 
 
 def test_a_planner_takes_the_place_of_the_one_in_the_file_and_nothing_else_changes() -> None:
@@ -136,7 +143,7 @@ def test_all_sides_answer_all_rows_rightly_at_each_deadline(repository: Path) ->
 def test_deadlines_follow_from_what_models_take_and_requests_may_come_at_random_times(repository: Path) -> None:
     tables = bench(repository, "--part", "replanning", "--requests", "25", "--rate", "200")
     timed = {row["model"]: row["median ms in the engine"] for row in tables["models by themselves, to their ends"]}
-    assert set(timed) == {"gate", "quick", "slow", "(the query, beyond its models)"}
+    assert {"gate", "quick", "slow", "(the query, beyond its models)"} < set(timed)
     assert min(timed[model] for model in ("gate", "quick", "slow")) > 0
     deadlines = [rows for title, rows in tables.items() if title.startswith("due after")]
     assert len(deadlines) == len(BETWEEN)
@@ -146,17 +153,50 @@ def test_deadlines_follow_from_what_models_take_and_requests_may_come_at_random_
 
 def test_a_query_is_held_against_its_models_alone(repository: Path) -> None:
     words = ["--part", "overhead", "--requests", "60", "--rounds", "2", "--clients", "3"]
-    latency, through = bench(repository, *words).values()
+    latency, through, own, length = bench(repository, *words).values()
     assert [row["seconds"] for row in latency] == ["at the client", "in the engine"]
     assert all(float(row["its models, added, mean ms"]) > 0 for row in latency)
-    assert [row["asked for"] for row in through] == [
-        "query",
-        "its models, called by clients",
-        "step 1 alone",
-        "step 2 alone",
-        "one after another, as steps alone say",
-    ]
-    assert all(float(row["answers a second"]) > 0 for row in through)
+    asked = ["query", "its models, called by clients", "step 1 alone", "step 2 alone"]
+    assert [row["asked for"] for row in through[:-1]] == asked
+    assert [row["asked for"].split(",")[0] for row in own[-2:]] == ["1 / (1/a + 1/b)", "the slower step alone"]
+    assert all(float(row["answers a second"]) > 0 for row in (*through, *own))
+    assert all(float(row["they take, ms"]) > 0 for row in length)
+
+
+def carried(rounds: int = 3, **answers: float) -> Carried:
+    """What takes a core so many seconds an answer, by the clock and by CPU time."""
+    seconds = {QUERY: answers["query"], step_name(0): answers["first"], step_name(1): answers["second"]}
+    rates, cpu = (
+        {name: [1.0 / one] * rounds for name, one in seconds.items()},
+        {name: [one] * rounds for name, one in seconds.items()},
+    )
+    return Carried(rates, cpu, cpu)
+
+
+def test_the_most_that_one_worker_carries_counts_each_step_by_how_many_rows_run_it() -> None:
+    found = carried(query=0.0125, first=0.005, second=0.01)
+    most = throughput_rows(found, (1.0, 0.5), seed=0)[-1]
+    assert most["answers a second"] == 100.0  # 5 ms, and half the time 10 ms more
+    assert str(most["the query carries of that"]).startswith("0.800 ")
+    assert most["engine's CPU ms an answer"] == 10.0
+    assert str(most["by CPU time"]).startswith("0.800 ")
+
+
+def test_with_more_cores_a_query_is_held_against_its_steps_on_all_of_them_and_the_slower_on_one() -> None:
+    each = carried(query=0.0075, first=0.002, second=0.004)
+    found = Overhead(one=carried(query=0.016, first=0.005, second=0.01), each=each, shares=(1.0, 1.0))
+    of = {
+        str(row["asked for"]).split(",")[0]: str(row["the query carries of that"])
+        for row in own_core_rows(found, seed=0)
+    }
+    assert of["1 / (1/a + 1/b)"].startswith("0.800 ")
+    assert of["the slower step alone"].startswith("1.333 ")
+
+
+def test_steps_have_to_be_nineteen_times_as_long_as_what_a_query_takes_beyond_them() -> None:
+    each = carried(query=0.0055, first=0.0025, second=0.0025)
+    found = Overhead(one=carried(query=0.0105, first=0.005, second=0.005), each=each, shares=(1.0, 1.0))
+    assert [row["0.95 from, ms"] for row in length_rows(found, seed=0)] == ["9.5 [9.5, 9.5]"] * 3
 
 
 @pytest.mark.parametrize(

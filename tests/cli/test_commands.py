@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -51,6 +52,10 @@ COMMANDS = [
 ]
 
 
+def refuses() -> None:
+    raise ValueError("no checkpoint")
+
+
 def run(*words: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, list(words))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -91,6 +96,24 @@ def test_a_module_is_built_listed_and_simulated(tmp_path: Path, monkeypatch: pyt
     assert (code, "all identical" in output) == (0, True)
 
 
+def test_data_that_does_not_fit_leaves_the_former_model_as_it_was(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", picture=np.zeros((8, 3, 8, 8), np.float32))
+    words = (
+        "build",
+        "tests.networks:Chain",
+        "--input",
+        "image=float32:3x8x8",
+        "--out",
+        str(tmp_path),
+        "--name",
+        "chain",
+    )
+    (tmp_path / "chain" / "1").mkdir(parents=True)
+    code, output = run(*words, "--backend", "eager", "--data", str(tmp_path / "rows.npz"))
+    assert (code, "the samples have picture" in output) == (2, True)
+    assert list((tmp_path / "chain" / "1").iterdir()) == []
+
+
 def test_a_sequence_model_is_built_listed_simulated_and_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     root, sentences = tmp_path / "models", some_sentences(20)
@@ -109,7 +132,7 @@ def test_a_sequence_model_is_built_listed_simulated_and_served(tmp_path: Path, m
     with serving(root, "--policy", "lazy+") as url:
         caller = Caller(url, "backwards")
         for words in sentences[:5]:
-            answered = caller(encode({"tokens": np.array([words])}))
+            answered = caller(encode({"tokens": np.array([words])}, timeout=30.0))
             assert answered.outputs["tokens"].tolist() == [backwards(words)]
         caller.close()
 
@@ -134,6 +157,14 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
         ("build os:getcwd --input image=float32:3x8x8", "must make a torch.nn.Module"),
         ("build tests.networks:Chain --input image=float32:3x8x8 --name ../up", "a name has letters"),
         ("build tests.networks:Chain --input image=float32:3x8x8 --weights none.safetensors", "cannot be read"),
+        (f"build tests.networks:Chain --input image=float32:3x8x8 --weights {__file__}", "is no .safetensors file"),
+        ("build tests.networks:Chain --input image=float32:3x8x8 --threads 0", "threads 0: both must be 1 or more"),
+        ("build tests.networks:Chain --input image=float32:3x8x8 --fidelity 97", "give the share of equal answers"),
+        ("build tests.networks:Chain --input image=float32:3x8x8 --kind big", "there is no predictor 'big'"),
+        (f"build tests.networks:Chain --input image=float32:3x8x8 --out {__file__}", "test_commands.py is a file"),
+        ("build tests.networks:Chain --input image=float32:3x8x8 --data rows.csv", "give an .npz file"),
+        ("build tests.networks:Chain --input image=float32:3x8x8 --data none.npz", "No such file"),
+        ("build tests.cli.test_commands:refuses --input image=float32:3x8x8", "raised ValueError: no checkpoint"),
         ("models nowhere", "is not a directory"),
         ("models", "name a folder of models, or a server"),
         ("models --url ftp://x", "give one such as http://127.0.0.1:8000"),
@@ -142,8 +173,12 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
         ("serve nowhere --otlp localhost:4318", "give a URL such as http://127.0.0.1:4318"),
         ("serve nowhere --log-format xml", "take text or json"),
         ("serve nowhere", "is not a directory"),
+        ("serve nowhere --evict fifo", "there is no such policy"),
+        ("serve nowhere --replicas 2", "--replicas: replicas are Ray's; add --on ray"),
+        ("serve nowhere --workers 2 --granularities 1,2", "give one of them"),
         ("serve nowhere --granularities 1,two", "--granularities '1,two': give whole numbers"),
         ("simulate nowhere", "is not a directory"),
+        ("simulate nowhere --rate 0", "every --rate above 0"),
         ("replay nowhere.jsonl", "is not a file"),
     ],
 )
@@ -190,10 +225,17 @@ def test_a_token_that_cannot_be_used_is_told_before_a_model_is_looked_for(tmp_pa
     assert "cannot be read" in output.replace("\n", " ")
 
 
+@pytest.mark.parametrize("words", [("--port", "{}"), ("--port", "0", "--grpc-port", "{}")])
+def test_a_port_that_is_taken_is_told_before_a_model_is_looked_for(words: tuple[str, ...], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        code, said = run("serve", str(tmp_path / "nowhere"), *(w.format(other.getsockname()[1]) for w in words))
+    assert (code, "it is taken; name another port" in said) == (2, True), said
+
+
 def test_serve_answers_tells_metrics_and_ends_cleanly_on_sigterm(models: Path) -> None:
     with serving(models, "--model", "chain", "--granularities", "1,1,4") as url:
         caller = Caller(url, "chain")
-        body = encode({"image": np.zeros((1, 3, 8, 8), np.float32)})
+        body = encode({"image": np.zeros((1, 3, 8, 8), np.float32)}, timeout=30.0)
         assert [caller(body).status for _ in range(5)] == [200] * 5
         caller.close()
         with urllib.request.urlopen(f"{url}/metrics") as response:
@@ -243,7 +285,7 @@ def test_a_query_is_served_with_its_models_alone_and_the_log_tells_of_its_steps(
     log, events = tmp_path / "log", tmp_path / "events.jsonl"
     with serving(queried, "--model", "traffic", "--event-log", str(events), log=log) as url:
         caller = Caller(url, "traffic")
-        assert caller(encode({"x": rows_going([0])})).status == 200
+        assert caller(encode({"x": rows_going([0])}, timeout=30.0)).status == 200
         caller.close()
         with urllib.request.urlopen(f"{url}/v2/models") as response:
             assert json.load(response)["models"] == ["animals", "cars", "gate", "small", "traffic"]

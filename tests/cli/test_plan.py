@@ -7,6 +7,8 @@ import pytest
 
 from tests.cli.test_commands import run
 
+pytestmark = pytest.mark.timeout(900)  # who comes first compiles: minutes on a busy machine
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plan" / "shop.toml"
 SMALL = """
 [[machines]]

@@ -13,6 +13,9 @@ import torch
 
 from latebind.bench.client import Caller, Line, encode, written
 from latebind.bench.server import launched
+from latebind.cli.together import check_machine, known_keys
+from latebind.domain.config import EngineConfig
+from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME
 from tests.versions import WIDTH, add_version
 
@@ -33,6 +36,33 @@ def is_ready(url: str) -> bool:
             return bool(reply.status == 200)
     except OSError:  # refused, or not ready
         return False
+
+
+def test_a_machine_is_asked_for_no_core_that_it_has_not(tmp_path: Path) -> None:
+    check_machine(EngineConfig(), tmp_path / "events.jsonl")
+    with pytest.raises(
+        ConfigError, match=r"engine.cores names \[9999\]: nobody may run there; this process runs on \["
+    ):
+        check_machine(EngineConfig(cores=(9999,)), None)
+    with pytest.raises(ConfigError, match="is not there, make it first"):
+        check_machine(EngineConfig(), tmp_path / "nowhere" / "events.jsonl")
+
+
+def test_an_engine_may_be_given_a_core_that_the_server_was_not_started_on() -> None:
+    there = os.sched_getaffinity(0)
+    first, last = min(there), max(there)
+    os.sched_setaffinity(0, {first})
+    try:
+        check_machine(EngineConfig(cores=(last,)), None)
+        assert os.sched_getaffinity(0) == {first}
+    finally:
+        os.sched_setaffinity(0, there)
+
+
+def test_an_unknown_key_is_answered_by_those_that_there_are() -> None:
+    assert "port" in known_keys("Object contains unknown field `prot` - at `$.server`")
+    assert known_keys("Object contains unknown field `serve`").startswith("; there are server, ")
+    assert known_keys("Expected `int`, got `str` - at `$.server.port`") == ""
 
 
 @pytest.mark.slow
@@ -69,7 +99,7 @@ def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path
             assert time.monotonic() < until
             time.sleep(0.01)
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(timeout=10.0) == 1
+        assert server.process.wait(PATIENCE) == 1
         line.close()
-        _, alive = psutil.wait_procs(children, timeout=5.0)
+        _, alive = psutil.wait_procs(children, timeout=PATIENCE)
         assert not alive

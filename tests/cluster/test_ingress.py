@@ -150,11 +150,11 @@ def test_a_call_that_another_replica_is_asked_for_has_no_more_time_for_that() ->
         text = body(scalar(21.0), parameters={"timeout": 30_000_000})
         call = pool.submit(cluster.call, "POST", SCALAR, text)
         until(lambda: dying.called == 1)
-        begun = time.monotonic()
-        until(lambda: time.monotonic() - begun > 0.1)
+        begun, lost = time.monotonic(), 0.5
+        until(lambda: time.monotonic() - begun > lost)
         cluster.do(dying.told.set)
         assert call.result().status == 200
-        assert cluster.gateways[0].deadlines[0] < begun + 30.0
+        assert cluster.gateways[0].deadlines[0] < begun + lost + 30.0  # what is on its way has time left to take
 
 
 def test_what_a_client_says_of_its_wait_the_ingress_keeps(cluster: Small) -> None:

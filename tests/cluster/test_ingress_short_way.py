@@ -3,12 +3,11 @@
 import json
 import socket
 
-import pytest
-
 from latebind.server.limits import Limits
-from tests.cluster.small import Later, Once, Small, small, until
+from tests.cluster.small import Dead, Later, Once, Small, small, until
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import read_response, scalar
+from tests.server.test_door import STUCK_CALL
 
 TEXT = json.dumps(request(scalar(21.0))).encode()
 CALL = f"POST {SCALAR} HTTP/1.1\r\nContent-Length: {len(TEXT)}\r\n\r\n".encode() + TEXT
@@ -31,7 +30,7 @@ def test_calls_of_one_head_are_answered_alike() -> None:
     assert first["outputs"] == second["outputs"]
 
 
-def asked(connection: socket.socket, replica: Later) -> None:
+def asked(connection: socket.socket, replica: Dead) -> None:
     """Send a call twice: the second takes the short way, and its replica has said what it says until it is told."""
     connection.sendall(CALL)
     assert read_response(connection).status == 200
@@ -84,22 +83,29 @@ def test_a_client_on_the_short_way_that_hangs_up_ends_the_call_at_the_replica() 
     slow = Once(lingers=True)
     with small(0, dead=slow) as cluster:
         connection = cluster.ingress.connect()
-        connection.settimeout(0.5)
-        with pytest.raises(TimeoutError):
-            twice(connection)
+        asked(connection, slow)
         assert not slow.left.is_set()
         connection.close()
         assert slow.left.wait(10.0)
         assert cluster.do(lambda: [peer.under_way for peer in cluster.fleet.peers]) == [0]
 
 
+def test_a_client_that_hangs_up_while_another_replica_is_asked_ends_the_call_there() -> None:
+    with small(1, dead=Once()) as cluster:
+        cluster.home("stuck", "dead")
+        with cluster.ingress.connect() as connection:
+            connection.sendall(STUCK_CALL)
+            assert read_response(connection).body == b"once"
+            connection.sendall(STUCK_CALL)
+            until(cluster.gateways[0].stuck.is_set)
+        until(cluster.gateways[0].cancelled.is_set)
+
+
 def test_who_is_on_the_short_way_when_the_ingress_closes_is_told_so() -> None:
-    with small(0, dead=Once(lingers=True), limits=Limits(drain_seconds=1)) as cluster:
+    slow = Once(lingers=True)
+    with small(0, dead=slow, limits=Limits(drain_seconds=1)) as cluster:
         connection = cluster.ingress.connect()
-        connection.settimeout(0.5)
-        with pytest.raises(TimeoutError):
-            twice(connection)
-    connection.settimeout(10.0)
+        asked(connection, slow)
     reply = read_response(connection)
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
     connection.close()

@@ -8,6 +8,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -106,9 +107,20 @@ def metrics(served: Served) -> str:
 def processes(served: Served) -> list[psutil.Process]:
     """Return the processes of replicas, which Ray names after their deployment."""
     found = psutil.Process(served.process.pid).children(recursive=True)
-    return [
-        each for each in found if each.cmdline() and each.cmdline()[0].startswith("ray::ServeReplica:latebind:replica")
-    ]
+    return [each for each in found if first_word(each).startswith("ray::ServeReplica:latebind:replica")]
+
+
+def first_word(process: psutil.Process) -> str:
+    """Return what a process is called; nothing of one that has just ended."""
+    with suppress(psutil.NoSuchProcess):
+        return "".join(process.cmdline()[:1])
+    return ""
+
+
+def exposed(process: psutil.Process) -> list[int]:
+    """Return the ports at which a process listens to other machines."""
+    places = [each.laddr for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+    return [place.port for place in places if not ip_address(place.ip.removeprefix("::ffff:")).is_loopback]
 
 
 def infer(client: Any, triton: Any, model: str, name: str, rows: Any, datatype: str = "FP32") -> Any:
@@ -141,8 +153,8 @@ def test_metadata_index_and_statistics_are_those_of_a_server(served: Served) -> 
 
 
 def test_nobody_notices_that_a_replica_is_killed_and_another_takes_its_place(served: Served) -> None:
+    until(lambda: len(replicas(served)) == 2, seconds=PATIENCE, pause=0.1)
     before, ended = replicas(served), threading.Event()
-    assert len(before) == 2
 
     def call() -> int:
         answers = 0
@@ -166,14 +178,10 @@ def test_nobody_notices_that_a_replica_is_killed_and_another_takes_its_place(ser
 
 
 def test_ray_listens_on_loopback_and_where_it_does_not_it_asks_for_its_token(served: Served) -> None:
-    server = psutil.Process(served.process.pid)
-    ports = {
-        connection.laddr.port: process.name()
-        for process in (server, *server.children(recursive=True))
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN and not ip_address(connection.laddr.ip).is_loopback
-        if connection.laddr.ip != "::ffff:127.0.0.1"
-    }
+    server, ports = psutil.Process(served.process.pid), dict[int, str]()
+    for process in (server, *server.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # some of Ray's last for a moment
+            ports |= {port: process.name() for port in exposed(process)}
     assert {name.startswith("ray::ServeRepl") for name in ports.values()} <= {True}
     for port in ports:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as caught:

@@ -48,7 +48,7 @@ def ask(port: int) -> None:
     caller = Caller(f"http://127.0.0.1:{port}", "scale")
     for value in range(1, 6):
         rows = np.full((1, WIDTH), value, np.float32)
-        np.testing.assert_array_equal(caller(encode({"x": rows})).outputs["output"], 3 * rows)
+        np.testing.assert_array_equal(caller(encode({"x": rows}, timeout=30.0)).outputs["output"], 3 * rows)
     caller.close()
 
 

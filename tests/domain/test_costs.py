@@ -31,4 +31,3 @@ def test_what_remains_is_the_full_depth_with_every_lookup() -> None:
     costs = ModelCosts((CURVE, CURVE, CURVE), {1: Curve((1,), (0.25,))})
     assert costs.remaining(0, 2) == pytest.approx(4.5 + 0.5)
     assert costs.remaining(2, 4) == pytest.approx(3.5)
-    assert costs.remaining_table(4)[2] == pytest.approx((5.0, 3.5, 1.5, 0.0))

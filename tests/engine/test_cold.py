@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,16 @@ async def ask(door: Door, model: str, *, allowed: float) -> Reply:
     return reply
 
 
+async def refused_for_want_of(door: Door, model: str) -> Reply:
+    """Return what a call is told that may take less than a load; one that is late before it is heard tells nothing."""
+    for allowed in (0.01, 0.02, 0.04, 0.08):
+        reply = await ask(door, model, allowed=allowed)
+        assert reply.status == 503
+        if b"cannot answer by the deadline" not in reply.data:
+            break
+    return reply
+
+
 async def is_there(client: EngineClient, model: str) -> bool:
     """Tell whether all of a model is in memory."""
     memory = (await client.metrics()).get("memory")
@@ -41,13 +50,10 @@ def test_calls_that_are_refused_for_want_of_a_model_have_it_come(wide: Path) -> 
     async def test() -> None:
         engine, residency = EngineConfig(slots=8, backend="openvino"), ResidencyConfig(200 * MB)
         async with asyncio.timeout(150), real_door(wide, engine=engine, residency=residency) as (client, door):
-            begun = time.monotonic()
             assert (await ask(door, "two", allowed=30.0)).status == 200
-            loads = time.monotonic() - begun  # the other is the same
-            refused = await ask(door, "one", allowed=loads / 4)
-            assert refused.status == 503
+            refused = await refused_for_want_of(door, "one")
             assert "one is not in memory and is being loaded" in json.loads(refused.data)["error"]
-            assert 1 <= int(refused.headers["retry-after"]) <= 1 + 3 * loads
+            assert int(refused.headers["retry-after"]) >= 1
             assert (await client.metrics())["models"]["one"]["requests"]["refused_loading"] == 1
             while not await is_there(client, "one"):  # nobody else asks for it
                 pass

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +109,19 @@ def digits_answered(built: Built, device: str, *, staged: bool) -> tuple[NDArray
     return np.array(memory.models[0].outputs[0], np.float32), left
 
 
+def test_where_the_device_still_answers_an_error_of_a_launch_is_that_of_its_requests_alone() -> None:
+    memory = memory_of(SPEC, SLOTS)
+    fill(memory.models[0])
+    staging = DeviceStaging([SPEC.name], memory, find_device("cpu"))
+    stream = staging.stream()
+    staging.arrived(Arrived(SPEC.name, 0.0, (1,), (0,)))
+    with pytest.raises(torch.AcceleratorError), stream.running():
+        raise torch.AcceleratorError("too many threads in a block")
+    with stream.running():
+        stream.answer(SPEC.name, (0,), stream.inputs(Run(0, SPEC.name, 0, (1,), (0,))), (0,))
+    np.testing.assert_array_equal(memory.models[0].outputs[0][0], memory.models[0].inputs[0][0])
+
+
 # On a GPU -------------------------------------------------------------------------------------------------------------
 
 
@@ -144,6 +157,17 @@ def test_slots_are_page_locked_as_long_as_they_are_staged() -> None:
     assert rows.is_pinned()
     staging.close()
     assert not rows.is_pinned()
+
+
+@pytest.mark.gpu
+def test_nothing_lies_on_another_device_than_the_one_that_was_named() -> None:
+    last = torch.cuda.device_count() - 1
+    staging = DeviceStaging([SPEC.name], memory_of(SPEC, SLOTS), find_device(f"cuda:{last}"))
+    try:
+        assert torch.cuda.current_device() == last
+    finally:
+        staging.close()
+        torch.cuda.set_device(0)
 
 
 @pytest.mark.gpu
@@ -201,6 +225,36 @@ def test_a_row_of_one_cancelled_while_it_is_copied_holds_the_input_of_whom_it_is
             run = Run(0, SPEC.name, 0, (3 * SLOTS - 1,), (0,))
             stream.answer(SPEC.name, (0,), stream.inputs(run), (0,))
         np.testing.assert_array_equal(slots.outputs[0][0], np.full(8, 3 * SLOTS - 1, np.float32))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["eager", "compile"])
+def test_a_stage_on_cuda_computes_what_its_module_does(backend: str) -> None:
+    module = Chain().eval()
+    exported = export(module, (torch.randn(2, 3, 8, 8),))
+    cuda = find_device("cuda")
+    stage = compile_graph(exported.graph, exported.weights, backend=backend, threads=1, device=cuda)
+    with torch.inference_mode():
+        for rows in (torch.randn(1, 3, 8, 8), torch.randn(5, 3, 8, 8)):
+            (found,) = stage(rows.to(cuda))
+            torch.testing.assert_close(found.cpu(), module(rows), rtol=1e-4, atol=1e-5)
+
+
+def main(words: list[str]) -> None:
+    """Have an assertion fail in a kernel, and go on as if nothing had happened."""
+    del words
+    staging = DeviceStaging([SPEC.name], memory_of(SPEC, SLOTS), find_device("cuda"))
+    with suppress(RuntimeError), staging.stream().running():
+        torch._assert_async(torch.zeros(1, device="cuda"))
+
+
+@pytest.mark.gpu
+def test_an_engine_whose_device_is_lost_ends() -> None:
+    process = FORKS.fork(__name__, [], name="lost")
+    try:
+        assert process.wait(100.0) == 1
+    finally:
+        process.kill()
 
 
 @pytest.mark.gpu

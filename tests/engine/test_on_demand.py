@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from latebind.engine.worker import Worker, load_model
 from latebind.learned.lookup import open_lookups
 from latebind.program.backends import Absent, Place, StageFunction
 from latebind.program.build import build_program
-from latebind.program.pieces import CompiledPiece, resident_bytes
+from latebind.program.pieces import GRAIN, CompiledPiece, peak_growth, resident_bytes
 from latebind.program.program import Program
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
@@ -127,6 +128,10 @@ def test_a_half_loaded_model_is_let_go_when_one_of_its_pieces_fails(wide: Path) 
     class Broken:
         weights: int = 0
         size: int = 0
+        grain: int = 0
+
+        def trim(self, stays: int) -> None:
+            pass
 
         def found(self, grown: int) -> None:
             pass
@@ -176,6 +181,13 @@ def test_a_thousand_loads_leave_nothing_behind(wide: Path) -> None:
     before = resident_bytes()
     repeat(1000)
     assert resident_bytes() - before < 16 * MB
+
+
+def test_the_most_that_work_takes_is_told_though_it_is_given_back() -> None:
+    size, grown = peak_growth(lambda: np.ones(40 * MB, np.uint8).nbytes)
+    assert size == 40 * MB
+    assert 38 * MB <= grown < 50 * MB
+    assert peak_growth(lambda: 0)[1] < 5 * MB
 
 
 def test_a_compiled_stage_gives_its_memory_back(tmp_path: Path) -> None:
@@ -317,3 +329,35 @@ def test_sequences_have_two_pieces_what_reads_and_the_step(models: Path) -> None
     model = measure(opened, 100 * MB)
     assert model.footprint.stages == model.spec.stages == len(opened.pieces) == 2
     assert mapped_bytes(os.getpid(), weights_of(opened)) == 0
+
+
+def test_of_a_stage_that_is_trimmed_the_first_bytes_stay_and_the_rest_alone_is_read_again(wide: Path) -> None:
+    opened = open_model(wide / "one" / "1", EngineConfig())
+    file, stays = weights_of(opened), 64 * 4096
+    rows = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(1))
+    heard = SimpleQueue[Loaded | LoadFailed]()
+    loader = Loader({"one": opened.pieces})
+    everything = tuple(range(len(opened.pieces)))
+    actions = Load("one", everything), Evict("one", everything[1:], (0, stays)), Load("one", (0,), there=(stays,))
+    for action in actions[:2]:
+        loader.perform(action)
+    loader.start(heard.put)
+    heard.get()
+    loader.perform(actions[2])
+    loaded = heard.get()
+    assert isinstance(loaded, Loaded)
+    assert loaded.read == opened.pieces[0].size - stays
+    assert mapped_bytes(os.getpid(), file) == opened.pieces[0].size
+    loader.perform(Evict("one", (), (0, stays)))
+    loader.perform(Load("one", everything[1:]))
+    heard.get()
+    assert isinstance(opened.model.program, Program)
+    with pytest.raises(Absent, match="not in memory"):
+        run(opened.model.program, rows)
+    loader.perform(Evict("one", (*everything[1:], 0)))
+    loader.close()
+    assert mapped_bytes(os.getpid(), file) == 0
+
+
+def test_what_is_measured_says_whether_stages_can_be_trimmed(wide: Path) -> None:
+    assert measure(open_model(wide / "one" / "1", EngineConfig()), 100 * MB).footprint.grain == GRAIN

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,17 @@ import pytest
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError, Expired, Refused, StepFailed
 from latebind.domain.eventlog import read_log
+from latebind.domain.model import ModelSpec
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.queries.scheduler import make_scheduler
 from latebind.repository.listing import find_served
-from latebind.server.gateway import Answer, Array
+from latebind.server.calls import Call
+from latebind.server.gateway import AdaptationFigures, Answer, Array
+from latebind.server.service import Service
 from tests.engine.started import Started, check_refused, started
 from tests.forked import FORKS
-from tests.querying import ANIMALS, CARS, Floats, Join, by_hand, rows_going, traffic
+from tests.querying import ANIMALS, CARS, Floats, Gate, Join, by_hand, rows_going, traffic
 
 
 @asynccontextmanager
@@ -62,6 +65,18 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 def soon() -> float:
     return time.monotonic() + 60
+
+
+async def expiry(client: EngineClient, query: str) -> str:
+    """Return what a call is told whose deadline passes once it is let in, however long the way there takes."""
+    for seconds in (0.05, 0.5, 5.0):
+        try:
+            await ask(client, query, rows_going([0]), time.monotonic() + seconds)
+        except Refused:
+            continue
+        except Expired as error:
+            return str(error)
+    raise AssertionError("no call was let in and expired")
 
 
 def check(found: Array, wanted: Floats) -> None:
@@ -133,6 +148,43 @@ def test_an_answer_says_who_ran_where_it_left_and_what_it_took(all_queries: Star
     all_queries.run(test())
 
 
+class Watching:
+    """Keeps a copy of what an observer is told: which model, of what row, and its answer."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, list[Array], Array, tuple[int, ...]]] = []
+
+    def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
+        (output, *_) = answer.outputs.values()
+        self.seen.append((spec.name, [row.copy() for row in rows["x"]], output.copy(), answer.left_at))
+
+    def figures(self) -> Mapping[str, AdaptationFigures]:
+        return {}
+
+
+def test_who_observes_a_model_sees_the_steps_that_it_answered(all_queries: Started) -> None:
+    async def test() -> None:
+        client, watching = all_queries.client, Watching()
+        rows = rows_going([0, 1, 2])
+
+        async def fill(places: Mapping[str, Sequence[Array]]) -> None:
+            for place, row in zip(places["x"], rows, strict=True):
+                place[...] = row
+
+        await Service(client, observer=watching).infer(client.models["traffic"], Call((), 3, ()), fill)
+        await until_all_is_free(client)
+        (query, *_), *steps = watching.seen
+        assert query == "traffic"
+        assert [name for name, *_ in steps] == ["gate", "cars", "gate", "animals", "gate"]
+        wanted = ((rows[0], Gate()), (2 * rows[0] + 1, CARS), (rows[1], Gate()), (rows[1], ANIMALS), (rows[2], Gate()))
+        for (name, (given,), found, left_at), (row, module) in zip(steps, wanted, strict=True):
+            check(given, row)
+            check(found, by_hand(module, row[None]))
+            assert left_at == (client.models[name].stages - 1,)
+
+    all_queries.run(test())
+
+
 def test_branches_that_run_beside_each_other_are_joined(all_queries: Started) -> None:
     async def test() -> None:
         client = all_queries.client
@@ -185,10 +237,9 @@ def test_a_deadline_that_no_step_could_meet_is_refused_and_one_that_passes_on_th
     async def test() -> None:
         policy = PolicyConfig("graph", 8, window=20.0)
         async with engine(queried, "chain", policy=policy) as client:
-            with pytest.raises(Refused, match="chain has too much to do"):
+            with pytest.raises(Refused, match="chain cannot answer by the deadline"):
                 await ask(client, "chain", rows_going([0]), time.monotonic())
-            with pytest.raises(Expired, match="step 'gate' of chain"):
-                await ask(client, "chain", rows_going([0]), time.monotonic() + 0.05)
+            assert "step 'gate' of chain" in await expiry(client, "chain")
             await until_all_is_free(client)
 
     run(test())
@@ -263,7 +314,7 @@ def test_a_log_with_queries_replays_to_the_identical_actions(queried: Path, tmp_
 
             async def one(number: int) -> None:
                 name = ("traffic", "fork", "spelling", "gate")[number % 4]
-                allowed = 0.001 if number % 5 == 0 else 1.0
+                allowed = 0.001 if number % 5 == 0 else 30.0
                 rows = rows_going([number % 3, 1], number) * (30 if number % 3 else 1)
                 with suppress(Refused, Expired, StepFailed):
                     await ask(client, name, rows, time.monotonic() + allowed)

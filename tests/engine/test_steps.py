@@ -15,6 +15,7 @@ from latebind.domain.model import ModelSpec, StepSpec
 from latebind.domain.query import NOT_RUN, Node, Query, lay_out
 from latebind.engine.device_pool import DeviceStaging
 from latebind.engine.slots import SlotMemory, create_file, file_bytes
+from latebind.engine.staging import HostStaging
 from latebind.engine.steps import Steps
 from tests.models import SCORES, VECTOR, served
 
@@ -120,3 +121,21 @@ def test_the_inputs_of_a_query_itself_are_not_brought_anywhere(steps: Steps, sta
     with pytest.raises(KeyError):
         staging.where([REQUEST])
     assert staging.where([99])
+
+
+class Deaf(HostStaging):
+    """Fails whoever tells it anything."""
+
+    def arrived(self, event: Arrived) -> None:
+        raise AssertionError(f"told of {event}")
+
+    def ended(self, request: int) -> None:
+        raise AssertionError(f"told that {request} has ended")
+
+
+def test_staging_that_hears_of_nothing_is_told_of_nothing(memory: SlotMemory) -> None:
+    steps = Steps(CONFIG, Copying(memory), Deaf(["gate", "cars"], memory))
+    steps.arrived(Arrived("cars", 1.0, (1,), (0,)))
+    assert steps.perform(Map("traffic", REQUEST, SLOT, 1, (0, 1))) == Mapped(REQUEST, 1)
+    steps.step_ended(StepEnded("traffic", REQUEST, 1, 1, "cars", Outcome.ANSWERED, 0, 0.0, 0.1, 0.2, 0.1))
+    steps.ended(Reply(REQUEST, "traffic", Outcome.ANSWERED, 1, 0.0, 0.1))

@@ -12,7 +12,7 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve
 from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
-from latebind.engine.wide import kept, widen
+from latebind.engine.wide import Share, kept, share_of, widen
 from latebind.engine.worker import LoadedModel, Worker, load_model
 from latebind.program.load import load_program
 from latebind.repository.listing import find_models
@@ -71,14 +71,33 @@ def test_so_may_reading_and_each_step_of_an_answer(models: Path) -> None:
     assert [[int(word) for word in row if word] for row in rows.outputs[0]] == [backwards(words) for words in sentences]
 
 
-def test_a_model_is_compiled_for_it_only_where_that_saves_a_tenth(models: Path) -> None:
+@pytest.mark.parametrize(
+    ("share", "keeps"),
+    [(Share(0.5, True), True), (Share(0.89, True), True), (Share(0.91, True), False), (Share(1.0, False), True)],
+)
+def test_a_model_is_compiled_for_it_only_where_that_saves_a_tenth_or_nobody_is_sure(
+    models: Path, share: Share, keeps: bool
+) -> None:
     model = loaded(models, "chain")
     wide, model = model.wide, replace(model, wide=None)
     assert wide is not None
-    alone, count = [1.0] * model.spec.stages, model.spec.stages
-    for share, keeps in ((0.5, True), (0.89, True), (0.91, False)):
-        found = kept(model, wide, alone, (share,) * count)
-        assert (found.wide is wide, found.costs.wide) == ((True, (share,) * count) if keeps else (False, ()))
+    count = model.spec.stages
+    found = kept(model, wide, [1.0] * count, (share,) * count)
+    assert (found.wide is wide, found.costs.wide) == ((True, (share.value,) * count) if keeps else (False, ()))
+
+
+@pytest.mark.parametrize(
+    ("own", "all_cores", "share"),
+    [
+        ([2.0, 2.1, 9.0], [1.2, 1.0, 1.1], Share(0.5, True)),
+        ([2.0, 2.1, 2.0], [4.0, 5.0, 3.0], Share(1.0, False)),
+        ([2.0, 4.0, 4.0], [1.0, 1.0, 1.0], Share(0.5, False)),
+    ],
+)
+def test_a_share_is_that_of_the_quickest_and_not_sure_where_most_runs_took_longer(
+    own: list[float], all_cores: list[float], share: Share
+) -> None:
+    assert share_of(own, all_cores) == share
 
 
 def test_what_is_short_anyway_or_has_no_cores_to_borrow_stays_as_it_is(models: Path) -> None:

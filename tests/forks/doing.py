@@ -1,5 +1,6 @@
 """What forked processes do in tests: `main` is called with the numbers of descriptors and the words of the test."""
 
+import atexit
 import json
 import os
 import signal
@@ -32,7 +33,10 @@ def main(arguments: list[str]) -> None:
     elif what == "serve":
         asked, _asking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         assert ForkServer(asked, linger=0.01).serve() is None
-        os.write(told, b"ended")
+        os.write(told, b"ended" if signal.set_wakeup_fd(-1) == -1 else b"still wakes")
+    elif what == "inherit":
+        atexit.register(os.write, told, b"taken apart")
+        os.write(told, b"done")
     elif what == "say":
         sys.stdout.write("out")
         sys.stderr.write("err")

@@ -103,10 +103,16 @@ def until_it_is_a_zombie(process: psutil.Process) -> None:
         assert time.monotonic() < until
 
 
-def test_a_fork_server_that_nobody_asks_ends() -> None:
+def test_a_fork_server_that_nobody_asks_ends_and_wakes_for_nothing() -> None:
     with told_by("serve") as (process, told):
         assert process.wait(PATIENCE) == 0
         assert os.read(told, 10) == b"ended"
+
+
+def test_it_ends_without_taking_apart_what_it_inherited() -> None:
+    with told_by("inherit") as (process, told):
+        assert process.wait(PATIENCE) == 0
+        assert os.read(told, 100) == b"done"
 
 
 def test_how_it_ended_is_told() -> None:

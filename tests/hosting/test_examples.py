@@ -1,11 +1,13 @@
 """The clients of `examples/clients` get the answers that the module gives."""
 
+import random
 import re
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,13 +24,20 @@ CLIENTS = ROOT / "examples" / "clients"
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The network of the examples, served over HTTP and gRPC: where that is."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = lasting_port()
     folder = tmp_path_factory.mktemp("clients")
     more = ("--grpc-port", str(port), "--deadline-ms", "20000")
     options = {"name": "tiny", "folder": folder, "backends": ("eager",), "arguments": more}
     with latebind.serving(tiny(), torch.randn(4, 8), **options) as url:  # type: ignore[arg-type]
         yield urlsplit(url).netloc, f"127.0.0.1:{port}"
+
+
+def lasting_port() -> int:
+    """Return a port that is free, and that the system gives nobody who asks for any: those lie above."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 def said(*words: str | Path) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -49,7 +50,8 @@ def versions(folder: Path) -> list[str]:
 
 
 def test_a_module_answers_for_as_long_as_the_block_lasts(tmp_path: Path) -> None:
-    with latebind.serving(Doubles(), {"x": ROWS}, folder=tmp_path, name="twice", backends=("eager",)) as url:
+    options = {"backends": ("eager",), "arguments": ("--deadline-ms", "20000")}
+    with latebind.serving(Doubles(), {"x": ROWS}, folder=tmp_path, name="twice", **options) as url:  # type: ignore[arg-type]
         body = {"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": ROWS[0].tolist()}]}
         request = urllib.request.Request(f"{url}/v2/models/twice/infer", json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=10) as reply:
@@ -112,3 +114,27 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     wrong = latebind.serving(Doubles(), ROWS, folder=tmp_path, backends=("eager",), arguments=("--no-such-option",))
     with pytest.raises(ConfigError, match="--no-such-option"):
         wrong.__enter__()
+
+
+def test_a_build_tells_its_steps_and_what_is_there_is_not_built_again(tmp_path: Path) -> None:
+    steps: list[str] = []
+    for _ in range(2):
+        build_once(Doubles(), ROWS, tmp_path, backends=("eager",), tell=lambda doing, _: steps.append(doing))
+    assert (steps[0], steps.count("done")) == ("exporting the module", 1)
+
+
+def test_a_fidelity_without_sense_is_told_before_anything_is_built(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give the share of equal answers"):
+        build_once(Doubles(), ROWS, tmp_path, samples=ROWS, fidelity=97, backends=("eager",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_there_is_not_is_named_with_those_that_there_are() -> None:
+    with pytest.raises(TypeError, match=r"latebind\.serving\(\) has no option 'nam'; it has name, folder"):
+        latebind.serving(Doubles(), ROWS, nam="twice").__enter__()  # type: ignore[call-arg]
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_built(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(ConfigError, match="name another port"):
+        latebind.serve(Doubles(), ROWS, folder=tmp_path, port=other.getsockname()[1])
+    assert list(tmp_path.iterdir()) == []

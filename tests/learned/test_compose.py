@@ -7,7 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from latebind.learned.compose import Composer, Costs, Floats, Seen, path, send
+from latebind.learned.compose import Composer, Costs, Floats, Seen, fastest, path, send
 
 
 def seen(seed: int, *, lookups: int = 3, samples: int = 8) -> Seen:
@@ -114,6 +114,49 @@ def test_the_path_keeps_to_the_lookups_that_are_fastest_at_the_target() -> None:
     assert all(np.isinf(thresholds[0]) for thresholds in strict)
     assert any(np.isfinite(thresholds[1]) for thresholds in strict)
     assert any(np.isfinite(thresholds[0]) for thresholds in lax)
+
+
+def test_a_quick_lookup_pays_before_a_sure_one_that_takes_a_small_share_of_the_network() -> None:
+    """It errs in one of twelve, where a wrong answer may cost but a tenth of the network."""
+    random = np.random.default_rng(0)
+    sure, right = np.full(2_000, 1.0), random.random(2_000) < 11 / 12
+    both = Seen(np.stack([random.random(2_000), sure]), np.stack([right, np.ones(2_000, dtype=np.bool_)]))
+    costs = Costs((0.0, 0.0, 1.0), (0.005, 0.07), sure=(1,))
+    composer = Composer(both, costs, allows=lambda choice: 1 in choice)
+    choice, seconds = fastest(composer, fidelity=0.9)
+    assert choice == (0, 1)
+    assert seconds < 0.05
+    assert all(np.isfinite(path(composer, fidelity=0.9)[-1]))
+
+
+def random_costs(seed: int, lookups: int) -> Costs:
+    """Lookups that cost less, or sometimes more, before the last, which is sure."""
+    random = np.random.default_rng(seed)
+    usual = random.uniform(0.05, 0.4, lookups)
+    before = tuple((usual * random.uniform(0.3, 1.2, lookups)).tolist())
+    return Costs((*(0.1,) * lookups, 1.0), tuple(usual.tolist()), sure=(lookups - 1,), before_sure=before)
+
+
+def test_lookups_cost_what_they_do_before_a_sure_one_only_in_choices_that_have_it() -> None:
+    costs = Costs((0.0, 0.0, 1.0), (0.3, 0.7), sure=(1,), before_sure=(0.1, 0.6))
+    one = Seen(np.array([[0.9, 0.1], [1.0, 1.0]]), np.ones((2, 2), dtype=np.bool_))
+    assert send(np.array([0.5, np.inf]), one, costs).seconds.tolist() == pytest.approx([0.3, 1.3])
+    assert send(np.array([0.5, 1.0]), one, costs).seconds.tolist() == pytest.approx([0.1, 0.7])
+    assert (costs.tail((0,)), costs.tail((0, 1)), costs.least) == pytest.approx((1.3, 0.7, 0.6))
+
+
+def test_with_other_costs_before_a_sure_one_the_search_comes_close_to_trying_everything() -> None:
+    ratios = []
+    for seed, price in product(range(10), (0.5, 2.0)):
+        random = seen(seed, lookups=2, samples=14)
+        known = Seen(np.vstack([random.scores, np.ones(14)]), np.vstack([random.right, np.arange(14) > 0]))
+        composer = Composer(known, random_costs(seed, 3))
+        levels = product((*known.scores[0], np.inf), (*known.scores[1], np.inf), (1.0, np.inf))
+        best = min(composer.value(np.array(thresholds), price) for thresholds in levels)
+        ratios.append(composer.value(composer.choose(price), price) / best)
+    assert min(ratios) >= 1.0 - 1e-12
+    assert np.mean(np.isclose(ratios, 1.0)) >= 0.8
+    assert max(ratios) < 1.1
 
 
 def test_the_path_begins_without_exits_and_takes_small_steps() -> None:

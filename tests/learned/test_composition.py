@@ -49,6 +49,12 @@ def test_two_lookups_at_a_boundary_and_all_within_memory() -> None:
     assert not tight.allows((0, 3))
 
 
+def test_one_that_is_sure_of_every_answer_may_follow_two_others() -> None:
+    crowded = replace(composition(), variants=tuple(replace(variant, stage=0) for variant in VARIANTS))
+    assert not crowded.allows((0, 1, 3))
+    assert replace(crowded, costs=replace(crowded.costs, sure=(3,))).allows((0, 1, 3))
+
+
 def test_the_papers_rules_know_each_lookup_alone() -> None:
     seen = observed(0)
     problem = composition().problem(seen)
@@ -94,6 +100,25 @@ def test_lookups_that_all_miss_stay_within_the_tail() -> None:
     assert composition(tail=1.0).choose(observed(0), [observed(1)]).choice == ()
 
 
+def test_the_papers_rules_keep_the_tail_too() -> None:
+    limited = composition(tail=1.02)  # of 4.0: 0.08
+    seen = observed(0)
+    for choice in limited.proposals(seen).values():
+        assert limited.costs.tail(choice) <= 1.02
+    assert any(composition().costs.tail(choice) > 1.02 for choice in composition().proposals(seen).values())
+
+
 def test_a_tail_shorter_than_the_base_models_makes_no_sense() -> None:
     with pytest.raises(ConfigError, match=r"0\.9 times.*give 1 or more"):
         Promise(tail=0.9)
+
+
+def test_with_one_that_is_sure_the_papers_rules_find_something_within_any_tail() -> None:
+    seen, of = observed(0), composition(tail=1.0)
+    scores, right = seen.scores.copy(), seen.right.copy()
+    scores[4], right[4] = 1e9, True
+    sure = replace(of, costs=replace(of.costs, sure=(4,)))
+    for choice in sure.proposals(Seen(scores, right)).values():
+        assert 4 in choice
+        assert sure.costs.tail(choice) <= 1.0
+    assert not any(of.proposals(seen).values())

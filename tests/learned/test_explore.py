@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -70,12 +71,18 @@ def test_a_training_killed_in_the_middle_ends_with_the_same_bits(tmp_path: Path)
     whole = recorded_order(tmp_path / "whole", presentations=8_000)
     broken = recorded_order(tmp_path / "broken", presentations=8_000)
     train_network(whole, lambda share: None)
-    nothing, held = os.pipe()  # it ends where nobody holds the other side
-    process = FORKS.fork(PROCESS, [msgspec.json.encode(broken).decode()], name=NAME, standard=(nothing, 1, 2))
     checkpoint = Exploration(tmp_path / "broken").checkpoint("relu.1", "light")
-    wait_until(checkpoint.is_file)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    nothing, held = os.pipe()  # it ends where nobody holds the other side
+    told_here, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    tells.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # it is a few steps ahead of whoever reads, no more
+    with told_here:
+        with tells:
+            streams = nothing, tells.fileno(), 2
+            process = FORKS.fork(PROCESS, [msgspec.json.encode(broken).decode()], name=NAME, standard=streams)
+        while not checkpoint.is_file():
+            assert told_here.recv(100), "it ended before it had saved anything"
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
     os.close(nothing)
     os.close(held)
     assert kept_network(broken) is None

@@ -1,5 +1,7 @@
 """GATI's integer programmes against an oracle that tries everything, and by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,11 @@ from latebind.learned.ilp import (
 
 
 def random_problem(seed: int, *, stages: int = 5, kinds: int = 2, memory: float = 0.5) -> Problem:
-    """Hit rates rise with depth; lookups take up to two stages; memory holds some share of all variants."""
+    """Hit rates rise with depth; lookups take up to two stages; memory holds some share of all variants.
+
+    Every other one is in line, within a tail, and of every four two have lookups that are sure, at two boundaries;
+    half of those lookups take another time before one that is sure.
+    """
     random = np.random.default_rng(seed)
     lengths = random.uniform(0.5, 1.5, stages)
     variants = [
@@ -31,8 +37,16 @@ def random_problem(seed: int, *, stages: int = 5, kinds: int = 2, memory: float 
         for stage in range(stages - 1)
         for kind in range(kinds)
     ]
+    if seed % 4 >= 2:
+        variants += [
+            Variant(stage, "sure", 1.0, float(random.uniform(0.96, 1.0)), seconds, 200_000, sure=True)
+            for stage, seconds in ((0, 0.7 * sum(lengths)), (stages - 2, 0.5))
+        ]
+    if seed % 8 >= 4:
+        variants = [replace(one, before_sure=one.seconds * random.uniform(0.3, 1.1)) for one in variants]
     most = int(memory * sum(variant.bytes for variant in variants))
-    return Problem(tuple(variants), tuple(lengths), accuracy=0.97, memory=most, aside=bool(seed % 2))
+    tail = float(random.uniform(1.05, 1.6))
+    return Problem(tuple(variants), tuple(lengths), accuracy=0.97, memory=most, aside=bool(seed % 2), tail=tail)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -75,6 +89,38 @@ def test_no_greedy_rule_beats_the_full_programme(seed: int) -> None:
 
 EARLY = Variant(0, "early", 0.4, 0.99, 0.1, 100)
 LATE = Variant(2, "late", 0.7, 0.98, 0.1, 50)
+
+
+def test_whom_no_lookup_answers_stays_within_the_tail() -> None:
+    stages = (1.0, 1.0, 1.0, 1.0)
+    tight = Problem((EARLY, LATE), stages, aside=False, tail=1.04)  # of 4.0: 0.16
+    assert tight.fits((EARLY,))
+    assert not tight.fits((EARLY, LATE))
+    assert replace(tight, tail=1.05).fits((EARLY, LATE))
+    assert replace(tight, aside=True).fits((EARLY, LATE))  # nobody waits for them
+    assert [len(rule(tight)) for rule in (full, hit_greedy)] == [1, 1]
+    assert relaxed(tight, 1.0) == (LATE,)
+
+
+def test_nobody_waits_longer_than_until_one_that_is_sure_has_answered() -> None:
+    quick, sure = replace(EARLY, seconds=0.3), Variant(0, "sure", 1.0, 0.99, 2.5, 100, sure=True)
+    problem = Problem((quick, LATE, sure), (1.0, 1.0, 1.0, 1.0), aside=False, tail=1.0)
+    assert not problem.fits((quick,))
+    assert problem.fits((quick, sure))  # 3.8 of 4.0
+    assert not problem.fits((quick, replace(sure, seconds=2.8)))
+    assert not problem.fits((sure, LATE))  # which nobody would ask
+    assert full(problem) == relaxed(problem, 0.5) == (quick, sure)
+    assert not replace(problem, aside=True).fits((quick, sure))  # they would be looked up at the same time
+
+
+def test_a_lookup_before_one_that_is_sure_takes_what_it_takes_there() -> None:
+    quick = replace(EARLY, seconds=1.5, before_sure=0.3)
+    sure = Variant(0, "sure", 1.0, 0.99, 2.5, 100, sure=True, before_sure=2.0)
+    problem = Problem((quick, sure), (1.0, 1.0, 1.0, 1.0), aside=False, tail=1.0)
+    assert problem.fits((quick, sure))  # 3.3 of 4.0, where their usual seconds make 5.0
+    assert not problem.fits((quick,))
+    assert full(problem) == (quick, sure)
+    assert expected(problem, (quick, sure)).seconds == pytest.approx(0.4 * 1.3 + 0.6 * 3.0)
 
 
 def test_the_papers_figures_by_hand() -> None:

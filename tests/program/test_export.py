@@ -30,6 +30,18 @@ def test_names_dtypes_and_shapes_of_inputs_and_outputs_are_kept() -> None:
     assert exported.graph.output_specs() == (TensorSpec("output", "float32", (5,)),)
 
 
+def test_inputs_of_names_that_the_module_does_not_know_go_in_order() -> None:
+    image, vector = torch.randn(3, 3, 8, 8), torch.randn(3, 4)
+    exported = export(TwoInputs(), {"picture": image, "place": vector})
+    assert [spec.name for spec in exported.graph.inputs] == ["picture", "place"]
+    assert run_module(TwoInputs(), {"picture": image, "place": vector})[0].shape == (3, 5)
+
+
+def test_names_of_which_the_module_knows_only_some_are_refused() -> None:
+    with pytest.raises(ExportError, match=r"forward\(image, vector\) knows no place"):
+        export(TwoInputs(), {"image": torch.randn(1, 3, 8, 8), "place": torch.randn(1, 4)})
+
+
 def test_a_dictionary_of_outputs_keeps_its_names() -> None:
     exported = export(TwoOutputs(), (torch.randn(2, 6),))
     assert [(spec.name, spec.shape) for spec in exported.graph.output_specs()] == [("features", (8,)), ("scores", (3,))]
@@ -124,6 +136,12 @@ def test_a_module_in_training_mode_is_exported_for_inference_and_left_as_it_was(
 def test_a_module_that_cannot_be_served_is_refused_with_the_reason(module: nn.Module, says: str) -> None:
     with pytest.raises(ExportError, match=says):
         export(module, (torch.randn(3, 4),))
+
+
+def test_a_refusal_names_the_line_and_nothing_else_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ExportError, match=r"modules\.py, line \d+: return x"):
+        export(DependsOnValues(), (torch.randn(3, 4),))
+    assert capfd.readouterr().err == ""
 
 
 def test_two_inputs_of_one_name_are_refused() -> None:

@@ -9,7 +9,8 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, PlannerConfig, Query
 from latebind.queries.branches import Branches
-from latebind.queries.planner import Planner, PlanView
+from latebind.queries.planner import Planner
+from latebind.queries.view import PlanView
 
 Outlooks = Mapping[str, Outlook]
 ACCURACIES = (0.8, 0.9, 0.95, 0.99)

@@ -1,16 +1,16 @@
 """The price that is found where none is given: what caches earn is divided between accuracy and latency."""
 
-from dataclasses import replace
 from math import inf
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, PlannerConfig
 from latebind.queries.branches import Branches
 from latebind.queries.expected import MOST_NODES, SELDOM, Expected
-from latebind.queries.planner import Choice, PlanView
+from latebind.queries.view import Choice, PlanView
 from tests.queries.plans import Case, early, played, query, random_case, sure
 
 TINY = 1e-6  # a price that decides nothing, so that seconds are told
@@ -108,16 +108,16 @@ def test_a_price_is_found_anew_where_models_have_become_slower() -> None:
     case, allowed = some(1)[0]
     every = frozenset(range(3))
     planner.pick(replace(case.view(allowed, every), allowed=allowed), 0)
-    first = planner._bargains["application"]
+    first = planner._bargain
     planner.pick(replace(case.view(allowed, every), allowed=allowed), 0)
-    assert planner._bargains["application"] is first
+    assert planner._bargain is first
     slower = {m: Outlook(0.0, tuple(2 * end for end in one.ends), one.chances) for m, one in case.outlooks.items()}
     view = Case(case.query, slower, case.branches).view(allowed, every)
     planner.pick(replace(view, open=frozenset((1,)), allowed=allowed), 1)
-    assert planner._bargains["application"] is first  # those who have begun keep to their price
+    assert planner._bargain is first  # those who have begun keep to their price
     for _ in range(SELDOM):
         planner.pick(replace(view, allowed=allowed), 0)
-    assert planner._bargains["application"] is not first
+    assert planner._bargain is not first
 
 
 def test_a_price_is_found_anew_where_more_is_known_of_conditions() -> None:
@@ -125,9 +125,9 @@ def test_a_price_is_found_anew_where_more_is_known_of_conditions() -> None:
     case, allowed = some(1)[0]
     view = replace(case.view(allowed, frozenset(range(3))), allowed=allowed)
     planner.pick(view, 0)
-    first = planner._bargains["application"]
+    first = planner._bargain
     for _ in range(30):
         case.branches.observe((1, 2), (True, False))
     for _ in range(SELDOM):
         planner.pick(view, 0)
-    assert planner._bargains["application"] is not first
+    assert planner._bargain is not first

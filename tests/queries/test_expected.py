@@ -10,8 +10,8 @@ from latebind.domain.outlook import Outlook
 from latebind.domain.query import Node, PlannerConfig
 from latebind.queries.branches import Branches
 from latebind.queries.expected import MOST_PROSPECTS, Expected, alike
-from latebind.queries.planner import PlanView
 from latebind.queries.prospect import CLOSED, END, MOST, Prospect, behind, mixed
+from latebind.queries.view import PlanView
 from tests.queries.plans import Case, played, policies, query, random_case, sure
 
 
@@ -175,18 +175,18 @@ def test_tables_are_kept_while_little_changes() -> None:
     planner, case = expected(), two_steps(sure(0.5), 0.0)
     both = frozenset((0, 1))
     planner.pick(case.view(0.7, both), 0)
-    kept = planner._known["application", 0.0]
+    kept = planner._known[0.0]
     slightly = {**case.outlooks, "b1": sure(0.204), "b2": sure(0.402)}
     planner.pick(Case(case.query, slightly, case.branches).view(0.7, both), 0)
-    assert planner._known["application", 0.0] is kept
+    assert planner._known[0.0] is kept
     planner.pick(Case(case.query, {**slightly, "b2": sure(0.45)}, case.branches).view(0.7, both), 0)
-    assert planner._known["application", 0.0] is not kept
+    assert planner._known[0.0] is not kept
 
 
 def test_the_last_step_asks_for_nothing_but_its_own_models() -> None:
     asked: list[str] = []
     case = two_steps(sure(0.5), 0.0)
-    view = replace(counted(case, asked), open=frozenset((1,)))
+    view = PlanView(case.query, frozenset((1,)), 0.7, counted(case, asked).outlook, case.branches)
     expected().pick(view, 1)
     assert set(asked) == {"b1", "b2"}
 
@@ -235,7 +235,7 @@ def test_a_large_query_with_many_conditions_is_planned_with_few_tables() -> None
     every = frozenset(range(16))
     assert planner.pick(case.view(10.0, every), 0).option == 1
     assert planner.pick(case.view(0.1, every), 0).option == 0
-    assert len(planner._known["application", 0.0]._prospects) <= MOST_PROSPECTS + len(nodes)
+    assert len(planner._known[0.0]._prospects) <= MOST_PROSPECTS + len(nodes)
 
 
 def test_who_waits_for_a_later_step_now_counts_as_those_before_him_on_average() -> None:

@@ -12,10 +12,13 @@ from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
 
 
-def with_pieces(model: ServedModel, sizes: tuple[int, ...], *, seconds: float = 1.0, fixed: float = 0.0) -> ServedModel:
+def with_pieces(
+    model: ServedModel, sizes: tuple[int, ...], *, seconds: float = 1.0, fixed: float = 0.0, grain: int = 0
+) -> ServedModel:
     """Return the model with stages of these bytes, each of which takes `seconds` a byte to load."""
     assert len(sizes) == model.spec.stages
-    return replace(model, footprint=Footprint(sizes, tuple(size * seconds for size in sizes), fixed=fixed))
+    each = tuple(size * seconds for size in sizes)
+    return replace(model, footprint=Footprint(sizes, each, fixed=fixed, grain=grain))
 
 
 def limited(
@@ -43,6 +46,7 @@ class Accounted(Simulator):
         self._fails = fails
         self.lies: dict[str, set[int]] = {name: set() for name in self._sizes}
         self.coming: dict[str, set[int]] = {name: set() for name in self._sizes}
+        self.parts: dict[str, dict[int, int]] = {name: {} for name in self._sizes}
         self.loads: list[Load] = []
         self.evicted: list[Evict] = []
         self.told: list[Load | Evict] = []
@@ -52,7 +56,8 @@ class Accounted(Simulator):
 
     @property
     def bytes(self) -> int:
-        return sum(
+        parts = sum(sum(some.values()) for some in self.parts.values())
+        return parts + sum(
             self._sizes[name][piece] for held in (self.lies, self.coming) for name in held for piece in held[name]
         )
 
@@ -70,6 +75,8 @@ class Accounted(Simulator):
     def _load(self, action: Load, now: float) -> None:
         assert not any(self.coming.values()), "two loads are under way"
         assert not set(action.pieces) & self.lies[action.model]
+        parts = self.parts[action.model]
+        assert (action.there or (0,) * len(action.pieces)) == tuple(parts.pop(piece, 0) for piece in action.pieces)
         self.coming[action.model] |= set(action.pieces)
         self.loads.append(action)
         self.told.append(action)
@@ -77,8 +84,16 @@ class Accounted(Simulator):
         super()._load(action, now)
 
     def _evict(self, action: Evict) -> None:
-        assert set(action.pieces) <= self.lies[action.model]
-        self.lies[action.model] -= set(action.pieces)
+        lies, parts = self.lies[action.model], self.parts[action.model]
+        assert set(action.pieces) <= lies | set(parts)
+        for piece in action.pieces:
+            parts.pop(piece, None)
+        if action.part is not None:
+            piece, stays = action.part
+            assert stays < (self._sizes[action.model][piece] if piece in lies else parts[piece])
+            parts[piece] = stays
+            lies.discard(piece)
+        lies -= set(action.pieces)
         self.evicted.append(action)
         self.told.append(action)
 

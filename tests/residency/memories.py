@@ -27,7 +27,7 @@ def evict(memory: Memory, policy: EvictionPolicy, need: int, wanted: str, now: f
     victims = policy.victims(memory.view(), need, memory.models[wanted], now)
     for victim in victims:
         model = memory.evict(victim)
-        if not model.resident:
+        if model.absent:
             policy.evicted(model, now)
     return [victim.model for victim in victims]
 

@@ -84,8 +84,29 @@ def test_scores_that_have_fallen_are_found_within_two_turns_of_the_shadow() -> N
     worth["m300"] = -1.0
     assert next(queue.ascending(every, 1.0)).name == "m0"
     for _ in range(2 * len(every) // SLICE + 1):
-        queue.ascending(every, 1.0)
+        queue.tidy(1.0)
     assert next(queue.ascending(every, 1.0)).name == "m300"
+
+
+def test_what_is_worth_more_than_was_told_is_in_its_place_once_something_has_come() -> None:
+    every = models(5 * FEW)
+    looks: list[str] = []
+    worth = {name: float(place) for place, name in enumerate(every)}
+
+    def score(model: Held, now: float) -> float:
+        looks.append(model.name)
+        return worth[model.name] - 1e-6 * now
+
+    queue = ImportanceQueue(score)
+    for model in every.values():
+        queue.put(model, 0.0)
+    for place in range(40):
+        worth[f"m{place}"] = 1000.0
+    assert next(queue.ascending(every, 1.0)).name == "m40"
+    queue.tidy(1.0)
+    looks.clear()
+    assert next(queue.ascending(every, 2.0)).name == "m40"
+    assert len(looks) < 10
 
 
 def test_who_goes_while_the_shadow_is_built_does_not_come_back_with_it() -> None:

@@ -5,7 +5,7 @@ from math import exp
 
 import pytest
 
-from latebind.residency.rates import Gaps, JumpingGaps, MovingGaps, WindowedGaps
+from latebind.residency.rates import NEW, Gaps, JumpingGaps, MovingGaps, WindowedGaps
 
 KINDS: dict[str, Callable[[], Gaps]] = {
     "window": lambda: WindowedGaps(600.0),
@@ -99,6 +99,12 @@ def test_by_bayes_rule_over_two_gaps_by_hand() -> None:
     assert gaps.gap("a", 2.0) == pytest.approx((slow + quick) / (0.1 * slow + quick))
     slow, quick = slow * exp(-0.5), quick * exp(-5.0)
     assert gaps.gap("a", 7.0) == pytest.approx((slow + quick) / (0.1 * slow + quick))
+
+
+def test_the_habit_is_what_explained_the_silences_so_far_by_hand() -> None:
+    gaps = heard(JumpingGaps(10.0, 1.0, gaps=(1.0, 0.1), prior=(0.5, 0.5)), 0.0)  # the rate always jumps to the habit
+    slow = 0.5 * 0.5 + 0.5 * ((1.0 - NEW) / 11.0 + NEW * 0.5)  # no silence: a tenth as likely as the quick one
+    assert gaps.gap("a", 0.0) == pytest.approx(1.0 / (0.1 * slow + 1.0 - slow))
 
 
 def test_a_rate_that_was_never_seen_in_a_long_time_is_still_believed() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from latebind.domain.errors import Expired, Failed, Refused, StepFailed, Unavail
 from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
 from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.domain.tracing import Span, Trace
-from latebind.server.gateway import Answer, Array, StepAnswer, Then
+from latebind.server.gateway import Answer, Array, Shown, StepAnswer, Then
 
 Rows = Mapping[str, Array]
 STAGES = 3
@@ -167,6 +167,7 @@ class Places:
         self.spec = spec
         self._arrays = {tensor.name: np.empty((rows, *tensor.shape), tensor.dtype) for tensor in spec.inputs}
         self.rows = {name: [array[i, ...] for i in range(rows)] for name, array in self._arrays.items()}
+        self.raw = {name: [row.reshape(-1).view(np.uint8).data for row in self.rows[name]] for name in self.rows}
         self._sent: asyncio.Task[Answer] | None = None
 
     def dispatch(self, then: Then, *, deadline: float, priority: int = 0, trace: int = 0) -> None:
@@ -183,6 +184,9 @@ class Places:
             self._gateway.ended.append(lived(self.spec.name, trace, deadline, priority))
         answer = await self._gateway.answer(self.spec.name, self._arrays, deadline=deadline)
         return msgspec.structs.replace(answer, spec=self.spec)
+
+    def shown(self, answer: Answer) -> Iterable[Shown]:
+        return ()
 
     def release(self) -> None:
         self._gateway.taken -= 1

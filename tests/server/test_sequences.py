@@ -75,7 +75,7 @@ def test_metadata_and_answers_tell_the_length_there_is() -> None:
     metadata = CODEC.metadata()
     assert metadata["inputs"] == [{"name": "tokens", "datatype": "INT64", "shape": [-1, -1]}]
     call = CODEC.decode(body([1, 2], [3, 4]))
-    encoded = CODEC.encode(Answer({"tokens": np.array([[5, 6, 2]])}, (1,)), call, {})
+    encoded = CODEC.encode(Answer({"tokens": np.array([[5, 6, 2]])}, (1,)), call, lambda spec, answer: {})
     assert json.loads(encoded.body)["outputs"][0] | {"data": [5, 6, 2]} == {
         "name": "tokens",
         "datatype": "INT64",

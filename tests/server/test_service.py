@@ -12,6 +12,7 @@ from latebind.domain.errors import Failed, InvalidRequest, NotFound, Unavailable
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.server.calls import Call
 from latebind.server.gateway import AdaptationFigures, Answer, Array
+from latebind.server.quick import Quick, Quicks
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic
 
@@ -121,6 +122,31 @@ def test_a_call_for_tensors_that_are_no_more_is_not_answered() -> None:
         asked = versions_of(gateway, inputs=(TensorSpec("x", "float64", (2,)),))
         with pytest.raises(Unavailable, match="became another"):
             await Service(gateway).infer(asked, call_of(1), ones)
+        assert gateway.taken == 0
+
+    asyncio.run(test())
+
+
+# The short way --------------------------------------------------------------------------------------------------------
+
+
+def test_an_observer_is_shown_no_call_that_failed_and_its_places_come_back() -> None:
+    gateway = Arithmetic()
+    observer = Watching(gateway)
+
+    async def test() -> None:
+        service = Service(gateway, observer=observer)
+        claim = service.claim_now(gateway.models["failing"], call_of(2))
+        assert claim is not None
+        told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+        def send(quick: Quick, reply: object) -> None:
+            told.set_result(reply)
+
+        Quick(Quicks(service), claim, call_of(2), "", encode=lambda what: what, send=send).begin()
+        assert isinstance(await told, Failed)
+        await asyncio.sleep(0)
+        assert not observer.seen
         assert gateway.taken == 0
 
     asyncio.run(test())

@@ -278,7 +278,7 @@ def test_places_that_do_not_fit_are_refused_and_nothing_is_kept(client: Any, sha
         with pytest.raises(InferenceServerException, match=reason) as caught:
             client.infer("double", [given], outputs=None if wanted is None else [wanted])
         assert caught.value.status() == "400"
-    assert sharing.gateway.taken == 0
+    assert sharing.taken == 0
 
 
 def test_a_region_that_shrinks_under_the_server_does_not_kill_it(client: Any, handle: Any, sharing: Site) -> None:

@@ -26,7 +26,7 @@ from latebind.simulation.measured import (
     joined,
     typical,
 )
-from latebind.simulation.workloads import poisson
+from latebind.simulation.workloads import Arrival, poisson
 from tests.models import served
 
 NET = served(stages=2, seconds=0.001)
@@ -174,6 +174,43 @@ def heard_during_a_run(hop: Hop) -> list[float]:
     hardware.bring("net", 1, 1.0, heard.append)
     agenda.go_on()
     return heard
+
+
+@pytest.mark.parametrize(("apart", "rows"), [(0.0001, [2]), (0.001, [1, 1])])
+def test_requests_that_are_heard_of_at_once_begin_together(apart: float, rows: list[int]) -> None:
+    """Both are on their way when the first is heard of, the other so much later."""
+    hops = ((0.0, Hop(0.002)), (0.001, Hop(0.001 + apart)))
+    seen = Seen(10.0, tuple(launches([0.005], rows=1)), idle=hops)
+    simulator = Simulator(
+        SchedulerConfig((NET,), 1, PolicyConfig("graph", 8)), hardware=partial(AtFirst, seen=seen, random=Random(0))
+    )
+    calls = [Arrival(at, "net", 1.0, 1) for at in (0.0, 0.001)]
+    simulator.run(calls)
+    counts = simulator.metrics.snapshot()["models"]["net"]
+    assert counts["row_stages"] / counts["stage_runs"] == len(calls) / len(rows)
+
+
+@pytest.mark.parametrize(("second", "more"), [("net", [True, False]), ("other", [False, False])])
+def test_a_model_is_not_told_that_another_has_more_to_come(second: str, more: list[bool]) -> None:
+    agenda, hardware = measured(Seen(1.0, tuple(launches([0.5])), idle=((0.0, Hop(0.001)),)))
+    told = list[bool]()
+    for model in ("net", second):
+        hardware.bring(model, 1, 0.0, lambda now: told.append(hardware.more(now)))
+    agenda.go_on()
+    assert told == more
+
+
+class AtFirst(Measured):
+    """The record is played from its beginning."""
+
+    def __init__(self, agenda: Agenda, *, seen: Seen, random: Random) -> None:
+        super().__init__(agenda, seen=seen, random=random)
+        self._moments = Moments(seen.length, AtZero())
+
+
+class AtZero(Random):
+    def uniform(self, a: float, b: float) -> float:
+        return a
 
 
 def test_a_request_takes_longer_to_be_heard_of_while_a_worker_runs() -> None:

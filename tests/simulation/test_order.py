@@ -100,11 +100,14 @@ def test_whole_models_go_whole() -> None:
     assert [one.bytes for one in order.run(calls("aba"))] == [4, 3, 4]
 
 
-def test_in_pieces_only_what_is_missing_is_loaded_and_the_fixed_part_paid_once() -> None:
-    order = Order(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, First())
+@pytest.mark.parametrize(("always", "fixed"), [(False, 0.0), (True, 0.5)])
+def test_in_pieces_only_what_is_missing_is_loaded_and_the_fixed_part_only_where_nothing_was_there(
+    always: bool, fixed: float
+) -> None:
+    order = Order(6, {"a": footprint(2, 2), "b": footprint(1, 2)}, First(), always=always)
     served = order.run(calls("aba"))
     assert [one.bytes for one in served] == [4, 3, 2]
-    assert served[2].seconds == pytest.approx(0.5 + 0.2)
+    assert [one.seconds for one in served] == pytest.approx([0.5 + 0.4, 0.5 + 0.3, fixed + 0.2])
 
 
 def test_a_model_runs_in_less_memory_than_it_takes_by_giving_up_what_it_has_passed() -> None:

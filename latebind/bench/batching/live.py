@@ -7,6 +7,8 @@ another. Seconds of a request are those from its sending to its answer, as clien
 Arrivals keep to the pace that the machine has (`bench.live.pace`), and seconds are given at the mean pace of the whole
 run. Before and after each block a calibration tells what launches and messages take: a block is simulated with its own
 (`bench.validate`, decision 27). The simulator knows of a block only when requests were sent, and how long they were.
+Near saturation the pace within a block decides, which nothing beside it tells: so blocks are also simulated told all,
+with what their own launches took.
 """
 
 import asyncio
@@ -31,7 +33,7 @@ from latebind.bench.server import pinned
 from latebind.bench.spread import Progress, spread
 from latebind.bench.validate.live import Played
 from latebind.bench.validate.logged import Logged
-from latebind.bench.validate.simulated import simulated
+from latebind.bench.validate.simulated import Run, simulated, told_all
 from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import TYPICAL_STEPS
 from latebind.program.stored import read_spec_and_costs
@@ -174,14 +176,19 @@ def _simulate(report: LiveReport, live: _Live, progress: Progress) -> None:
         found = iter(visits)
         for load, sides in live.visits.items():
             report.blocks.setdefault(load, {})[one.policy] = [
-                Block(_told_at(slower, visit.blocks[0]), [run / slower for run in next(found)])
+                Block(_told_at(slower, visit.blocks[0]), *[[run / slower for run in runs] for runs in next(found)])
                 for slower, visit in sides[one.policy]
             ]
 
 
-def _runs(played: Played, seed: int) -> list[list[Seconds]]:
-    """Return for each visit the seconds of its block in several runs."""
-    return [[run.blocks[0] for run in runs] for runs in simulated(played, seed, times=RUNS)]
+def _runs(played: Played, seed: int) -> list[tuple[list[Seconds], list[Seconds]]]:
+    """Return for each visit the seconds of its block in several runs, told what was beside it, and told all."""
+    both = simulated(played, seed, times=RUNS), told_all(played, seed, times=RUNS)
+    return [(_of_block(some), _of_block(others)) for some, others in zip(*both, strict=True)]
+
+
+def _of_block(runs: Sequence[Run]) -> list[Seconds]:
+    return [run.blocks[0] for run in runs]
 
 
 def _told_at(slower: float, block: Sequence[Sent]) -> Seconds:

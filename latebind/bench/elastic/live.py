@@ -2,7 +2,8 @@
 
 Each side has an engine of its own on the same cores, asked in turn with the same rows at the same times. Baselines are
 there with one worker that has all cores and with a worker for each. All refuse and drop what cannot be answered within
-the target, so answers in time at a load tell the throughput that keeps it.
+the target, so answers in time at a load tell the throughput that keeps it. Beside them stands how much work fits on
+the cores at all: nobody can have more in time.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from random import Random
 
 import numpy as np
 
+from latebind.batching.estimate import Estimate
 from latebind.bench.client import Array
 from latebind.bench.exits import Setting
 from latebind.bench.live.asked import poisson_times
@@ -24,7 +26,7 @@ from latebind.bench.live.sides import SERIAL, Side, chosen
 from latebind.bench.live.tuning import Figures, least, most
 from latebind.bench.server import pinned
 from latebind.bench.statistics import ratio_of_means
-from latebind.domain.config import PolicyConfig
+from latebind.domain.config import PolicyConfig, ServedModel
 from latebind.repository.listing import find_models
 
 WINDOWS = (0.005, 0.010, 0.020, 0.030)  # seconds; the best of them is TF-Serving's optimal wait (Ebird, section III)
@@ -99,9 +101,16 @@ class ElasticReport:
     alone: float = 0.0
     allowed: float = 0.0
     capacity: float = 0.0
+    fits: float = 0.0
     saturated: dict[str, list[float]] = field(default_factory=dict)
     spans: dict[float, list[float]] = field(default_factory=dict)
     played: dict[float, dict[str, list[Played]]] = field(default_factory=dict)
+
+    @property
+    def limit(self) -> float:
+        """The requests a second that the machine can answer: by the profile, or what any side has shown to be more."""
+        times = [float(np.mean(times)) for times in self.saturated.values()]
+        return max(self.fits, 1.0 / (self.alone * min(times)))
 
     def rows(self) -> Rows:
         """Return by load and side what came of the requests; ratios are of means, over the best of each kind."""
@@ -113,7 +122,8 @@ class ElasticReport:
             {
                 "side": name,
                 "at most a second": f"{1.0 / (self.alone * np.mean(times)):.0f}",
-                "in time a second": f"{max(self.in_time(load, name).mean() for load in self.played):.0f}",
+                "in time a second": f"{self._most_in_time(name):.0f}",
+                "of what fits on the cores": f"{self._most_in_time(name) / self.limit:.3f}",
                 f"highest load with {KEPT:.0%} in time": self._highest(name),
                 "answers unlike the first": self._unlike(name),
             }
@@ -142,6 +152,9 @@ class ElasticReport:
         """Return the answers within the target a second of each round."""
         rounds = zip(self.played[load][name], self.spans[load], strict=True)
         return np.array([(one.seconds <= self.allowed).sum() / span for one, span in rounds])
+
+    def _most_in_time(self, name: str) -> float:
+        return max(float(self.in_time(load, name).mean()) for load in self.played)
 
     def _of(self, kind: Kind) -> Sequence[str]:
         return [name for name in self.saturated if self.kinds[name] is kind]
@@ -194,20 +207,33 @@ def run(
     async def held() -> None:
         progress(f"starting {len(sides)} engines", 0.0)
         async with session(path, sides, inputs, setting, known=KNOWN, cores=cores) as here:
-            await _measure(report, here, plan, Random(setting.seed), progress)
+            await _measure(report, here, plan, len(cores), Random(setting.seed), progress)
 
     with pinned(setting.door_cores):
         asyncio.run(held())
     return report
 
 
-async def _measure(report: ElasticReport, here: Session, plan: Plan, random: Random, progress: Progress) -> None:
+def most_answered(served: ServedModel) -> float:
+    """Return how many times as many as one by one a core answers in the batches that are best for it, by the profile.
+
+    Each operator on one core: to divide one among several costs more work, not less.
+    """
+    estimate = Estimate(served.spec, served.costs)
+    rates = dict(estimate.answered(served.spec.max_batch).rates)
+    return max(rates.values()) / rates[1]
+
+
+async def _measure(
+    report: ElasticReport, here: Session, plan: Plan, cores: int, random: Random, progress: Progress
+) -> None:
     names = list(report.kinds)
     report.saturated = await here.saturated(
         names, plan.seconds, CAPACITY_ROUNDS, random, lambda text, share: progress(text, 0.2 * share)
     )
     report.alone = here.alone
     report.allowed = plan.target * here.alone
+    report.fits = cores * most_answered(here.served) / here.alone
     baselines = [name for name in names if report.kinds[name] in BASELINES] or names
     report.capacity = 1.0 / (here.alone * min(float(np.mean(report.saturated[name])) for name in baselines))
     for number in range(plan.rounds):

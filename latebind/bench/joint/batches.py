@@ -1,4 +1,8 @@
-"""What exits gain by the largest batch, at equal load: the same arrivals on all sides."""
+"""What exits gain by the largest batch, at equal load: the same arrivals on all sides.
+
+A gain is what the same policy takes without exits over what it takes with them, in the same round. How it changes with
+the batch is told by rounds too: the median of what each round shows, for a pause of the machine spoils one of them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,80 +14,109 @@ from latebind.bench.live.asked import poisson_times
 from latebind.bench.live.contest import Contest, Progress
 from latebind.bench.live.sent import PATIENCE
 from latebind.bench.live.sides import SERIAL, Side
-from latebind.bench.statistics import Interval, ratio_of_means
+from latebind.bench.live.tuning import Figures
+from latebind.bench.statistics import Interval, median_interval
 from latebind.domain.config import PolicyConfig
+from latebind.domain.errors import ConfigError
 
 SIZES = (1, 2, 4, 8, 16)
 LOAD = 0.7  # of what the base model answers one after another: who forms larger batches has more to spare
 GATI, COMPACTED, OURS = "GATI batched", "compacted", "late"
-WITH_EXITS = (GATI, COMPACTED, OURS)
+GRAPH = "without exits"
+WITHOUT = {GATI: GRAPH, COMPACTED: GRAPH, OURS: "late without exits"}  # the same policy
 
 
-def sides(sizes: Sequence[int] = SIZES) -> dict[str, Side]:
-    """Return all sides of these sizes; in batches of one there is nothing to wait for and nothing to compact."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which exits, with which largest batches, at which load; `rounds` of blocks of `seconds` for each side."""
+
+    kinds: tuple[str, ...] = tuple(WITHOUT)
+    sizes: tuple[int, ...] = SIZES
+    load: float = LOAD
+    rounds: int = 6
+    seconds: float = 1.5
+
+    @classmethod
+    def of(cls, kinds: Sequence[str], sizes: Sequence[int], load: float, rounds: int, seconds: float) -> "Plan":
+        """Return a plan of some kinds, all where none is named; raises `ConfigError` for one that there is not."""
+        unknown = [kind for kind in kinds if kind not in WITHOUT]
+        if unknown:
+            raise ConfigError(f"there is no side {unknown[0]!r}: take some of {', '.join(map(repr, WITHOUT))}")
+        return cls(tuple(kinds) or tuple(WITHOUT), tuple(sizes), load, rounds, seconds)
+
+
+def sides(kinds: Sequence[str] = tuple(WITHOUT), sizes: Sequence[int] = SIZES) -> dict[str, Side]:
+    """Return all sides of these; in batches of one there is nothing to wait for and nothing to compact."""
     found = {SERIAL: Side(PolicyConfig("serial", shed=False))}
     for size in sizes:
         whole, late = PolicyConfig("graph", size, shed=False), PolicyConfig("late", size, shed=False)
-        waits = PolicyConfig("graph", size, shed=False, leave=False)
-        found |= {named("", size): Side(whole), named(COMPACTED, size): Side(whole, exits=True)}
-        found |= {named(GATI, size): Side(waits, exits=True), named(OURS, size): Side(late, exits=True)}
+        policies = {GATI: PolicyConfig("graph", size, shed=False, leave=False), COMPACTED: whole, OURS: late}
+        for kind in kinds:
+            found[named(WITHOUT[kind], size)] = Side(late if kind == OURS else whole)
+            found[named(kind, size)] = Side(policies[kind], exits=True)
     return found
 
 
 def named(kind: str, size: int) -> str:
-    """Return the name of a side; no kind: without exits."""
-    return f"{kind or 'without exits'}, {size}"
+    """Return the name of a side."""
+    return f"{kind}, {size}"
 
 
 @dataclass(slots=True)
 class BatchesReport:
     """Mean seconds of each block, and the time a request takes with always enough to do, by side.
 
-    Gains are held against that of the first of the `sizes`.
+    Gains are held against that of the first of the sizes.
     """
 
-    load: float
+    plan: Plan
     seed: int
-    sizes: Sequence[int] = SIZES
     means: dict[str, list[float]] = field(default_factory=dict)
     times_over: dict[str, list[float]] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, object]]:
         """Return by size and kind of exits how many times less a request takes with them, and how many more end."""
-        return [self._row(kind, size) for kind in WITH_EXITS for size in self.sizes]
+        return [self._row(kind, size) for kind in self.plan.kinds for size in self.plan.sizes]
 
     def _row(self, kind: str, size: int) -> dict[str, object]:
-        least = self.sizes[0]
-        gain, first = self.gain(self.means, kind, size), self.gain(self.means, kind, least)
-        more, more_first = self.gain(self.times_over, kind, size), self.gain(self.times_over, kind, least)
+        least = self.plan.sizes[0]
         return {
             "exits": kind,
             "largest batch": size,
-            "without ms": f"{np.mean(self.means[named('', size)]) * 1e3:.2f}",
-            "with ms": f"{np.mean(self.means[named(kind, size)]) * 1e3:.2f}",
-            "times less": str(gain),
-            f"of batch {least}": f"{gain.value / first.value:.3f}",
-            "times more, saturated": str(more),
-            f"of batch {least}, saturated": f"{more.value / more_first.value:.3f}",
+            "without ms": f"{np.median(self.means[named(WITHOUT[kind], size)]) * 1e3:.2f}",
+            "with ms": f"{np.median(self.means[named(kind, size)]) * 1e3:.2f}",
+            "times less": str(self._median(self.gains(self.means, kind, size))),
+            f"of batch {least}": str(self.kept(self.means, kind, size)),
+            "times more, saturated": str(self._median(self.gains(self.times_over, kind, size))),
+            f"of batch {least}, saturated": str(self.kept(self.times_over, kind, size)),
         }
 
-    def gain(self, figures: Mapping[str, list[float]], kind: str, size: int) -> Interval:
-        """Return figures without exits over those with, paired by rounds."""
-        above, below = (np.array(figures[named(one, size)]) for one in ("", kind))
-        return ratio_of_means(above, below, block=1, seed=self.seed)
+    def gains(self, figures: Mapping[str, list[float]], kind: str, size: int) -> Figures:
+        """Return for each round the figure without exits over that with."""
+        above, below = (np.array(figures[named(one, size)]) for one in (WITHOUT[kind], kind))
+        ratios: Figures = above / below
+        return ratios
+
+    def kept(self, figures: Mapping[str, list[float]], kind: str, size: int) -> Interval:
+        """Return what of the gain with the first size there is with this one."""
+        return self._median(self.gains(figures, kind, size) / self.gains(figures, kind, self.plan.sizes[0]))
+
+    def _median(self, figures: Figures) -> Interval:
+        return median_interval(figures.tolist(), seed=self.seed)
 
 
-async def measure(
-    report: BatchesReport, contest: Contest, rounds: int, seconds: float, random: Random, tell: Progress
-) -> None:
-    """Add what so many rounds show to the report."""
-    names = [name for name in sides(report.sizes) if name != SERIAL]
-    found = await contest.saturated(names, seconds, rounds, random, lambda text, share: tell(text, 0.5 * share))
+async def measure(report: BatchesReport, contest: Contest, random: Random, tell: Progress) -> None:
+    """Add what all rounds show to the report; saturation, of which chance has less of a part, takes a third of them."""
+    plan = report.plan
+    names = [name for name in sides(plan.kinds, plan.sizes) if name != SERIAL]
+    found = await contest.saturated(
+        names, plan.seconds, max(1, plan.rounds // 3), random, lambda text, share: tell(text, 0.25 * share)
+    )
     for name, times in found.items():
         report.times_over.setdefault(name, []).extend(times)
     alone = contest.alone
-    for number in range(rounds):
-        tell(f"{report.load:.0%} of serial capacity", 0.5 + 0.5 * number / rounds)
-        times = poisson_times(report.load / alone, seconds, random)
+    for number in range(plan.rounds):
+        tell(f"{plan.load:.0%} of serial capacity", 0.25 + 0.75 * number / plan.rounds)
+        times = poisson_times(plan.load / alone, plan.seconds, random)
         for name, played in (await contest.block(names, times, random, alone=alone, allowed=PATIENCE)).items():
             report.means.setdefault(name, []).append(float(played.seconds.mean()))

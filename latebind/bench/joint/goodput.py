@@ -1,15 +1,17 @@
 """The main part: answers in time a second, by load and deadline."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 
+from latebind.bench.joint.bound import most_in_time
 from latebind.bench.joint.report import Block, Capacity, Cell, JointReport
-from latebind.bench.joint.sides import OURS, Contender, Kind, contenders, of_kind
+from latebind.bench.joint.sides import OURS, Contender, Kind, contenders, knowing, of_kind
 from latebind.bench.live.asked import poisson_times
 from latebind.bench.live.contest import Contest, Progress
+from latebind.bench.live.played import Played
 from latebind.bench.live.sides import SERIAL, chosen
 
 LOADS = (0.8, 1.0, 1.2)
@@ -41,13 +43,19 @@ class Plan:
         return chosen(contenders(), self.sides, always=(SERIAL, OURS))
 
 
-async def measure(report: JointReport, contest: Contest, plan: Plan, random: Random, tell: Progress) -> None:
-    """Add what all rounds show to the report."""
+async def measure(
+    report: JointReport, contest: Contest, plan: Plan, random: Random, tell: Progress, work: Sequence[float] = ()
+) -> None:
+    """Add what all rounds show to the report.
+
+    `work` is what a request takes at least, in units of what the base model takes alone: if it leaves at the first
+    exit, and if it goes through.
+    """
     whole = of_kind(report.contenders, Kind.WHOLE)
-    found = await contest.saturated(
+    saturated = await contest.saturated(
         whole, plan.seconds, CAPACITY_ROUNDS, random, lambda text, share: tell(text, 0.1 * share)
     )
-    capacity = capacity_of(found, contest.alone)
+    capacity = capacity_of(saturated, contest.alone)
     report.capacities.append(capacity)
     for number in range(plan.rounds):
         for at, cell in enumerate(plan.cells):
@@ -56,7 +64,19 @@ async def measure(report: JointReport, contest: Contest, plan: Plan, random: Ran
             times = poisson_times(cell.load * capacity.most, plan.seconds, random)
             allowed = cell.deadline * capacity.alone
             played = await contest.block(list(report.contenders), times, random, alone=capacity.alone, allowed=allowed)
-            report.add(cell, {name: Block(times[-1], allowed, one) for name, one in played.items()})
+            found = {name: Block(times[-1], allowed, one) for name, one in played.items()}
+            report.add(cell, found, _bound(report, played, times, [share * capacity.alone for share in work], allowed))
+
+
+def _bound(
+    report: JointReport, played: Mapping[str, Played], times: Sequence[float], work: Sequence[float], allowed: float
+) -> float | None:
+    """Return the answers in time a second that nobody can have more of, where a side tells who may leave early."""
+    side = knowing(report.contenders)
+    if side is None or not work or not played[side].answered.all():
+        return None
+    first, whole = work
+    return most_in_time(times, [first if early else whole for early in played[side].early], allowed) / times[-1]
 
 
 def capacity_of(times_over: Mapping[str, list[float]], alone: float) -> Capacity:

@@ -59,12 +59,15 @@ class JointReport:
     contenders: Mapping[str, Contender]
     capacities: list[Capacity] = field(default_factory=list)
     blocks: dict[Cell, dict[str, list[Block]]] = field(default_factory=dict)
+    bounds: dict[Cell, list[float]] = field(default_factory=dict)
 
-    def add(self, cell: Cell, found: Mapping[str, Block]) -> None:
-        """Take in a round."""
+    def add(self, cell: Cell, found: Mapping[str, Block], bound: float | None = None) -> None:
+        """Take in a round, in which any policy could answer so many a second in time at most (`bound`), if known."""
         sides = self.blocks.setdefault(cell, {name: [] for name in found})
         for name, block in found.items():
             sides[name].append(block)
+        if bound is not None:
+            self.bounds.setdefault(cell, []).append(bound)
 
     def rows(self, cell: Cell) -> Rows:
         """Return one cell as a table."""
@@ -72,7 +75,7 @@ class JointReport:
         return [self._row(name, blocks, ours) for name, blocks in self.blocks[cell].items()]
 
     def kind_rows(self) -> Rows:
-        """Return for each cell how many times the goodput of the best of each kind ours has.
+        """Return for each cell how many times the goodput of the best of each kind ours has, and any policy could.
 
         The best is chosen for each round by all other rounds.
         """
@@ -81,8 +84,20 @@ class JointReport:
             row: dict[str, object] = {"load": f"{cell.load:.0%}", "deadline": f"{cell.deadline:g} x"}
             for kind in BASELINES:
                 row[kind] = str(self.over_best(cell, kind) or "")
-            rows.append(row)
+            rows.append({**row, **self._bound_row(cell)})
         return rows
+
+    def _bound_row(self, cell: Cell) -> dict[str, object]:
+        """Return what any policy could have, and how many times that is what GATI has with batches of 2 or more."""
+        bounds, ours = self.bounds.get(cell), np.concatenate([one.in_time for one in self.blocks[cell][OURS]])
+        row: dict[str, object] = {"late, in time of all": f"{ours.mean():.1%}", "of any policy's": "", "at most": ""}
+        if bounds:
+            most_ = float(np.mean(bounds))
+            over = self.over_best(cell, Kind.SHARED)
+            mean = float(self.goodputs(cell, OURS).mean())
+            row["of any policy's"] = f"{mean / most_:.3f}"
+            row["at most"] = f"{over.value * most_ / mean:.2f} over {Kind.SHARED}" if over and mean else ""
+        return row
 
     def over_best(self, cell: Cell, kind: Kind) -> Interval | None:
         """Return the goodput of ours over that of the best of a kind, None where none of that kind answered in time."""

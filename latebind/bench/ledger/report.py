@@ -59,9 +59,10 @@ def injected_rows(played: Played) -> Rows:
 
 
 def overload_rows(found: Overload) -> Rows:
-    """Return the ramp, and what was left of its peak."""
+    """Return the ramp, and what was left of its peak between two measurements of that."""
     steps: Rows = [_row(f"{step.clients} clients", step.goodput, found) for step in found.steps]
-    return [*steps, _row(f"{found.times:g} times the peak", found.goodput, found)]
+    before, behind = (_row(f"{step.clients} clients again", step.goodput, found) for step in found.again)
+    return [*steps, before, _row(f"{found.times:g} times the peak", found.goodput, found), behind]
 
 
 def overload_verdict(found: Overload) -> list[str]:

@@ -51,10 +51,15 @@ class Visit:
     blocks: Sequence[Sequence[Sent]]
 
     @property
+    def stretches(self) -> list[Sequence[Sent]]:
+        """Calibrations and blocks in their order."""
+        turns = zip_longest(self.calibrations, self.blocks, fillvalue=())
+        return [stretch for turn in turns for stretch in turn if stretch]
+
+    @property
     def sent(self) -> list[Sent]:
         """All requests in their order."""
-        turns = zip_longest(self.calibrations, self.blocks, fillvalue=())
-        return [one for turn in turns for stretch in turn for one in stretch]
+        return [one for stretch in self.stretches for one in stretch]
 
 
 async def ask(

@@ -11,7 +11,7 @@ from latebind.domain.outlook import Outlook
 from latebind.domain.query import PlannerConfig
 from latebind.queries import make_planner
 from latebind.queries.branches import Branches
-from latebind.queries.planner import PlanView
+from latebind.queries.view import PlanView
 
 PICKS = 500
 LEFT = 0.080  # seconds

@@ -20,7 +20,7 @@ from latebind.bench.queries.traffic import (
 from latebind.domain.query import NOT_RUN
 from latebind.queries import make_planner
 from latebind.queries.branches import Branches
-from latebind.queries.planner import PlanView
+from latebind.queries.view import PlanView
 
 EVERY_NODE = frozenset((OBJECTS, FACES, VEHICLES))
 ROUNDING = 1e-9  # seconds

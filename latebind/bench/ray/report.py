@@ -6,7 +6,6 @@ from latebind.bench.ray.latency import ALONE, Found
 from latebind.bench.ray.scale import Scaled
 
 MOST_RECOVERY = 10.0  # seconds
-MOST_SLOWER = 1.3  # times the mean of the stand-alone server
 
 Rows = list[dict[str, object]]
 

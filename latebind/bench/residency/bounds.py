@@ -5,6 +5,7 @@ Memory is empty at first. Whoever plays the same requests one after another (`si
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,6 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.footprint import Footprint
 
 MOST_MODELS = 12  # of which all sets are looked at
-SCALE = 1e-9  # GB: solvers like numbers around 1
 
 Footprints = Mapping[str, Footprint]
 
@@ -46,21 +46,23 @@ def least_whole(models: Sequence[str], footprints: Footprints, budget: int) -> f
 def least_in_pieces(models: Sequence[str], footprints: Footprints, budget: int) -> float:
     """Return a bound for whoever may keep any part of a model, but needs all of it in memory to run it.
 
-    `inf` where a model does not fit. Time is taken in proportion to bytes, which is no more than it takes.
+    `inf` where a model does not fit. Time is taken in proportion to bytes, which is no more than it takes, but for the
+    fixed part of a load: the smallest part of a model that may lie there saves all of it.
     """
     rows = [(kept, footprints[name].size) for name, kept, _ in _uses(models)]
-    return _solved(models, footprints, budget, rows)
+    return _solved(models, {name: _parts(footprint) for name, footprint in footprints.items()}, budget, rows)
 
 
 def least_streaming(models: Sequence[str], footprints: Footprints, budget: int) -> float:
     """Return a bound for whoever may let go what a request has passed: only one stage has to be there at a time.
 
-    `inf` where a stage does not fit. Time is taken in proportion to bytes, which is no more than it takes.
+    `inf` where a stage does not fit. Time is taken in proportion to bytes, which is no more than it takes. What comes
+    while all stages but the last run is waited for by nobody, so that it need not be kept.
     """
     rows: list[Row] = []
     for name, kept, behind in _uses(models):
         rows += [(kept, max(footprints[name].sizes)), (behind, 0)]
-    return _solved(models, footprints, budget, rows)
+    return _solved(models, {name: _waited_for(footprint) for name, footprint in footprints.items()}, budget, rows)
 
 
 Row = tuple[list[int], int]  # uses whose model is kept to its next use, and bytes beside them
@@ -75,30 +77,57 @@ def _uses(models: Sequence[str]) -> Iterator[tuple[str, list[int], list[int]]]:
         yield name, across, [*across, use]
 
 
-def _solved(models: Sequence[str], footprints: Footprints, budget: int, rows: Sequence[Row]) -> float:
-    """Choose what share of each model is kept from each use to the next, so that most seconds are saved."""
+def _solved(
+    models: Sequence[str], halves: Mapping[str, tuple["_Part", "_Part"]], budget: int, rows: Sequence[Row]
+) -> float:
+    """Choose what is kept of each model from each use to the next, so that most seconds are saved.
+
+    Of each use that is a share of the smallest part, and a share of the rest. Bytes are shares of the budget.
+    """
     if any(beside > budget for _, beside in rows):
         return inf
-    saved = _saved(models, footprints)
-    sizes = np.array([footprints[name].size * SCALE for name in models])
-    column = np.concatenate([np.array(kept, int) for kept, _ in rows])
-    row = np.repeat(np.arange(len(rows)), [len(kept) for kept, _ in rows])
-    room = np.array([(budget - beside) * SCALE for _, beside in rows])
-    weights = csr_array((sizes[column], (row, column)), shape=(len(rows), len(models)))
+    n, parts = len(models), [halves[name] for name in models]
+    saved = np.concatenate([_saved(models, [part.seconds for part in both]) for both in zip(*parts, strict=True)])
+    sizes = np.array([part.size / budget for both in zip(*parts, strict=True) for part in both])
+    column = np.concatenate([np.array([*kept, *(n + use for use in kept)], int) for kept, _ in rows])
+    row = np.repeat(np.arange(len(rows)), [2 * len(kept) for kept, _ in rows])
+    room = np.array([1.0 - beside / budget for _, beside in rows])
+    weights = csr_array((sizes[column], (row, column)), shape=(len(rows), 2 * n))
     found = linprog(-saved, A_ub=weights, b_ub=room, bounds=(0.0, 1.0), method="highs")
     if not found.success:
         raise RuntimeError(f"HiGHS has not solved the programme: {found.message}")
-    return float(sum(footprints[name].penalty for name in models) + found.fun)
+    return float(sum(part.seconds for both in parts for part in both) + found.fun)
 
 
-def _saved(models: Sequence[str], footprints: Footprints) -> NDArray[np.float64]:
-    """Return the seconds that keeping all of a model from each use to the next saves; behind the last one nothing."""
+class _Part(NamedTuple):
+    """A part of a model: its bytes, and the seconds that it saves to keep them."""
+
+    size: int
+    seconds: float
+
+
+def _parts(footprint: Footprint) -> tuple[_Part, _Part]:
+    """Return the smallest part that makes a model present, which saves the fixed part of a load, and the rest."""
+    smallest = min(footprint.grain or footprint.size, *footprint.sizes)
+    seconds = (footprint.penalty - footprint.fixed) / footprint.size
+    rest = footprint.size - smallest
+    return _Part(smallest, footprint.fixed + seconds * smallest), _Part(rest, seconds * rest)
+
+
+def _waited_for(footprint: Footprint) -> tuple[_Part, _Part]:
+    """Return the same without what may come while stages run."""
+    smallest, rest = _parts(footprint)
+    seconds = max(0.0, rest.seconds - sum(footprint.runs[:-1]))
+    return smallest, _Part(round(rest.size * seconds / rest.seconds) if seconds else 0, seconds)
+
+
+def _saved(models: Sequence[str], seconds: Sequence[float]) -> NDArray[np.float64]:
+    """Return the seconds that keeping something from each use to the next saves; behind the last one nothing."""
     saved, later = np.zeros(len(models)), set[str]()
     for use in range(len(models) - 1, -1, -1):
-        name = models[use]
-        if name in later:
-            saved[use] = footprints[name].penalty
-        later.add(name)
+        if models[use] in later:
+            saved[use] = seconds[use]
+        later.add(models[use])
     return saved
 
 

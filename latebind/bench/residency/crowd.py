@@ -3,6 +3,7 @@
 A batch takes as long as its requests do one after another, so that nothing here comes of batches.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,6 +114,7 @@ def _crowded(records: Sequence[Record], requests: int) -> Crowded:
 def _served(name: str, footprint: Footprint) -> ServedModel:
     seconds = (QUICKEST + SECONDS_A_BYTE * footprint.size) / footprint.stages
     curve = Curve((1, 2), (seconds, 2 * seconds))
+    footprint = dataclasses.replace(footprint, runs=(seconds,) * footprint.stages)
     spec = ModelSpec(name, "1", (WORD,), (WORD,), footprint.stages, 16)
     return ServedModel(spec, ModelCosts((curve,) * footprint.stages), 1 << 30, footprint)
 

@@ -8,6 +8,7 @@ from random import Random
 from statistics import median, quantiles
 from time import perf_counter
 
+from latebind.bench.residency.models import GRAIN
 from latebind.domain.config import ResidencyConfig
 from latebind.domain.footprint import Footprint
 from latebind.residency import POLICIES, make_policy
@@ -86,7 +87,7 @@ class _Play:
                 return seconds
 
     def _make_room(self, model: Held) -> float:
-        need = model.size_of(model.missing) - self._memory.free
+        need = model.lacking(model.missing) - self._memory.free
         if need <= 0:
             self.policy.requested(model, self._now)
             return 0.0
@@ -118,7 +119,7 @@ class _Play:
         if model.complete:
             self._absent.append(victim.model)
         self._memory.evict(victim)
-        if not model.resident:
+        if model.absent:
             self.policy.evicted(model, self._now)
 
     def _times(self) -> list[float]:
@@ -128,4 +129,4 @@ class _Play:
 def _footprint(random: Random) -> Footprint:
     """Return stages of equal size that load at 110 MB/s, .15 s beside, 400 MB in all in the middle."""
     size = int(random.lognormvariate(0.0, 0.8) * 4e8 / STAGES)
-    return Footprint((size,) * STAGES, (size / 110e6,) * STAGES, fixed=0.15)
+    return Footprint((size,) * STAGES, (size / 110e6,) * STAGES, fixed=0.15, grain=GRAIN)

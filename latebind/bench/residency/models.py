@@ -8,9 +8,11 @@ from math import log
 from random import Random
 
 from latebind.bench.residency.networks import Stages, bert, gpt2, resnet, ssd300, t5, t5_encoder, xlnet
+from latebind.bench.residency.paper import EXECUTION
 from latebind.domain.footprint import Footprint
 
 FLOAT = 4  # bytes of a parameter
+GRAIN = 4 << 20  # bytes: what of a stage comes and goes, where models are trimmed
 FIXED = 0.15  # seconds: what the smallest model of table 2 takes, most of which is not its 1.9 MB
 BANDWIDTH = 110e6  # bytes a second: LRU then loads for as long as in table 3, within a sixth; table 2 has about 100e6
 MEDIAN, SPREAD, BLOCKS = 0.4e9, 0.8, 25  # of many models: bytes, deviation of their logarithm; stages of each
@@ -54,11 +56,15 @@ UNEVEN = (1.0, 3.0, 0.5, 1.0, 0.6, 2.0, 1.0)  # formats and start-up differ: wit
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How long loads take: `fixed` seconds and the bytes over `bandwidth`, all of it times each model's `factors`."""
+    """How long loads take: `fixed` seconds and the bytes over `bandwidth`, all of it times each model's `factors`.
+
+    A request runs for `execution` seconds in any model, and as long in each of its stages.
+    """
 
     fixed: float = FIXED
     bandwidth: float = BANDWIDTH
     factors: tuple[float, ...] = EVEN
+    execution: float = EXECUTION
 
     def seconds(self, size: float, factor: float = 1.0) -> float:
         """Return the seconds that so many bytes take, without the fixed part."""
@@ -66,7 +72,9 @@ class Storage:
 
     def footprint(self, sizes: Sequence[int], factor: float = 1.0) -> Footprint:
         """Return a model of stages with such sizes in bytes."""
-        return Footprint(tuple(sizes), tuple([self.seconds(size, factor) for size in sizes]), fixed=factor * self.fixed)
+        seconds = tuple([self.seconds(size, factor) for size in sizes])
+        runs = (self.execution / len(sizes),) * len(sizes)
+        return Footprint(tuple(sizes), seconds, fixed=factor * self.fixed, grain=GRAIN, runs=runs)
 
     def footprints(self, family: Family) -> dict[str, Footprint]:
         """Return the seven models, by name."""

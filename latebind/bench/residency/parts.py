@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from latebind.bench.residency.models import Family, Storage
-from latebind.bench.residency.paper import EXECUTION
 from latebind.bench.residency.scenes import Many, Scene, Seven, hours
 from latebind.bench.residency.sides import ABLATED, IAM, KNOWN, LATE, LFU, LRU, RATES, WHOLE, Bound, Cell, Side, policy
 from latebind.bench.spread import Progress, spread
@@ -36,7 +35,7 @@ Found = Mapping[Case, Mapping[Side, Sequence[Cell | None]]]  # a cell for each h
 class Plan:
     """How much is played: seeds on each half of the trace, workloads, shares of memory, processes (0: all cores).
 
-    `execution` is what a request takes beside loading (seconds). Without `shares` each part has those of the paper.
+    Without `shares` each part has those of the paper.
     """
 
     services: tuple[Service, ...]
@@ -46,8 +45,12 @@ class Plan:
     family: Family = Family.A
     storage: Storage = field(default_factory=Storage)
     requests: int = REQUESTS
-    execution: float = EXECUTION
     processes: int = 0
+
+    @property
+    def execution(self) -> float:
+        """Seconds that a request takes beside loading."""
+        return self.storage.execution
 
     def sevens(self) -> list[Scene]:
         """Return an hour for each workload, half and seed."""

@@ -1,7 +1,7 @@
 """Who decides what lies in memory, and the bounds that stand in the same tables."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -35,16 +35,24 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy with its settings. `known` requests wait at any time; where it `streams`, models run in a window."""
+    """A policy with its settings. `known` requests wait at any time; where it `streams`, models run in a window.
+
+    Where the fixed part is `always` paid, each load takes it, though a part of the model is there. Where `alone`,
+    no load goes on beside a run.
+    """
 
     label: str
     config: ResidencyConfig
     known: int = 0
     streams: bool = True
+    always: bool = False
+    alone: bool = False
 
     def cell(self, requests: Sequence[Request], footprints: Footprints, budget: int) -> Cell | None:
         """Play it; None where a model cannot run in so much memory."""
-        order = Order(budget, footprints, make_policy(self.config), streams=self.streams)
+        if self.alone or not self.streams:
+            footprints = {name: replace(footprint, runs=()) for name, footprint in footprints.items()}
+        order = Order(budget, footprints, make_policy(self.config), streams=self.streams, always=self.always)
         try:
             served = order.run(requests, self.known)
         except ConfigError:
@@ -92,6 +100,10 @@ RESIDENT = policy("late", "late, all of a model to run", streams=False)
 WAITING = max(KNOWN)
 ABLATED = (
     *(LRU, LATE, RESIDENT, WHOLE),
+    policy("late", "late, stages go whole", trim=False),
+    Policy("late, the fixed part at each load", ResidencyConfig(policy="late"), always=True),
+    Policy("late, stages whole, the fixed part", ResidencyConfig(policy="late", trim=False), always=True),
+    Policy("late, loads never beside runs", ResidencyConfig(policy="late"), alone=True),
     policy("late", f"late, {WAITING} wait", known=WAITING),
     policy("late", f"late, {WAITING} wait, foresight off", known=WAITING, foresight=False),
     policy("late", f"late, whole models, {WAITING} wait", known=WAITING, stages=False),

@@ -128,8 +128,9 @@ def live(
 
     Each policy has an engine of its own on the same core; they are asked in turn. Exits are off. The best baseline is
     chosen for each round by all other rounds, as one would tune by what has been. Blocks are simulated with what
-    launches and messages took just before and after (as in `latebind bench validate`). `alone` is what a request takes
-    with nobody else there, `least` what a policy could reach that knows all lengths and costs nothing itself.
+    launches and messages took just before and after (as in `latebind bench validate`), and `told all` with what they
+    took meanwhile as well: near saturation the pace of that very time decides. `alone` is what a request takes with
+    nobody else there, `least` what a policy could reach that knows all lengths and costs nothing itself.
 
     Example: `latebind bench live models --model resnet56 --data images.npz --load 0.8`
     """

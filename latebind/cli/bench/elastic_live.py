@@ -55,6 +55,10 @@ def elastic_live(
         f"{model} on cores {engine_cores}: {report.alone * 1e3:.2f} ms alone, the best baseline {report.capacity:.0f} "
         f"a second at most, late after {report.allowed * 1e3:.1f} ms; {rounds} rounds of {seconds:g} s, seed {seed}"
     )
+    console.print(
+        f"work for {report.limit:.0f} requests a second fits on the cores ({report.fits:.0f} by the profile), "
+        f"{report.limit / report.capacity:.2f} times what the best baseline does with no target at all"
+    )
     show("by load", report.rows())
     show("with always enough to do, and within the target", report.saturated_rows())
     show("against the best of each kind, chosen by the other rounds", report.judged_rows())
@@ -62,6 +66,7 @@ def elastic_live(
         json_file,
         {
             "plan": asdict(plan),
+            "limit": report.limit,
             "loads": report.rows(),
             "saturated": report.saturated_rows(),
             "judged": report.judged_rows(),

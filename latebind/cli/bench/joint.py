@@ -13,6 +13,7 @@ from latebind.bench.client import Array
 from latebind.bench.exits import Setting
 from latebind.bench.folds import Folds
 from latebind.bench.joint import batches, goodput, refill
+from latebind.bench.joint.bound import least_work
 from latebind.bench.joint.live import on_engines
 from latebind.bench.joint.report import JointReport
 from latebind.bench.joint.sides import engines
@@ -53,8 +54,7 @@ class Asked:
     model: str
     costs: Costs
     plan: goodput.Plan
-    batch_load: float
-    sizes: tuple[int, ...]
+    batches: batches.Plan
     seed: int
     page: Path | None
     hold: Callable[[Mapping[str, Side], Part, Progress], None]
@@ -85,7 +85,10 @@ def joint(
     ] = None,
     side: Annotated[
         list[str] | None,
-        typer.Option(help="For goodput: compare only with these, as in the tables; may be repeated. Default: all."),
+        typer.Option(
+            help="For goodput: compare only with these, as in the tables. For batches: 'late', 'compacted' or "
+            "'GATI batched'. May be repeated. Default: all."
+        ),
     ] = None,
     batch: Annotated[
         list[int] | None,
@@ -120,6 +123,10 @@ def joint(
     answers anything in time past capacity. All sides at all loads and deadlines take over an hour: --side, --load and
     --deadline choose among them. --simulated takes a minute.
 
+    GATI is there as published, where all of a batch of up to 16 wait for the last and nobody is shed, and tuned, at its
+    best batch of 2 or more, shed or not. Where 'GATI, unshed' takes part, it shows who may leave early, and so what no
+    policy could do more of, even one that knew who comes and leaves where.
+
     Example: `latebind bench joint models --model resnet56 --data examples.cifar10.data:unseen
     --data-option data=cifar10/ --folds 5 --load 1 --deadline 3 --rounds 2`
     """
@@ -136,9 +143,12 @@ def joint(
                 on_engines(repository, model, inputs, sides, what, setting=setting, folds=tuning, progress=tell)
 
         loads, deadlines = tuple(load or goodput.LOADS), tuple(deadline or goodput.DEADLINES)
-        plan = goodput.Plan(loads, deadlines, rounds, seconds, tuple(side or ()))
-        sizes, batch_load = tuple(batch or batches.SIZES), (load or [batches.LOAD])[0]
-        asked = Asked(model, costs, plan, batch_load, sizes, seed, page, hold)
+        some = tuple(side or ())
+        plan = goodput.Plan(loads, deadlines, rounds, seconds, () if part is What.BATCHES else some)
+        by_batch = batches.Plan()
+        if part is What.BATCHES:
+            by_batch = batches.Plan.of(some, batch or batches.SIZES, (load or [batches.LOAD])[0], rounds, seconds)
+        asked = Asked(model, costs, plan, by_batch, seed, page, hold)
         calibrated = f"{folds} folds at {fidelity:g}" if folds else "calibrated as it is"
         how = f"simulated, {scaling}" if simulated else calibrated
         console.print(f"{model}: {how}; {rounds} rounds of {seconds:g} s, seed {seed}")
@@ -164,9 +174,10 @@ def _goodput(asked: Asked, tell: Progress) -> Shown:
             f"{asked.model} is a sequence model, without exits: take --part refill, or `latebind bench live`"
         )
     report = JointReport(asked.model, asked.seed, asked.plan.chosen())
+    work = least_work(asked.costs.whole, asked.costs.exits)
 
     async def part(contest: Contest, random: Random, tell: Progress) -> None:
-        await goodput.measure(report, contest, asked.plan, random, tell)
+        await goodput.measure(report, contest, asked.plan, random, tell, work)
 
     asked.hold(engines(report.contenders), part, tell)
     return lambda: _show_goodput(report, asked)
@@ -195,13 +206,18 @@ def _show_goodput(report: JointReport, asked: Asked) -> object:
 
 
 def _batches(asked: Asked, tell: Progress) -> Shown:
-    report = batches.BatchesReport(asked.batch_load, asked.seed, asked.sizes)
+    plan = asked.batches
+    report = batches.BatchesReport(plan, asked.seed)
 
     async def part(contest: Contest, random: Random, tell: Progress) -> None:
-        await batches.measure(report, contest, asked.plan.rounds, asked.plan.seconds, random, tell)
+        await batches.measure(report, contest, random, tell)
 
-    asked.hold(batches.sides(asked.sizes), part, tell)
-    return lambda: _shown(f"at {report.load:.0%} of what the base model does serially", report.rows())
+    asked.hold(batches.sides(plan.kinds, plan.sizes), part, tell)
+    return lambda: _shown(
+        f"at {plan.load:.0%} of what the base model does serially: over the same policy without exits, medians of "
+        "rounds",
+        report.rows(),
+    )
 
 
 def _refill(asked: Asked, tell: Progress) -> Shown:

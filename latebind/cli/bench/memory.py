@@ -8,6 +8,7 @@ from latebind.bench import memory as memory_bench
 from latebind.cli.bench.options import Backend, Model, Repository
 from latebind.cli.console import JsonFile, console, reporting, save, show
 from latebind.cli.numbers import numbers
+from latebind.engine import crew
 
 MEGABYTE = 1e6
 
@@ -34,7 +35,7 @@ def memory(
             {
                 "process": one.process,
                 "workers": ", ".join(map(str, one.side.engine.granularities)) or "1, any batch",
-                "weights": "a copy each" if one.side.copies else "one copy",
+                "weights": _copies(one.side),
                 "loaded": _written(one.idle),
                 "all have run": _written(one.used),
                 "over one worker": f"{memory_bench.over_one(one, found):+.1%}",
@@ -44,6 +45,13 @@ def memory(
     )
     console.print(f"Ebird's workers, each with a copy on the device, take {memory_bench.PAPER:+.1%}")
     save(json_file, found)
+
+
+def _copies(side: memory_bench.Side) -> str:
+    if side.copies:
+        return "a copy each"
+    wide = side.engine.wide and crew.at_once(side.engine) > 1
+    return "one copy, one more for lone requests where they gain" if wide else "one copy"
 
 
 def _written(taken: memory_bench.Resident) -> str:

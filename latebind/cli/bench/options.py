@@ -1,9 +1,18 @@
 """Options that several commands of `latebind bench` share."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def _drawable(file: Path | None) -> Path | None:
+    """Refuse a page that nobody could draw before an hour's work, and not behind it."""
+    if file is not None and find_spec("plotly") is None:
+        raise ModuleNotFoundError("a page needs plotly", name="plotly")
+    return file
+
 
 Repository = Annotated[Path, typer.Argument(help="A folder of models.")]
 Model = Annotated[str, typer.Option(help="Which model of the folder.")]
@@ -23,7 +32,7 @@ ServerLog = Annotated[Path | None, typer.Option(help="Keep what the servers log.
 Awake = Annotated[
     bool, typer.Option("--awake", help="Keep the cores from sleeping meanwhile, for all sides alike. Needs root.")
 ]
-Page = Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.")]
+Page = Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.", callback=_drawable)]
 ServeWords = Annotated[
     list[str] | None, typer.Option(help="A word for `latebind serve`; may be repeated: --serve=--slots=64.")
 ]

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from latebind.batching import POLICIES
 from latebind.bench import boundary as boundary_bench
-from latebind.bench import many
+from latebind.bench import many, nodes
 from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
 from latebind.bench.exits import Setting
@@ -14,32 +15,42 @@ from latebind.cli.console import JsonFile, console, reporting, save, show
 from latebind.engine.awake import kept_awake
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 
+NODE_REQUESTS, NODE_SEEDS = 500, 2
+
 
 def scheduler(
-    events: Annotated[int, typer.Option(help="Events of each measurement.")] = 200_000,
-    rounds: Annotated[int, typer.Option(help="Measurements of each cell; the median counts.")] = 3,
+    policy: Annotated[list[str] | None, typer.Option(help="May be repeated. Default: all.")] = None,
+    events: Annotated[int, typer.Option(help="Events of each measurement.")] = 6_000,
+    rounds: Annotated[int, typer.Option(help="Measurements of each cell; the least counts.")] = 3,
+    launch_us: Annotated[float, typer.Option(help="What a launch costs, as `bench boundary` finds it.")] = 30.0,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """What scheduler and policies cost on one core: events a second, a decision at a stage boundary, many models."""
+    """What scheduler and policies cost on one core: a boundary, a decision, many models, and when stages are worth it.
+
+    CPU time of the thread, which means something on a busy machine as well, and by the clock.
+    """
     with reporting():
-        speeds = scheduler_bench.run(events=events, rounds=rounds, seed=seed)
-        costs = many.run(events=events // 10, rounds=rounds)
+        speeds = scheduler_bench.run(policies=policy or tuple(POLICIES), events=events, rounds=rounds, seed=seed)
+        costs = many.run(events=events // 3, rounds=rounds)
+        worth = nodes.run(launch=launch_us * 1e-6, requests=NODE_REQUESTS, seeds=NODE_SEEDS)
     show(
-        f"scheduler, {events} events, median of {rounds} rounds, seed {seed}",
+        f"scheduler, {events} events, least of {rounds} rounds, seed {seed}; CPU (by the clock)",
         [
             {
                 "policy": speed.policy,
                 "largest batch": speed.batch,
                 "waiting": speed.waiting,
-                "events a second": f"{speed.events_per_second:,.0f}",
-                "boundary us": f"{speed.boundary * 1e6:.2f}",
+                "events a second": f"{speed.events:,.0f}",
+                "boundary us": speed.boundary.microseconds(),
+                "where others rest": speed.beside.microseconds(),
+                "decision of it us": speed.decision.microseconds(),
             }
             for speed in speeds
         ],
     )
     show(
-        f"many models, {many.BUSY} of which {many.WAITING} requests each wait for or run, {events // 10} events",
+        f"many models, {many.BUSY} of which {many.WAITING} requests each wait for or run, {events // 3} events",
         [
             {
                 "policy": cost.policy,
@@ -50,7 +61,21 @@ def scheduler(
             for cost in costs
         ],
     )
-    save(json_file, {"speeds": speeds, "models": costs})
+    show(
+        f"{nodes.STAGES} stages under `lazy+`, a launch of {launch_us:g} us: mean latency as one stage over theirs",
+        [
+            {
+                "learned caches": "at two stages" if one.exits else "none",
+                **{
+                    f"{seconds * 1e3:g} ms": f"{ratio:.2f}"
+                    for seconds, ratio in zip(one.lengths, one.ratios, strict=True)
+                },
+                "stages lose below ms": "all" if one.least is None else f"{one.least * 1e3:.2f}",
+            }
+            for one in worth
+        ],
+    )
+    save(json_file, {"speeds": speeds, "models": costs, "worth": worth})
 
 
 def stages(
@@ -127,6 +152,7 @@ def boundary(
                 "backend": one.backend,
                 "stages": f"{one.stages} against 1",
                 "a boundary us": one.microseconds(),
+                "CPU us": f"{one.cpu * 1e6:.1f}",
                 f"{MAX_OVERHEAD:.0%} of a stage of ms": f"{one.worth(MAX_OVERHEAD) * 1e3:.2f}",
             }
             for one in found

@@ -57,9 +57,8 @@ def queries_live(
     deadline_ms: Annotated[
         list[float] | None,
         typer.Option(
-            help="A deadline; may be repeated. Default: a quarter, a half and three quarters of the way from what the "
-            "longest path takes with the next slower model of each step to what it takes with the slowest, all to "
-            "their ends."
+            help="A deadline; may be repeated. Default: three that are just too short for a plan made beforehand to "
+            "reach the best models, by less than learned caches save; where that is, is found out first, by asking."
         ),
     ] = None,
     split: Annotated[Split, typer.Option(help="How deadlines are split where they are.")] = Split.PROPORTIONAL,
@@ -79,6 +78,10 @@ def queries_live(
     backend: Backend = None,
     engine_core: Core = 1,
     door_core: DoorCore = 0,
+    other_core: Annotated[
+        int | None,
+        typer.Option(help="For overhead: the core of a second worker. Default: that of door and client."),
+    ] = None,
     awake: Awake = False,
     seed: Seed = 0,
     page: Page = None,
@@ -91,10 +94,13 @@ def queries_live(
     All are asked for the same rows, in blocks in turn. Nothing is refused or dropped for being late, so that every row
     counts on every side; who was late is counted. Differences are paired by row, with 95 % intervals.
 
-    `overhead` has learned caches with `--caches`. A query runs each of its steps on the same core, so it carries no
-    more than its models one after another, which the last line of the table says; what the slower step alone carries
-    it can only come near to where the others cost next to nothing. Batches are as large as models take with as many
-    `--clients` as an engine has slots, 64.
+    `overhead` has learned caches with `--caches`. A query on one worker runs all of its steps on the same core, so it
+    carries no more than its models one after another, which the last line of its table says, by the clock and by CPU
+    time, which others on the machine change less. With a worker and a core for each step it is held against each step
+    alone on the same workers, and against the slower one alone on one worker: who has more cores than that has an easy
+    bar, and where steps are not alike workers share the longer one. The last table says from which length of steps on
+    a query carries 0.95 of them, if what it takes beyond them does not change with it. Batches are as large as models
+    take with as many `--clients` as an engine has slots, 64.
 
     Examples:
 
@@ -111,7 +117,8 @@ def queries_live(
         setting = Setting((engine_core,), (door_core,), backend=backend, seed=seed)
         deadlines = tuple([one / 1e3 for one in deadline_ms or ()])
         plan = replanning.Plan(requests, deadlines, rate, seed)
-        asked = Asked(served, Rows(inputs, labels), plan, setting, split, rounds, clients, caches)
+        own_cores = (engine_core, door_core if other_core is None else other_core)
+        asked = Asked(served, Rows(inputs, labels), plan, setting, split, rounds, clients, caches, own_cores)
         pace = f"{rate:g} a second" if rate else "one after another"
         console.print(f"{served.name}: {requests} rows a side, {pace}, split {split}, seed {seed}")
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
@@ -133,6 +140,7 @@ class Asked:
     rounds: int
     clients: int
     caches: bool
+    own_cores: tuple[int, ...]
     tell: Progress = lambda text, share: None
 
 
@@ -164,13 +172,20 @@ def _overhead(asked: Asked) -> Told:
             rounds=asked.rounds,
             clients=asked.clients,
             caches=asked.caches,
+            own_cores=asked.own_cores,
         )
     )
     tables = {
         "a query against its models, one after another": report.latency_rows(found, asked.plan.seed),
-        f"with {asked.clients} clients that always wait": report.throughput_rows(found, asked.plan.seed),
+        f"one worker, {asked.clients} clients that always wait": report.throughput_rows(
+            found.one, found.shares, asked.plan.seed
+        ),
+        "a worker and a core for each step, as many clients": report.own_core_rows(found, asked.plan.seed),
+        f"from which length of steps on the query carries {report.HELD} of them": report.length_rows(
+            found, asked.plan.seed
+        ),
     }
-    return Told(tables, raw=found.through)
+    return Told(tables, raw={"one worker": asdict(found.one), "a worker for each step": asdict(found.each)})
 
 
 RUN: dict[Part, Callable[[Asked], Told]] = {

@@ -92,8 +92,9 @@ def residency(
     """Play mCache's evaluation: seven models in less memory than they take, requests after an Azure trace.
 
     Requests are played one after another, each loads what it misses before the next: that is the paper's latency, which
-    leaves queueing out. Which service gets which model, instants and the hour are
-    drawn by seed, on both halves of the trace. Intervals are of 95 %, paired with LRU in the very same hours.
+    leaves queueing out. What comes while the stages before it run is waited for by nobody. Which service gets which
+    model, instants and the hour are drawn by seed, on both halves of the trace. Intervals are of 95 %, paired with LRU
+    in the very same hours.
     `iam-oracle` and `belady` are told the future and `late-oracle` all rates; the others learn from what came.
 
     A load takes 0.15 s and its bytes over the bandwidth: LRU then loads for as long as in table 3, within a sixth. A
@@ -109,9 +110,8 @@ def residency(
             tuple(pairing or Pairing),
             _shares(memory),
             family,
-            Storage(bandwidth=bandwidth * 1e6, factors=UNEVEN if uneven else EVEN),
+            Storage(bandwidth=bandwidth * 1e6, factors=UNEVEN if uneven else EVEN, execution=execution),
             requests,
-            execution,
             processes,
         )
         asked = Asked(plan, _sides(policies), clients)

@@ -78,7 +78,7 @@ class RestApp:
             return reply
         if others:
             raise MethodNotAllowed(others)
-        raise NotFound("there is no such path")
+        raise NotFound("there is no such path: /v2/openapi.json describes those that there are")
 
 
 def _path(target: bytes) -> str:

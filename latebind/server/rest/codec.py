@@ -4,97 +4,23 @@ No input or output happens here save for outputs that go to shared memory, and n
 in `Inference-Header-Content-Length`.
 """
 
-from collections.abc import Mapping
-from typing import Annotated
-
 import msgspec
 import numpy as np
-import orjson
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import LONGEST_ID, Asked, Call, Calls, Given, check_priority, check_timeout
+from latebind.server.calls import Asked, Call, Calls, Given, check_priority, check_timeout
+from latebind.server.frames import Told, is_framed
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
-from latebind.server.results import result
-from latebind.server.shared_memory import Reference, Regions
+from latebind.server.rest.encoding import encode
+from latebind.server.rest.question import NO_DATA, Encoded, InferRequest, InputTensor, RequestedOutput
+from latebind.server.shared_memory import Regions
 from latebind.server.tensors import Tensor
 
-NO_DATA = msgspec.Raw()
 MOST_KNOWN = 256  # texts of calls whose meaning is kept
 LONGEST_KNOWN = 2048  # bytes of one, its numbers left out
 DATA = b'"data"'
-
-
-class TensorParameters(msgspec.Struct, gc=False):
-    """Where a tensor lies, if that is shared memory."""
-
-    shared_memory_region: str | None = None
-    shared_memory_byte_size: int | None = None
-    shared_memory_offset: int = 0
-
-    def reference(self) -> Reference | None:
-        """Return the bytes of shared memory that are meant. Raises `InvalidRequest` where it is unclear which."""
-        if self.shared_memory_region is not None:
-            return Reference(self.shared_memory_region, self.shared_memory_byte_size, self.shared_memory_offset)
-        if self.shared_memory_byte_size is not None or self.shared_memory_offset:
-            raise InvalidRequest("a place in shared memory is given without its shared_memory_region")
-        return None
-
-
-class InputParameters(TensorParameters, gc=False):
-    """What may stand beside an input."""
-
-    binary_data_size: int | None = None
-
-
-class OutputParameters(TensorParameters, gc=False):
-    """What may stand beside a requested output."""
-
-    binary_data: bool | None = None
-    classification: int = 0
-
-
-class RequestParameters(msgspec.Struct, gc=False):
-    """What may stand beside a request; others are let through unread. `timeout` in microseconds, 0 for none."""
-
-    timeout: int = 0
-    binary_data_output: bool = False
-    priority: int = 0
-    sequence_id: int | str = 0
-
-
-class InputTensor(msgspec.Struct, gc=False):
-    """An input as the client sends it; `data` stays text until shape and datatype are known to be right."""
-
-    name: str
-    shape: list[int]
-    datatype: str
-    parameters: InputParameters | None = None
-    data: msgspec.Raw = NO_DATA
-
-
-class RequestedOutput(msgspec.Struct, gc=False):
-    """An output that the client wants."""
-
-    name: str
-    parameters: OutputParameters | None = None
-
-
-class InferRequest(msgspec.Struct, gc=False):
-    """The JSON of an infer call."""
-
-    inputs: list[InputTensor]
-    id: Annotated[str, msgspec.Meta(max_length=LONGEST_ID)] = ""
-    parameters: RequestParameters = msgspec.field(default_factory=RequestParameters)
-    outputs: list[RequestedOutput] | None = None
-
-
-class Encoded(msgspec.Struct, frozen=True):
-    """A body; `json_bytes` is the length of its JSON part where binary data follows, else None."""
-
-    body: bytes
-    json_bytes: int | None = None
 
 
 class Codec:
@@ -117,11 +43,9 @@ class Codec:
 
     def decode(self, text: bytes, following: int | None = 0) -> Call:
         """Return the call that this JSON describes; so many bytes are to follow, None where nobody knows yet."""
-        known = self._known.get(text)
-        if known is not None and following is not None and known.size == len(text) + following:
-            return known
-        if following == 0 and (call := self._read_numbers(text)) is not None:
-            return call
+        recalled = None if following is None else self.recall(text, following)
+        if recalled is not None:
+            return _with_numbers(*recalled, len(text))
         request = self._parse(text)
         parameters = request.parameters
         if parameters.sequence_id:
@@ -146,6 +70,22 @@ class Codec:
             self._keep_around(text, bytes(request.inputs[0].data), call)
         return call
 
+    def recall(self, text: bytes, following: int) -> tuple[Call, bytes] | None:
+        """Return a call that came before, all but its values; with these, as bytes, where they stand in this JSON.
+
+        None where nothing of the kind came before, or anything may be wrong with this one.
+        """
+        known = self._known.get(text)
+        if known is not None:
+            return (known, b"") if known.size == len(text) + following else None
+        begin, end = _numbers(text)
+        known = self._around.get((text[:begin], text[end:]))
+        if known is None or following or len(text) > self._limits.json_bytes:
+            return None
+        (given,) = known.inputs
+        values = given.tensor.packed(text[begin:end], given.shape)
+        return None if values is None else (known, values)
+
     def decode_raw(self, size: int) -> Call:
         """Return the call of a body of so many bytes without JSON: one row of the only input, all outputs binary."""
         inputs = self._calls.inputs
@@ -160,35 +100,9 @@ class Codec:
             most = self._limits.json_bytes
             raise TooLarge(f"the JSON part has {size} bytes, more than {most}: send large tensors as binary data")
 
-    def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> Encoded:
-        """Return the body that gives the client the outputs it wants."""
-        outputs: list[dict[str, object]] = []
-        blobs: list[memoryview] = []
-        for wanted in call.wanted:
-            found = result(wanted, answer)
-            entry: dict[str, object] = {
-                "name": wanted.tensor.name,
-                "datatype": found.datatype,
-                "shape": found.shape,
-            }
-            if wanted.place is not None:
-                wanted.place.write(found.raw())  # said nowhere: the C++ client takes all parameters for binary data
-            elif wanted.binary:
-                raw = found.raw()
-                entry["parameters"] = {"binary_data_size": raw.nbytes}
-                blobs.append(raw)
-            else:
-                entry["data"] = found.flat()
-            outputs.append(entry)
-        spec = answer.spec or self.spec
-        reply: dict[str, object] = {"model_name": spec.name, "model_version": spec.version}
-        if call.id:
-            reply["id"] = call.id
-        if parameters:
-            reply["parameters"] = parameters
-        reply["outputs"] = outputs
-        text = orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
-        return Encoded(b"".join((text, *blobs)), len(text)) if blobs else Encoded(text)
+    def encode(self, answer: Answer, call: Call, told: Told) -> Encoded:
+        """Return the body that gives the client the outputs it wants; `told` returns the parameters of the reply."""
+        return encode(self.spec, answer, call, told)
 
     def _keep(self, text: bytes, call: Call) -> None:
         """Keep what a text means whose tensors all follow it: clients send the same one again and again."""
@@ -196,7 +110,7 @@ class Codec:
         if follow and not call.id and not call.elsewhere and len(text) <= LONGEST_KNOWN:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
-            self._known[text] = call
+            self._known[text] = msgspec.structs.replace(call, frames={} if is_framed(call) else None)
 
     def _keep_around(self, text: bytes, numbers: bytes, call: Call) -> None:
         """Keep what a text means but for the flat numbers of its only input: clients send other ones in the same.
@@ -212,28 +126,8 @@ class Codec:
                 self._around.clear()
             (given,) = call.inputs
             self._around[text[:begin], text[end:]] = msgspec.structs.replace(
-                call, inputs=(Given(given.tensor, given.shape),)
+                call, inputs=(Given(given.tensor, given.shape),), frames={} if is_framed(call) else None
             )
-
-    def _read_numbers(self, text: bytes) -> Call | None:
-        """Return the call of a text that is known but for its numbers, None where anything may be wrong with it."""
-        begin, end = _numbers(text)
-        known = self._around.get((text[:begin], text[end:]))
-        if known is None or len(text) > self._limits.json_bytes:
-            return None
-        (given,) = known.inputs
-        try:
-            rows = given.tensor.from_json(text[begin:end], shape=given.shape)
-        except InvalidRequest:
-            return None
-        return Call(
-            (Given(given.tensor, given.shape, rows),),
-            known.rows,
-            known.wanted,
-            len(text),
-            timeout=known.timeout,
-            priority=known.priority,
-        )
 
     def _given(self, tensor: Tensor, given: InputTensor) -> Given:
         """Return an input that does not follow as binary: it stands in the JSON or lies in shared memory."""
@@ -255,6 +149,16 @@ def _numbers(text: bytes) -> tuple[int, int]:
     """Return where the first list behind the first `DATA` begins and ends, if it is one of numbers."""
     begin = text.find(b"[", text.find(DATA))
     return begin, text.find(b"]", begin) + 1
+
+
+def _with_numbers(known: Call, values: bytes, size: int) -> Call:
+    """Return a call that has been recalled, with the values that stand in its JSON of so many bytes, if any do."""
+    if not values:
+        return known
+    (given,) = known.inputs
+    rows = np.frombuffer(values, given.tensor.dtype).reshape(given.shape)
+    given.tensor.check((rows,))
+    return msgspec.structs.replace(known, inputs=(Given(given.tensor, given.shape, rows),), size=size)
 
 
 def _asked(output: RequestedOutput) -> Asked:

@@ -14,6 +14,9 @@ class Line(Protocol):
     def hold(self) -> None:
         """Read no more for now."""
 
+    def read_on(self) -> None:
+        """Read again."""
+
     def go_on(self) -> None:
         """Read on, and tell a client that waits for this to send its body."""
 
@@ -70,6 +73,8 @@ class Exchange:
         if self.lost:
             return DISCONNECT
         parts, self._parts, self._unread = self._parts, [], 0
+        if not self._more:
+            self._line.read_on()  # else nobody would hear that the client hangs up
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         return {"type": "http.request", "body": body, "more_body": self._more}
 

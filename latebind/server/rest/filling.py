@@ -6,7 +6,7 @@ import numpy as np
 
 from latebind.domain.errors import InvalidRequest
 from latebind.server.calls import Call
-from latebind.server.gateway import Array
+from latebind.server.gateway import Array, Claim
 from latebind.server.rest.body import Body
 from latebind.server.rest.codec import Codec, wrong_size
 
@@ -47,17 +47,28 @@ async def fill(call: Call, body: Body, rows: Mapping[str, Sequence[Array]]) -> N
             given.tensor.check(places)
 
 
-def fill_now(call: Call, data: bytes, begin: int, rows: Mapping[str, Sequence[Array]]) -> None:
+def fill_now(call: Call, data: bytes, begin: int, claim: Claim) -> None:
     """Do what `fill` does where all of the body is there: binary data are those of `data` from `begin` on."""
+    there = memoryview(data)
     for given in call.inputs:
-        places = given.places(rows)
+        tensor = given.tensor
         if given.rows is not None:
-            given.write(places)
-            continue
-        for place in places:
-            place.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8, place.nbytes, begin)
-            begin += place.nbytes
-        given.tensor.check(places)
+            given.write(given.places(claim.rows))
+        elif tensor.is_padded:
+            begin = _copy(there, begin, [place.data.cast("B") for place in given.places(claim.rows)])
+        else:
+            begin = _copy(there, begin, claim.raw[tensor.name])
+        if tensor.is_bounded and given.rows is None:
+            tensor.check(given.places(claim.rows))
+
+
+def _copy(there: memoryview, begin: int, places: Sequence[memoryview]) -> int:
+    """Fill these places from `begin` on and return where what is left begins."""
+    for place in places:
+        end = begin + len(place)
+        place[:] = there[begin:end]
+        begin = end
+    return begin
 
 
 async def _take(call: Call, body: Body, places: Sequence[Array]) -> None:

@@ -44,7 +44,7 @@ async def infer(desk: Desk, request: Request) -> Reply:
 
 def infer_reply(desk: Desk, codec: Codec, call: Call, answer: Answer) -> Reply:
     """Return what the client of a call is sent."""
-    encoded = codec.encode(answer, call, desk.service.told(codec.spec, answer))
+    encoded = codec.encode(answer, call, desk.service.told)
     timing = (TIMING, b"queue;dur=%.3f, compute;dur=%.3f" % desk.service.milliseconds(answer))
     if encoded.json_bytes is None:
         return Reply(encoded.body, (*JSON, timing))

@@ -95,6 +95,7 @@ class HttpProtocol(Protocol):
         self._chunks = 0
         self._heads = 0
         self._refusal: UserError | None = None
+        self._usual: tuple[list[tuple[bytes, bytes]], bytes] = [], b""
 
     # The transport's calls ------------------------------------------------------------------------------------------
 
@@ -234,11 +235,15 @@ class HttpProtocol(Protocol):
             self._held = True
             self._transport.pause_reading()
 
-    def go_on(self) -> None:
-        """Read on, and tell a client that waits for this to send its body."""
+    def read_on(self) -> None:
+        """Read again."""
         if self._held:
             self._held = False
             self._transport.resume_reading()
+
+    def go_on(self) -> None:
+        """Read on, and tell a client that waits for this to send its body."""
+        self.read_on()
         if self._current is not None and self._current.expects:
             self._current.expects = False
             self._transport.write(CONTINUE)
@@ -278,7 +283,7 @@ class HttpProtocol(Protocol):
         """Root of a request's task; `answer` fails for no reason."""
         reply = await self._answer(exchange)
         exchange.answered = True
-        if exchange.lost:
+        if exchange.lost or self._transport.is_closing():
             return
         if reply is None:
             self._transport.close()
@@ -328,8 +333,8 @@ class HttpProtocol(Protocol):
 
     def _write(self, reply: Reply, *, head_only: bool, goes_on: bool) -> None:
         body = reply.body
-        lines = [STATUS_LINES[reply.status]]
-        for header in (*self._state.default_headers, *reply.headers):
+        lines = [STATUS_LINES[reply.status], self._usual_lines()]
+        for header in reply.headers:
             lines.append(b"%b: %b\r\n" % header)
         lines.append((b"content-length: %d\r\n\r\n" if goes_on else LAST) % len(body))
         if head_only:
@@ -339,6 +344,13 @@ class HttpProtocol(Protocol):
             self._transport.write(b"".join(lines))
         else:
             self._transport.writelines((b"".join(lines), body))
+
+    def _usual_lines(self) -> bytes:
+        """Return the lines that all replies of this second have: uvicorn's, the date among them."""
+        headers = self._state.default_headers
+        if headers is not self._usual[0]:
+            self._usual = headers, b"".join([b"%b: %b\r\n" % header for header in headers])
+        return self._usual[1]
 
     def _refuse(self, error: LatebindError) -> None:
         """Reply and close; only close where the answer to an earlier request is being made, or this one has its own."""

@@ -5,10 +5,9 @@ that finds places at once. All others go the long way, which also tells what is 
 """
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
-
-import msgspec
 
 from latebind.domain.errors import UserError
 from latebind.server.calls import WAITED, Call
@@ -62,7 +61,8 @@ class ShortWay(Protocol):
         """Tell all who are on the way that there is no time left."""
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
+@dataclass(frozen=True, slots=True)
+class Known:
     """What the head of a call says; its body has `size` bytes, the first `json_bytes` of which are JSON (None: all).
 
     `client` is the address that it came from, where that stands in the head.
@@ -111,15 +111,18 @@ class Shortcut:
             return None
         codec = self._desk.codec(spec)
         split = body + (known.size if known.json_bytes is None else known.json_bytes)
-        try:
-            call = codec.decode(data[body:split], len(data) - split)
-        except UserError:
+        text, following = data[body:split], len(data) - split
+        recalled = codec.recall(text, following) or _new(codec, text, following)
+        if recalled is None:
             return None
-        claim = None if call.elsewhere else self._desk.service.claim_now(spec, call)
+        call, values = recalled
+        claim = self._desk.service.claim_now(spec, call)
         if claim is None:
             return None
+        if values:
+            data, split = values, 0
         try:
-            fill_now(call, data, split, claim.rows)
+            fill_now(call, data, split, claim)
         except UserError:
             claim.release()
             return None
@@ -145,6 +148,15 @@ class Shortcut:
         packing = asyncio.get_running_loop().create_task(_packed(line, to, reply, known.accepts))
         self._packing.add(packing)
         packing.add_done_callback(self._packing.discard)
+
+
+def _new(codec: Codec, text: bytes, following: int) -> tuple[Call, bytes] | None:
+    """Return a call that has not come before, if there is nothing wrong with it and all of it is there."""
+    try:
+        call = codec.decode(text, following)
+    except UserError:
+        return None
+    return None if call.elsewhere else (call, b"")
 
 
 async def _packed(line: Line, to: Quick, reply: Reply, accepts: bytes) -> None:

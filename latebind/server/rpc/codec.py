@@ -9,6 +9,7 @@ import orjson
 from latebind.domain.errors import Expired, InvalidRequest
 from latebind.domain.model import ModelSpec
 from latebind.server.calls import Asked, Call, Calls, Given, check_id, check_priority, check_timeout
+from latebind.server.frames import Frame, Told, framed
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.results import result
@@ -59,22 +60,18 @@ class RpcCodec:
             raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs for")
         return Call(given, rows, wanted, 0, check_id(request.id), sooner(timeout, seconds), priority)
 
-    def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
-        """Return the response that gives the client the outputs it wants."""
-        spec = answer.spec or self.spec
-        reply = ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
-        for key, value in parameters.items():
-            _tell(reply.parameters[key], value)
+    def encode(self, answer: Answer, call: Call, told: Told) -> bytes:
+        """Return the response that gives the client the outputs it wants; `told` returns its parameters."""
+        (described,) = framed(self.spec, answer, call, told, _described)
         raw: list[bytes | memoryview] = []
         for wanted in call.wanted:
             found = result(wanted, answer)
-            reply.outputs.add(name=wanted.tensor.name, datatype=found.datatype, shape=found.shape)
             if wanted.place is None:
-                raw.append(found.raw())
+                raw.append(found.sent())
             else:
                 wanted.place.write(found.raw())
                 raw.append(b"")  # clients count on an entry for each output
-        return joined(reply, raw)
+        return joined(described, raw)
 
     def _given(self, tensor: Tensor, given: Message, contents: Iterator[bytes | memoryview] | None) -> Given:
         """Return an input: a view of the next raw contents, its typed contents, or its place in shared memory."""
@@ -126,6 +123,17 @@ def _asked(output: Message) -> Asked:
     if not parameters:
         return Asked(output.name)
     return Asked(output.name, classes=_number(parameters, "classification"), reference=_reference(parameters))
+
+
+def _described(spec: ModelSpec, answer: Answer, call: Call, told: Told) -> Frame:
+    """Return a response without its raw contents."""
+    reply = ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
+    for key, value in told(spec, answer).items():
+        _tell(reply.parameters[key], value)
+    for wanted in call.wanted:
+        found = result(wanted, answer)
+        reply.outputs.add(name=wanted.tensor.name, datatype=found.datatype, shape=found.shape)
+    return (reply.SerializeToString(),)
 
 
 def _shape(given: Message) -> Sequence[int]:

@@ -9,6 +9,7 @@ from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.access import Guard
 from latebind.server.limits import Limits
+from latebind.server.listening import TAKEN
 from latebind.server.rpc.desk import Desk
 from latebind.server.rpc.messages import grpc
 from latebind.server.rpc.reception import CallFailed, Reception
@@ -52,7 +53,7 @@ class RpcDoor:
             self.port = self._add_port(f"{host}:{self._config.grpc_port}")
         except RuntimeError:
             where = f"{self._config.host} port {self._config.grpc_port}"
-            raise ConfigError(f"server.grpc_port: cannot listen on {where}: is the port taken?") from None
+            raise ConfigError(f"server.grpc_port: cannot listen on {where}: {TAKEN}") from None
         await self._server.start()
 
     def close(self) -> None:

@@ -34,10 +34,10 @@ async def infer(desk: Desk, data: bytes, caller: Caller) -> bytes:
     filled, address = partial(fill, call), caller.address()
     parent = caller.header(TRACEPARENT)
     answer = await desk.service.infer(spec, call, filled, client=address, version=version, parent=parent)
-    parameters = desk.service.told(spec, answer)
+    told = desk.service.told
     if request.parameters and _is_set(request, FINAL_WANTED):
-        parameters = {**parameters, FINAL: True}
-    return codec.encode(answer, call, parameters)
+        return codec.encode(answer, call, lambda spec, answer: {**told(spec, answer), FINAL: True})
+    return codec.encode(answer, call, told)
 
 
 async def fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:

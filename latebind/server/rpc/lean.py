@@ -13,6 +13,7 @@ from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
 from latebind.server.access import Guard
 from latebind.server.limits import BodyTimeout, Limits
+from latebind.server.listening import reason
 from latebind.server.rpc.desk import Desk
 from latebind.server.rpc.exchange import Exchange, too_many
 from latebind.server.rpc.nghttp2 import (
@@ -72,7 +73,7 @@ class LeanDoor:
             )
         except OSError as error:
             where = f"{config.host} port {config.grpc_port}"
-            raise ConfigError(f"server.grpc_port: cannot listen on {where}: {error.strerror}") from None
+            raise ConfigError(f"server.grpc_port: cannot listen on {where}: {reason(error)}") from None
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweeping = asyncio.create_task(self._sweep())
 

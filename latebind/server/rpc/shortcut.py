@@ -8,6 +8,7 @@ import numpy as np
 
 from latebind.domain.errors import LatebindError
 from latebind.server.calls import Call
+from latebind.server.frames import is_framed
 from latebind.server.gateway import Answer, Array
 from latebind.server.quick import Outcome, Quick, Quicks
 from latebind.server.rpc.codec import RpcCodec, sooner
@@ -108,7 +109,9 @@ class Shortcut:
             self._known.clear()
             self._begins.clear()
         inputs = (msgspec.structs.replace(given, rows=None),)
-        bare = msgspec.structs.replace(call, inputs=inputs, timeout=0)  # which there are no parameters to tell
+        frames: dict[tuple[int, ...], tuple[bytes, ...]] | None = {} if is_framed(call) else None
+        # Timeout and priority there are no parameters to tell of.
+        bare = msgspec.structs.replace(call, inputs=inputs, timeout=0, frames=frames)
         self._known[before] = Known(codec, bare, given.tensor, tuple(given.shape))
         self._begins[len(data)] = begin
 
@@ -116,6 +119,6 @@ class Shortcut:
         if not isinstance(what, Answer):
             return what
         try:
-            return codec.encode(what, call, self._desk.service.told(codec.spec, what))
+            return codec.encode(what, call, self._desk.service.told)
         except Exception as error:  # the root of the call: its client is told, others go on
             return error

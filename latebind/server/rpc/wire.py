@@ -58,9 +58,9 @@ def split(data: bytes) -> tuple[bytes, list[memoryview]]:
     return b"".join(described), raw
 
 
-def joined(reply: Message, raw: Iterable[bytes | memoryview]) -> bytes:
+def joined(described: bytes, raw: Iterable[bytes | memoryview]) -> bytes:
     """Return an infer response with these raw contents behind what it has."""
-    parts: list[bytes | memoryview] = [reply.SerializeToString()]
+    parts: list[bytes | memoryview] = [described]
     for content in raw:
         parts += (RAW_OUTPUT, varint(memoryview(content).nbytes), content)
     return b"".join(parts)

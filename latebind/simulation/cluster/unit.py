@@ -53,8 +53,8 @@ class Unit:
     def begins(self) -> None:
         """Begin a life, with nothing in memory."""
         self._machine = Machine(self._config, self._agenda, self._replied, watch=self._watched)
-        self._lacks = list(self._stages)
-        self._sight.came(self.number, [model for model, stages in enumerate(self._lacks) if not stages])
+        self._lacks = [set(range(stages)) for stages in self._stages]
+        self._sight.came(self.number, [model for model, lacks in enumerate(self._lacks) if not lacks])
 
     def ends(self) -> list[int]:
         """End it; returns the numbers of those who have no answer, ascending."""
@@ -71,17 +71,23 @@ class Unit:
     def _watched(self, event: Event, actions: Sequence[Action], now: float) -> None:
         del now
         if isinstance(event, Loaded):
-            self._changed(event.model, event.pieces, -1)
+            self._came(event.model, event.pieces)
         for action in actions:
             if isinstance(action, Evict):
-                self._changed(action.model, action.pieces, 1)
+                self._went(action)
 
-    def _changed(self, name: str, pieces: Sequence[int], lacks: int) -> None:
-        """Tell the router of a model that has become complete, or is so no more."""
+    def _came(self, name: str, pieces: Sequence[int]) -> None:
+        """Tell the router of a model that has become complete."""
         model = self._models[name]
-        before = self._lacks[model]
-        self._lacks[model] += lacks * sum([piece < self._stages[model] for piece in pieces])
-        if before and not self._lacks[model]:
+        self._lacks[model].difference_update(pieces)
+        if not self._lacks[model]:
             self._sight.came(self.number, (model,))
-        elif self._lacks[model] and not before:
+
+    def _went(self, action: Evict) -> None:
+        """Tell the router of a model that is complete no more."""
+        model = self._models[action.model]
+        was_complete = not self._lacks[model]
+        pieces = action.pieces if action.part is None else (*action.pieces, action.part[0])
+        self._lacks[model].update([piece for piece in pieces if piece < self._stages[model]])
+        if was_complete and self._lacks[model]:
             self._sight.went(self.number, (model,))

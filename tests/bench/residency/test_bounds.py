@@ -8,8 +8,12 @@ from random import Random
 import pytest
 
 from latebind.bench.residency.bounds import least_in_pieces, least_streaming, least_whole
+from latebind.domain.config import ResidencyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.footprint import Footprint
+from latebind.residency.late import Late
+from latebind.simulation.order import Order
+from latebind.simulation.traces import Request
 
 UNIT = Footprint((10,), (1.0,))
 
@@ -130,6 +134,35 @@ def test_freedom_never_costs(seed: int) -> None:
     whole, pieces, streaming = (b(models, prints, budget) for b in (least_whole, least_in_pieces, least_streaming))
     assert streaming <= pieces + 1e-6
     assert pieces <= whole + 1e-6
+
+
+def test_the_smallest_part_of_a_model_saves_the_fixed_part_of_its_load() -> None:
+    prints = dict.fromkeys("ab", Footprint((10,), (10.0,), fixed=5.0, grain=1))
+    assert least_in_pieces("aba", prints, 11) == pytest.approx(15.0 + 15.0 + 9.0)
+    whole = dict.fromkeys("ab", Footprint((10,), (10.0,), fixed=5.0))
+    assert least_in_pieces("aba", whole, 11) == pytest.approx(15.0 + 15.0 + 13.5)
+
+
+def test_what_comes_while_stages_run_is_not_kept_and_never_waited_for() -> None:
+    prints = dict.fromkeys("ab", Footprint((10, 10), (10.0, 10.0), grain=10, runs=(4.0, 4.0)))
+    assert least_streaming("aba", prints, 40) == pytest.approx(16.0 + 16.0)
+    assert least_in_pieces("aba", prints, 40) == pytest.approx(20.0 + 20.0)
+    assert least_streaming("aba", prints, 26) == pytest.approx(16.0 + 16.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nobody_waits_for_less_than_the_bound_where_stages_come_while_others_run(seed: int) -> None:
+    random = Random(seed)
+    runs = (0.5, 1.5, 1.0)
+    sizes = {name: tuple([random.randint(2, 9) for _ in range(3)]) for name in "abcd"}
+    prints = {
+        name: Footprint(some, tuple(map(float, some)), fixed=1.0, grain=1, runs=runs) for name, some in sizes.items()
+    }
+    models = letters(random, "aaabbcd", 100)
+    for budget in (12, 25, 40):
+        asked = [Request(float(time), name) for time, name in enumerate(models)]
+        served = Order(budget, prints, Late(ResidencyConfig())).run(asked)
+        assert sum(one.seconds for one in served) >= least_streaming(models, prints, budget) - 1e-6
 
 
 def test_what_does_not_fit_cannot_be_run_unless_it_streams() -> None:

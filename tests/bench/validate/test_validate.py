@@ -110,7 +110,7 @@ def test_runs_of_sequences_are_told_at_typical_length_and_arrivals_are_as_long_a
 
 def expected(scheduler: AnyScheduler) -> float:
     assert isinstance(scheduler, Scheduler)
-    return scheduler.outlook("net").whole
+    return scheduler.outlooks(("net",))["net"].whole
 
 
 def test_the_scheduler_is_as_it_was_when_a_visit_began(played: Played) -> None:

@@ -12,7 +12,7 @@ from tests.server.rpc.conftest import raw
 
 __all__ = ["raw"]
 
-LONGEST = 5.0  # seconds that any of them may keep the door busy; far more than any takes, for machines are shared
+LONGEST = 20.0  # seconds of a core that door and client may take for any of them; far more than any takes
 
 
 @pytest.fixture(scope="module", params=GRPC_STACKS)
@@ -26,8 +26,8 @@ def rpc_site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 @pytest.fixture(autouse=True)
 def the_door_is_well_soon_after(site: Site) -> Iterator[None]:
-    begun = time.monotonic()
+    begun = time.process_time()
     yield
     assert site.is_well()
-    assert site.gateway.taken == 0
-    assert time.monotonic() - begun < LONGEST
+    assert site.taken == 0
+    assert time.process_time() - begun < LONGEST

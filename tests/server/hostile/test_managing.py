@@ -25,7 +25,7 @@ def managed() -> Iterator[Site]:
     with logging_as_before(), opened(DoorConfig(port=0, shared_memory=(PREFIX,), manage=True)) as found:
         yield found
         assert found.is_well()
-        assert found.gateway.taken == 0
+        assert found.taken == 0
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ def grpc_is_well_afterwards(rpc_site: Site, raw: Raw) -> Iterator[None]:
     yield
     np.testing.assert_array_equal(outputs(raw.infer(GOOD))[0], X * 2)
     assert rpc_site.is_well()
-    assert rpc_site.gateway.taken == 0
+    assert rpc_site.taken == 0
 
 
 def check_clean(refusal: tuple[str, str]) -> str:

@@ -22,7 +22,7 @@ from tests.server.conftest import Site, opened, scalar
 def the_door_still_answers(site: Site) -> Iterator[None]:
     yield
     assert site.is_well()
-    assert site.gateway.taken == 0
+    assert site.taken == 0
 
 
 # What is answered ---------------------------------------------------------------------------------------------------

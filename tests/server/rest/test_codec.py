@@ -27,6 +27,10 @@ def codec(dtype: str = "int16", shape: tuple[int, ...] = (3,)) -> Codec:
     return Codec(one_to_one("m", dtype, *shape), LIMITS)
 
 
+def nothing_told(spec: ModelSpec, answer: Answer) -> dict[str, object]:
+    return {}
+
+
 def body(*inputs: dict[str, Any], **rest: object) -> bytes:
     return json.dumps({"inputs": list(inputs), **rest}).encode()
 
@@ -105,7 +109,7 @@ def test_an_encoded_answer_decodes_to_the_same_arrays(array: Array, as_binary: b
         as_binary = True
     subject = codec(array.dtype.name, array.shape[1:])
     call = take(subject, *binary(array, parameters={"binary_data_output": as_binary})).call
-    encoded = subject.encode(Answer({"y": array}, (0,) * len(array)), call, {})
+    encoded = subject.encode(Answer({"y": array}, (0,) * len(array)), call, nothing_told)
     reply = json.loads(encoded.body[: encoded.json_bytes])
     (output,) = reply["outputs"]
     assert output["shape"] == list(array.shape)
@@ -121,7 +125,7 @@ def test_an_encoded_answer_decodes_to_the_same_arrays(array: Array, as_binary: b
 def test_not_a_number_in_an_answer_is_null_in_json() -> None:
     subject = codec("float32", (2,))
     call = subject.decode(body({"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [0, 0]}))
-    encoded = subject.encode(Answer({"y": np.array([[np.nan, 1.5]], np.float32)}, (0,)), call, {})
+    encoded = subject.encode(Answer({"y": np.array([[np.nan, 1.5]], np.float32)}, (0,)), call, nothing_told)
     assert json.loads(encoded.body)["outputs"][0]["data"] == [None, 1.5]
 
 

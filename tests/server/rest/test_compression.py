@@ -186,7 +186,7 @@ def test_a_bomb_leaves_the_door_standing() -> None:
             assert reply.status in (400, 413)
             assert reply.error
         assert site.is_well()
-        assert site.gateway.taken == 0
+        assert site.taken == 0
 
 
 def test_errors_of_a_compressed_body_are_those_of_a_plain_one(site: Site) -> None:

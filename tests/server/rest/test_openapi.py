@@ -108,4 +108,4 @@ def test_what_is_made_from_the_description_is_answered_as_it_says(sharing: Site)
     check()
     assert statuses[200] > 5
     assert sharing.is_well()
-    assert sharing.gateway.taken == 0
+    assert sharing.taken == 0

@@ -17,7 +17,7 @@ from tests.server.conftest import Site, opened, read_response, scalar
 def the_door_still_answers(site: Site) -> Iterator[None]:
     yield
     assert site.is_well()
-    assert site.gateway.taken == 0
+    assert site.taken == 0
 
 
 # What the door refuses ----------------------------------------------------------------------------------------------

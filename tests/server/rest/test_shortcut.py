@@ -1,9 +1,10 @@
 """The short way of an infer call answers as the long way does, and what does not fit it goes the long way."""
 
 import json
+import re
 import socket
 import struct
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,28 @@ def test_values_of_a_text_that_is_known_are_those_that_came_with_it(site: Site) 
     assert [struct.unpack("<f", reply.body[-4:])[0] for reply in replies] == [2.0, 4.0, 6.0]
 
 
+@pytest.mark.parametrize("asked", [numbers, binary], ids=["json", "binary"])
+def test_where_rows_left_is_told_of_each_call_of_a_text_that_is_known(
+    site: Site, asked: Callable[[float], bytes]
+) -> None:
+    with site.connect() as connection:
+        replies = ask(connection, *[asked(value) for value in (1.0, 1.0, -1.0, 1.0, -1.0)])
+    left = [re.search(rb'"left_at":([0-9])', reply.body) for reply in replies]
+    assert [found and int(found[1]) for found in left] == [2, 2, 0, 2, 0]
+
+
+@pytest.mark.parametrize("wrong", [[], [1.5, 2.5], [[1.5]], ["1"], [True]])
+def test_values_that_do_not_fit_are_told_though_the_text_around_them_is_known(site: Site, wrong: list[object]) -> None:
+    def scalar(data: object) -> bytes:
+        inputs = [{"name": "x", "shape": [1], "datatype": "FP64", "data": data}]
+        return call("scalar", json.dumps({"inputs": inputs}).encode().ljust(200))
+
+    with site.connect() as connection:
+        *known, refused = ask(connection, scalar([1.5]), scalar([2.5]), scalar(wrong))
+    assert [json.loads(reply.body)["outputs"][0]["data"] for reply in known] == [[3.0], [5.0]]
+    assert refused.status == 400
+
+
 def test_a_short_call_is_known_on_other_connections(site: Site) -> None:
     with site.connect() as connection:
         ask(connection, numbers(1.0))
@@ -104,10 +127,10 @@ def test_errors_are_told_on_the_short_way_as_on_the_long_one(model: str) -> None
 def test_what_is_wrong_with_a_body_is_told_though_its_head_is_known(site: Site, wrong: bytes) -> None:
     with site.connect() as connection:
         ask(connection, binary(1.0), numbers(1.0))
-        taken = site.gateway.taken
+        taken = site.taken
         (reply,) = ask(connection, wrong)
         assert reply.error
-        assert site.gateway.taken == taken
+        assert site.taken == taken
         assert ask(connection, binary(1.0))[0].status == 200
 
 
@@ -153,15 +176,6 @@ def test_a_client_that_hangs_up_on_the_short_way_cancels_its_call() -> None:
         site.await_(site.gateway.cancelled.wait())
         assert site.gateway.short == 1
         assert site.is_well()
-
-
-def test_a_connection_with_short_calls_alone_is_no_idle_one() -> None:
-    with opened(limits=Limits(idle_seconds=0.4)) as site, site.connect() as connection:
-        last = time.monotonic() + 1.2  # three times as long
-        while time.monotonic() < last:
-            assert ask(connection, binary(1.0))[0].status == 200
-            time.sleep(0.02)  # the pace of a client with little to ask
-        assert site.gateway.short > 1
 
 
 def test_closing_answers_what_is_on_the_short_way() -> None:

@@ -66,7 +66,8 @@ def test_a_client_that_goes_gives_its_place_back(grpc_config: DoorConfig) -> Non
 
 def test_a_deadline_ends_a_call_on_both_sides(grpc_config: DoorConfig) -> None:
     with opened(grpc_config) as site, calling(site) as stub:
-        call = begin_stuck_call(site, stub, timeout=0.3)
+        stub.ModelInfer(DOUBLE)  # so that there is a connection: to make one may take long
+        call = begin_stuck_call(site, stub, timeout=1.0)
         assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         site.await_(site.gateway.cancelled.wait())
         site.await_(until_nothing_is_taken(site.gateway))
@@ -79,6 +80,15 @@ def test_closing_tells_those_under_way_that_there_is_no_time_left(grpc_config: D
         assert call.code() is grpc.StatusCode.UNAVAILABLE
         assert "shut down before" in call.details()
     assert site.gateway.cancelled.is_set()
+
+
+def test_the_second_signal_gives_those_under_way_no_more_time(grpc_config: DoorConfig) -> None:
+    with opened(grpc_config, Limits(drain_seconds=20)) as site, calling(site) as stub:
+        call = begin_stuck_call(site, stub, timeout=PATIENCE)
+        for _ in range(2):  # as a signal does that the main thread hears
+            site.loop.call_soon_threadsafe(site.door._hear_signal)
+        assert call.code() is grpc.StatusCode.UNAVAILABLE
+        site.await_(site.gateway.cancelled.wait())
 
 
 def test_closing_waits_for_those_under_way_and_takes_nobody_new(grpc_config: DoorConfig) -> None:
@@ -128,7 +138,7 @@ def test_a_stream_has_only_so_many_calls_under_way(grpc_config: DoorConfig) -> N
         answers = stub.ModelStreamInfer(iter([STUCK] * 10))
         site.await_(until(lambda: site.gateway.taken == 3))
         assert outputs(stub.ModelInfer(DOUBLE))  # by now the others would have been taken too
-        assert site.gateway.taken == 3
+        assert site.taken == 3
         answers.cancel()
         site.await_(until_nothing_is_taken(site.gateway))
 

@@ -174,6 +174,6 @@ def test_a_large_request_may_not_describe_more_than_json_may() -> None:
 def test_a_response_written_by_hand_is_what_protobuf_writes() -> None:
     reply = service_pb2.ModelInferResponse(model_name="double", id="7")
     contents = [X.tobytes(), b"", bytes(300)]
-    written = joined(reply, [memoryview(content) for content in contents])
+    written = joined(reply.SerializeToString(), [memoryview(content) for content in contents])
     reply.raw_output_contents.extend(contents)
     assert service_pb2.ModelInferResponse.FromString(written) == reply

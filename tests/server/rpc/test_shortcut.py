@@ -41,6 +41,12 @@ def test_a_message_that_is_known_is_told_from_one_of_the_same_length(calls: Raw)
         np.testing.assert_array_equal(outputs(calls.infer(message))[0], 2 * array)
 
 
+def test_where_rows_left_is_told_of_each_call_of_a_message_that_is_known(calls: Raw) -> None:
+    answers = [calls.infer(request(raw=[(factor * (X + 1)).tobytes()])) for factor in (1.0, 1.0, -1.0, 1.0, -1.0)]
+    left = [answer.parameters["left_at"].string_param for answer in answers]
+    assert left == ["[2,2]", "[2,2]", "[0,0]", "[2,2]", "[0,0]"]
+
+
 def test_calls_that_were_answered_leave_nothing_to_the_collector(calls: Raw) -> None:
     gc.collect()
     gc.disable()
@@ -68,11 +74,11 @@ def test_ids_and_versions_are_heeded_on_the_short_way(lean: Site, calls: Raw, ch
 
 def test_contents_that_do_not_fit_are_told_though_what_stands_before_them_is_known(lean: Site, calls: Raw) -> None:
     calls.infer(request(raw=[X.tobytes()]))
-    taken = lean.gateway.taken
+    taken = lean.taken
     with pytest.raises(grpc.RpcError) as refused:
         calls.infer(request(raw=[X.tobytes()[:-4]]))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert lean.gateway.taken == taken
+    assert lean.taken == taken
     assert outputs(calls.infer(request(raw=[X.tobytes()])))
 
 

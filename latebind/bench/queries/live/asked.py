@@ -68,6 +68,7 @@ class Asked:
 
     def __init__(self, engine: EngineClient, rows: Rows) -> None:
         self.models = engine.models
+        self.process = engine.process_id
         self._engine = engine
         self._rows = rows
 

@@ -1,10 +1,12 @@
-"""What a query takes beyond its models, and what it carries beside them: all on one engine."""
+"""What a query takes beyond its models, and what it carries beside them: on one engine, and with a worker a step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from random import Random
+from time import process_time
 
+from latebind.bench.peers.processes import cpu_seconds
 from latebind.bench.queries.live.asked import Asked, Call, Rows
 from latebind.bench.queries.live.replanning import BLOCK, begun
 from latebind.bench.queries.live.sides import BEST, Served, Setting
@@ -17,16 +19,31 @@ Path = tuple[str, ...]  # the models that a query runs for a row, in order
 
 
 @dataclass(slots=True)
+class Carried:
+    """What an engine answers a second with always enough to do, by what it is asked for, one figure a round.
+
+    `cpu` are the seconds of its cores that an answer took meanwhile, `outside` those of this process, which is door and
+    clients: both change less with others on the machine.
+    """
+
+    through: dict[str, list[float]] = field(default_factory=dict)
+    cpu: dict[str, list[float]] = field(default_factory=dict)
+    outside: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Overhead:
     """The same rows in the same order: asked for as a query, and model by model in the order in which it ran them.
 
-    `through` are answers a second with always enough to do, one figure a round: of the query, of clients that ask for
-    its models themselves, and of the models of each step alone.
+    Of `one` worker and of a worker for `each` step: what they carry of the query and of the models of each step alone,
+    and the one also of clients that ask for its models themselves. `shares` of the rows run each step.
     """
 
     query: list[Call] = field(default_factory=list)
     models: list[list[Call]] = field(default_factory=list)
-    through: dict[str, list[float]] = field(default_factory=dict)
+    one: Carried = field(default_factory=Carried)
+    each: Carried = field(default_factory=Carried)
+    shares: tuple[float, ...] = ()
 
 
 async def run(
@@ -39,14 +56,16 @@ async def run(
     rounds: int,
     clients: int = CLIENTS,
     caches: bool = False,
+    own_cores: tuple[int, ...] = (),
 ) -> Overhead:
     """Measure latencies one after another, then throughput, `rounds` times; at most `requests` rows each time.
 
-    Learned caches are asked only where that is wanted.
+    Learned caches are asked only where that is wanted. Another engine has a worker for each step, on `own_cores`.
     """
+    side = replace(BEST, exits=caches)
     async with AsyncExitStack() as stack:
-        tell("starting the engine", 0.0)
-        asked = await begun(stack, served, replace(BEST, exits=caches), rows, setting)
+        tell("starting engines", 0.0)
+        asked = await begun(stack, served, side, rows, setting)
         for step in asked.models[served.name].steps:
             for model in step.models:
                 rows.check(asked.models[model])
@@ -54,12 +73,19 @@ async def run(
         some = range(min(requests, rows.count))
         tell("finding out which models answer", 0.0)
         paths = [path_of(call) for call in await asked.one_by_one(served.name, some)]
+        steps = max(map(len, paths))
+        found.shares = tuple([sum([len(path) > number for path in paths]) / len(paths) for number in range(steps)])
         for start in range(0, len(some), BLOCK):
-            tell("latency", 0.5 * start / len(some))
+            tell("latency", 0.4 * start / len(some))
             await _latencies(asked, served.name, some[start : start + BLOCK], paths, random, found)
+        several = replace(setting, workers=steps, engine_cores=own_cores)
+        others = await begun(stack, served, side, rows, several)
+        kinds = _kinds(served.name, paths)
+        without_clients = {kind: asked_for for kind, asked_for in kinds.items() if kind != BY_CLIENTS}
         for number in range(rounds):
             tell("throughput", 0.5 + 0.5 * number / rounds)
-            await _throughput(asked, served.name, paths, clients, random, found)
+            await _throughput(asked, kinds, clients, random, found.one)
+            await _throughput(others, without_clients, clients, random, found.each)
         return found
 
 
@@ -79,15 +105,22 @@ async def _latencies(
         await ask()
 
 
+def _kinds(query: str, paths: Sequence[Path]) -> dict[str, Sequence[Path]]:
+    """Return what is asked for, row by row."""
+    steps = range(max(map(len, paths)))
+    alone = {step_name(number): [path[number : number + 1] for path in paths if len(path) > number] for number in steps}
+    return {QUERY: [(query,)] * len(paths), BY_CLIENTS: paths, **alone}
+
+
 async def _throughput(
-    asked: Asked, query: str, paths: Sequence[Path], clients: int, random: Random, found: Overhead
+    asked: Asked, kinds: Mapping[str, Sequence[Path]], clients: int, random: Random, carried: Carried
 ) -> None:
-    steps = max(map(len, paths))
-    kinds: dict[str, Sequence[Path]] = {QUERY: [(query,)] * len(paths), BY_CLIENTS: paths}
-    for number in range(steps):
-        kinds[step_name(number)] = [path[number : number + 1] for path in paths if len(path) == steps]
-    for kind in random.sample(list(kinds), len(kinds)):
-        found.through.setdefault(kind, []).append(await asked.saturated(kinds[kind], clients))
+    for kind in random.sample(sorted(kinds), len(kinds)):
+        rows = kinds[kind]
+        inside, outside = cpu_seconds(asked.process), process_time()
+        carried.through.setdefault(kind, []).append(await asked.saturated(rows, clients))
+        carried.cpu.setdefault(kind, []).append((cpu_seconds(asked.process) - inside) / len(rows))
+        carried.outside.setdefault(kind, []).append((process_time() - outside) / len(rows))
 
 
 def step_name(number: int) -> str:

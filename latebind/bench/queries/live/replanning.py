@@ -8,19 +8,19 @@ from statistics import median
 
 from latebind.bench.live.asked import poisson_times
 from latebind.bench.queries.live.asked import Asked, Call, Rows
-from latebind.bench.queries.live.sides import STATIC, Served, Setting, Side, started
+from latebind.bench.queries.live.region import BETWEEN, between, reached, saved
+from latebind.bench.queries.live.sides import REPLANNED, STATIC, Served, Setting, Side, started
 from latebind.bench.spread import Progress
 from latebind.domain.query import Query
 
 BLOCK = 25  # rows that a side is asked for in turn
 WARM_UP = 60
-TIMED = 200  # rows by which models are timed
-BETWEEN = (0.25, 0.5, 0.75)  # where deadlines lie between the last two choices of a plan made beforehand
+TIMED = 100  # rows by which models are timed
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked: `requests` of each side at each of `deadlines` (seconds; none: as `between` says).
+    """What is asked: `requests` of each side at each of `deadlines` (seconds; none: as `region` finds them).
 
     One after another, or at `rate` a second on average.
     """
@@ -33,10 +33,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds (medians) of each model by itself in the engine, and what a query takes `beyond` them at the client."""
+    """Seconds (medians) of each model by itself in the engine, and what a query takes `beyond` them at the client.
+
+    Up to the deadline `reached` a plan made beforehand seldom picks the best models; learned caches `saved` so much.
+    """
 
     models: Mapping[str, float]
     beyond: float
+    reached: float
+    saved: float
 
 
 @dataclass(slots=True)
@@ -50,39 +55,42 @@ class Found:
 async def run(
     served: Served, sides: Mapping[str, Side], rows: Rows, plan: Plan, setting: Setting, tell: Progress
 ) -> Found:
-    """Ask all sides, STATIC among them, in turn and in blocks; whose turn is first is drawn for each block."""
+    """Ask all sides, STATIC and REPLANNED among them, in turn and in blocks; each time it is drawn who is first."""
     async with AsyncExitStack() as stack:
         tell("starting engines", 0.0)
         asked = {name: await begun(stack, served, side, rows, setting) for name, side in sides.items()}
+        tell("finding out where saved time can matter", 0.0)
         query = asked[STATIC].query(served)
-        found = Found(await times(asked[STATIC], served, rows))
-        for number, deadline in enumerate(plan.deadlines or between(query, found.timed)):
+        found = Found(await times(asked[STATIC], asked[REPLANNED], served, rows))
+        timed = found.timed
+        deadlines = plan.deadlines or between(timed.reached, timed.saved, slower(query, timed.models))
+        for number, deadline in enumerate(deadlines):
             found.calls[deadline] = await _at(deadline, asked, served.name, rows, plan, _part(tell, number, plan))
         return found
 
 
-async def times(asked: Asked, served: Served, rows: Rows) -> Timed:
-    """Ask for each model of a query by itself, to the end of its network, and for the query."""
+async def times(asked: Asked, cached: Asked, served: Served, rows: Rows) -> Timed:
+    """Ask for each model of a query by itself, to the end of its network, and for the query; `cached` has caches."""
     query = asked.query(served)
     some = range(min(TIMED, rows.count))
     names = dict.fromkeys(model for node in query.nodes for model in node.models)
     calls = {name: await asked.one_by_one(name, some) for name in names}
     models = {name: median([call.inside for call in found]) for name, found in calls.items()}
     queries = await asked.one_by_one(served.name, some)
-    beyond = [call.seconds - sum([models[step.model] for step in call.steps]) for call in queries]
-    return Timed(models, median(beyond))
+    beyond = median([call.seconds - sum([models[step.model] for step in call.steps]) for call in queries])
+    whole = beyond + longest(query, [max([models[model] for model in node.models]) for node in query.nodes])
+    return Timed(
+        models,
+        beyond,
+        reached=await reached(asked, served, query, some, whole),
+        saved=await saved(asked, cached, served, some, BLOCK),
+    )
 
 
-def between(query: Query, timed: Timed) -> tuple[float, ...]:
-    """Return deadlines at which time that is saved may buy a better answer, whatever way a query goes.
-
-    With the slowest model of each step the longest path takes longer; with the next slower ones, where there is a
-    choice, it takes less.
-    """
-    seconds = [sorted([timed.models[model] for model in node.models]) for node in query.nodes]
-    slowest = longest(query, [some[-1] for some in seconds])
-    next_slower = longest(query, [some[-2:][0] for some in seconds])
-    return tuple([timed.beyond + next_slower + share * (slowest - next_slower) for share in BETWEEN])
+def slower(query: Query, models: Mapping[str, float]) -> float:
+    """Return by how much the longest path takes longer with the slowest model of each step than with the next."""
+    seconds = [sorted([models[model] for model in node.models]) for node in query.nodes]
+    return longest(query, [some[-1] for some in seconds]) - longest(query, [some[-2:][0] for some in seconds])
 
 
 def longest(query: Query, seconds: Sequence[float]) -> float:

@@ -1,25 +1,35 @@
 """What live runs of queries come to, as rows of tables. Differences are paired row by row."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.queries.live.asked import Call
-from latebind.bench.queries.live.overhead import BY_CLIENTS, QUERY, Overhead, step_name
+from latebind.bench.queries.live.overhead import BY_CLIENTS, QUERY, Carried, Overhead, step_name
 from latebind.bench.queries.live.replanning import BLOCK, Found
 from latebind.bench.queries.live.sides import STATIC
 from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
 
 Rows = list[dict[str, object]]
 Figures = NDArray[np.float64]
+MOST = "1 / (1/a + 1/b), the most that these cores could carry"
+SLOWER = "the slower step alone, on one worker"
+OUTSIDE = "door's and clients' CPU ms"
+HELD = 0.95  # of the steps, which a query is to carry
 
 
 def model_rows(found: Found) -> Rows:
     """Return what each model takes by itself, and what the way there and back adds."""
     rows = [{"model": name, "median ms in the engine": _ms(seconds)} for name, seconds in found.timed.models.items()]
-    return [*rows, {"model": "(the query, beyond its models)", "median ms in the engine": _ms(found.timed.beyond)}]
+    more = {
+        "(the query, beyond its models)": found.timed.beyond,
+        "(saved by learned caches, on average)": found.timed.saved,
+        "(deadline up to which a plan seldom reaches the best)": found.timed.reached,
+    }
+    return [*rows, *({"model": what, "median ms in the engine": _ms(seconds)} for what, seconds in more.items())]
 
 
 def side_rows(sides: Mapping[str, Sequence[Call]], deadline: float, seed: int) -> Rows:
@@ -74,20 +84,100 @@ def latency_rows(found: Overhead, seed: int) -> Rows:
     return rows
 
 
-def throughput_rows(found: Overhead, seed: int) -> Rows:
-    """Return answers a second, and what the query carries of each of the others."""
-    through = {name: np.array(rates) for name, rates in found.through.items()}
-    steps = [through[step_name(number)] for number in range(len(found.through) - 2)]
-    together: Figures = 1.0 / np.sum([1.0 / rates for rates in steps], axis=0)
-    through["one after another, as steps alone say"] = together
-    return [
-        {
-            "asked for": name,
-            "answers a second": round(float(rates.mean()), 1),
-            "the query carries of that": str(ratio_of_means(through[QUERY], rates, block=1, seed=seed)),
+def throughput_rows(carried: Carried, shares: Sequence[float], seed: int) -> Rows:
+    """Return what workers answer a second, what the query carries of it, and the most that they could carry.
+
+    Workers that run all steps carry no more than 1 / (1/a + 1/b), where a and b a second are what they carry of each
+    step alone.
+    """
+    through, cpu = _arrays(carried.through), _arrays(carried.cpu)
+    rows = [
+        _carried_row(name, through[QUERY], through[name], seed)
+        | {
+            "engine's CPU ms an answer": _ms(cpu[name].mean()),
+            "by CPU time": str(ratio_of_means(cpu[name], cpu[QUERY], block=1, seed=seed)),
+            OUTSIDE: _ms(np.mean(carried.outside[name])),
         }
-        for name, rates in sorted(through.items(), key=lambda one: (one[0] != QUERY, one[0] != BY_CLIENTS))
+        for name in _kinds(through, len(shares))
     ]
+    spent = _of_steps(cpu, shares)
+    bound = _carried_row(MOST, through[QUERY], 1.0 / _of_steps(_seconds_each(through), shares), seed) | {
+        "engine's CPU ms an answer": _ms(spent.mean()),
+        "by CPU time": str(ratio_of_means(spent, cpu[QUERY], block=1, seed=seed)),
+    }
+    return [*rows, bound | {OUTSIDE: ""}]
+
+
+def own_core_rows(found: Overhead, seed: int) -> Rows:
+    """Return the same of a worker for each step, and the slower step alone with one worker, on one of these cores."""
+    alone = _arrays(found.one.through)
+    slower = min(map(step_name, range(len(found.shares))), key=lambda name: float(alone[name].mean()))
+    query = np.array(found.each.through[QUERY])
+    rows = throughput_rows(found.each, found.shares, seed)
+    return [*rows, dict.fromkeys(rows[0], "") | _carried_row(SLOWER, query, alone[slower], seed)]
+
+
+def length_rows(found: Overhead, seed: int) -> Rows:
+    """Return what a query takes beyond its steps, and how long these have to be for it to carry 0.95 of them.
+
+    On one worker that is what all steps take together. With a core for each step it is what each takes, if all take
+    the same: whoever has n cores for n steps, and for door and clients too, has 1 / n of what is beyond on each.
+    """
+    one, each, steps = _arrays(found.one.through), _arrays(found.each.through), len(found.shares)
+    taken, cpu = _of_steps(_seconds_each(one), found.shares), _arrays(found.one.cpu)
+    return [
+        _length_row("one worker, by the clock: all steps together", taken, 1.0 / one[QUERY] - taken, seed),
+        _length_row(
+            "one worker, by CPU time: all steps together",
+            _of_steps(cpu, found.shares),
+            cpu[QUERY] - _of_steps(cpu, found.shares),
+            seed,
+        ),
+        _length_row(
+            "a core for each step: each of them, if they are alike",
+            taken / steps,
+            1.0 / each[QUERY] - taken / steps,
+            seed,
+        ),
+    ]
+
+
+def _length_row(what: str, taken: Figures, beyond: Figures, seed: int) -> dict[str, object]:
+    found = mean_interval(1e3 * beyond, block=1, seed=seed)
+    enough = [max(0.0, HELD / (1.0 - HELD) * one) for one in (found.value, found.low, found.high)]
+    return {
+        "what": what,
+        "they take, ms": _ms(taken.mean()),
+        "beyond, ms": str(found),
+        f"{HELD} from, ms": f"{enough[0]:.1f} [{enough[1]:.1f}, {enough[2]:.1f}]",
+    }
+
+
+def _carried_row(what: str, query: Figures, rates: Figures, seed: int) -> dict[str, object]:
+    return {
+        "asked for": what,
+        "answers a second": round(float(rates.mean()), 1),
+        "the query carries of that": str(ratio_of_means(query, rates, block=1, seed=seed)),
+    }
+
+
+def _kinds(asked: Container[str], steps: int) -> list[str]:
+    """Return what workers were asked for, in the order of tables."""
+    return [name for name in (QUERY, BY_CLIENTS, *map(step_name, range(steps))) if name in asked]
+
+
+def _of_steps(seconds: Mapping[str, Figures], shares: Sequence[float]) -> Figures:
+    """Return what the steps of a query take together, of which each counts by how many rows run it."""
+    total: Figures = np.sum([share * seconds[step_name(number)] for number, share in enumerate(shares)], axis=0)
+    return total
+
+
+def _seconds_each(through: Mapping[str, Figures]) -> dict[str, Figures]:
+    return {name: 1.0 / rates for name, rates in through.items()}
+
+
+def _arrays(figures: Mapping[str, Sequence[float]]) -> dict[str, Figures]:
+    return {name: np.array(values) for name, values in figures.items()}
 
 
 def _steps(found: Found) -> list[str]:
@@ -135,5 +225,5 @@ def _written(interval: Interval, digits: int) -> str:
     return f"{interval.value:+.{digits}f} [{interval.low:+.{digits}f}, {interval.high:+.{digits}f}]"
 
 
-def _ms(seconds: float) -> float:
+def _ms(seconds: float | np.floating[Any]) -> float:
     return round(float(seconds) * 1e3, 3)

@@ -95,7 +95,7 @@ class Asked:
 
 @asynccontextmanager
 async def asked(zoo: Zoo, side: ResidencyConfig, *, budget: int, setting: Setting, seed: int) -> AsyncIterator[Asked]:
-    """Start an engine with all models in `budget` bytes beside its slots; no file of theirs is in the page cache."""
+    """Start an engine with all models in `budget` bytes beside slots and batches; nothing is in the page cache."""
     zoo.drop_cached()
     engine = await EngineClient.start(order(zoo, list(zoo.models), side, budget, setting))
     try:

@@ -15,7 +15,7 @@ from latebind.bench.residency.live.trace import loads
 from latebind.bench.residency.live.zoo import Weighed, Zoo
 from latebind.bench.spread import Progress
 
-ROOM = 1.02  # of the largest model's bytes: what all may take together at least
+ROOM = 1.05  # of the largest model's bytes: what all may take together at least
 STEPS = 3
 ASKED = 200  # requests for others at most until enough of a model has gone
 

@@ -72,9 +72,9 @@ def memory_rows(blocks: Mapping[str, Sequence[Block]]) -> Rows:
             "budget MB": round(max(block.budget for block in some) / 1e6, 1),
             "weights MB at most": round(max(max(block.growth.weights) for block in some) / 1e6, 1),
             "weights above it": _above([block.growth.weights for block in some], [block.budget for block in some]),
-            "budget and slots MB": round(max(block.budget + block.slots for block in some) / 1e6, 1),
+            "with slots and batches MB": round(max(block.budget + block.beside for block in some) / 1e6, 1),
             "process MB at most": round(max(max(block.growth.all) for block in some) / 1e6, 1),
-            "process above it": _above([b.growth.all for b in some], [b.budget + b.slots for b in some]),
+            "process above it": _above([b.growth.all for b in some], [b.budget + b.beside for b in some]),
         }
         for name, some in blocks.items()
     ]

@@ -7,6 +7,7 @@ import msgspec
 
 from latebind.bench.residency.live.zoo import Zoo
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
+from latebind.engine.crew import at_once
 from latebind.engine.order import EngineOrder
 
 IN_ORDER = "lru, in order"
@@ -38,9 +39,8 @@ class Setting:
 
 
 def order(zoo: Zoo, names: Sequence[str], side: ResidencyConfig, budget: int, setting: Setting) -> EngineOrder:
-    """Return what an engine is told: these models, in `budget` bytes beside its slots."""
-    residency = msgspec.structs.replace(
-        side, budget=budget + zoo.slot_bytes(names, setting.slots), tier=setting.tier, patience=setting.patience
-    )
+    """Return what an engine is told: these models, in `budget` bytes beside its slots and what batches take."""
+    beside = zoo.beside_weights(names, setting.slots, at_once(setting.engine))
+    residency = msgspec.structs.replace(side, budget=budget + beside, tier=setting.tier, patience=setting.patience)
     directories = tuple([str(zoo.models[name].path) for name in names])
     return EngineOrder(directories, setting.engine, PolicyConfig(shed=False), residency=residency)

@@ -11,6 +11,7 @@ from latebind.bench.residency.live.zoo import Zoo
 from latebind.bench.residency.scenes import halves
 from latebind.bench.spread import Progress
 from latebind.domain.errors import ConfigError
+from latebind.engine.crew import at_once
 from latebind.simulation.traces import HOUR, REQUESTS, Pairing, Request, Service, hour_of, invocations, paired
 
 MINUTE = 60.0
@@ -38,14 +39,14 @@ class Plan:
 class Block:
     """What one side made of one round. `calls` are those that count, and `lost` how many of them had no answer.
 
-    Weights may take `budget` bytes, beside those of the slots. What was loaded, warm-up included: so many times pieces
-    or models, bytes that were read and those of them that lay in the page cache.
+    Weights may take `budget` bytes, `beside` those of slots and batches. What was loaded, warm-up included: so many
+    times pieces or models, bytes that were read and those of them that lay in the page cache.
     """
 
     calls: tuple[Call, ...]
     growth: Growth
     budget: int
-    slots: int
+    beside: int
     loads: int
     read: int
     cached: int
@@ -115,8 +116,8 @@ async def loads(here: Asked) -> Loads:
 def made(here: Asked, calls: Sequence[Call], growth: Growth, loaded: Loads, setting: Setting) -> Block:
     """Return a block of these calls."""
     lost = sum(call.ended == float("inf") for call in calls)
-    slots = here.zoo.slot_bytes(list(here.zoo.models), setting.slots)
-    return Block(tuple(calls), growth, here.budget, slots, loaded.times, loaded.read, loaded.cached, lost)
+    beside = here.zoo.beside_weights(list(here.zoo.models), setting.slots, at_once(setting.engine))
+    return Block(tuple(calls), growth, here.budget, beside, loaded.times, loaded.read, loaded.cached, lost)
 
 
 def popularity(requests: Sequence[Request]) -> Mapping[str, int]:

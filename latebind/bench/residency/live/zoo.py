@@ -14,7 +14,7 @@ from latebind.bench.spread import Progress
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.on_demand import open_model
+from latebind.engine.on_demand import measure, open_model
 from latebind.engine.slots import file_bytes
 from latebind.repository.listing import find_models
 
@@ -23,12 +23,13 @@ MADE_UP = 4  # rows of each model
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A model: the bytes of all its pieces, and the seconds that they take to load from disk."""
+    """A model: the bytes of all its pieces, the seconds that they take to load from disk, and what a batch takes."""
 
     path: Path
     spec: ModelSpec
     size: int
     seconds: float
+    working: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,11 @@ class Zoo:
         """Return the same with one more."""
         return Zoo(self.folder, {**self.models, name: model})
 
-    def slot_bytes(self, names: Sequence[str], slots: int) -> int:
-        """Return what the slots of these models take."""
-        return file_bytes([self.models[name].spec for name in names], dict.fromkeys(names, slots))
+    def beside_weights(self, names: Sequence[str], slots: int, workers: int) -> int:
+        """Return what the slots of these models take, and the largest batches of so many workers."""
+        specs = [self.models[name].spec for name in names]
+        working = max(self.models[name].working for name in names)
+        return file_bytes(specs, dict.fromkeys(names, slots)) + workers * working
 
     def drop_cached(self) -> None:
         """Have the files of all models leave the page cache, so that who reads them reads the disk."""
@@ -104,7 +107,8 @@ def _weighed(path: Path) -> Weighed:
         seconds += time.monotonic() - begun
         sizes.append(piece.size)
         piece.unload()
-    return Weighed(path, opened.model.spec, sum(sizes), seconds)
+    working = measure(opened, sum(sizes)).working
+    return Weighed(path, opened.model.spec, sum(sizes), seconds, working)
 
 
 def _drop(file: Path) -> None:

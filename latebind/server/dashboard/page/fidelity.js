@@ -16,8 +16,9 @@ export class Fidelity {
     const told = JSON.stringify(known ?? null);
     if (told === this.shown) return;
     this.shown = told;
+    this.node.classList.toggle("wide", (known?.fidelity ?? null) === null); // a sentence needs no tall card
     if (known === undefined) {
-      this.place.replaceChildren(note("Not watched: serve with --adapt, where the model has learned caches."));
+      this.place.replaceChildren(note("Not watched: serve --adapt does that for models with learned caches, once its service has started."));
     } else if (known.fidelity === null) {
       this.place.replaceChildren(note(`Version ${known.version} is in use. No samples yet: some requests are run to the end beside.`));
     } else {

@@ -18,7 +18,7 @@ export class Requests {
     this.table = new Table([
       ["Request", (call) => call.link],
       ["Model", (call) => call.model],
-      ["Began", (call) => new Date(call.began * 1e3).toLocaleTimeString()],
+      ["Began", (call) => new Date(call.began * 1e3).toLocaleTimeString([], { hour12: false })],
       ["Took", (call) => milliseconds(call.seconds)],
       ["Ended", (call) => call.outcome],
       ["Rows", (call) => count(call.rows.length)],

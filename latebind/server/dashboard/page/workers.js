@@ -12,7 +12,7 @@ export class Workers {
       ["Wait to begin", (row) => row.waiting],
       ["Wait for memory", (row) => row.held],
       ["Oldest has waited", (row) => row.oldest],
-      ["Come a second", (row) => row.rate],
+      ["Arrive a second", (row) => row.rate],
     ]);
     const legend = "A square is a request: blue; amber where others were let past it; red past its deadline. Squares of one frame run together.";
     this.node = element("div", {}, element("h2", {}, "Workers"), this.crew, element("p", { class: "note" }, legend),

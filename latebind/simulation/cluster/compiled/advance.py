@@ -88,7 +88,7 @@ def empty(s: State, machine: int, numbers: NDArray[np.int64]) -> int:
             of.tally(s)[0].spare_batches += 1
             batch = above
     while m.here:
-        evict(s, machine, m.here - 1)
+        evict(s, machine, m.here - 1, 0)
     of.unanswered(s)[machine] = of.work(s)[machine] = 0
     return count
 

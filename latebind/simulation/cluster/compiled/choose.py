@@ -35,7 +35,8 @@ def weigh(s: State, machine: int, worker: int, now: float) -> tuple[int, int, fl
         full = b.count >= model.most
         count = 0 if full else count
         n = together(s, lane, model.profile, b.stage, b.count, waiting, model.most, now)
-        write(s, count, model.profile, b.stage, n, lane, b.soonest, batch)
+        first, n = in_time_at(s, model.profile, batch, n, now)
+        write(s, count, model.profile, b.stage, n, lane, first, batch)
         count += 1
         if full:
             return count, 0, inf
@@ -100,11 +101,45 @@ def hurries(s: State, place: int, best: int, now: float) -> bool:
 
 
 @compiled
+def in_time_at(s: State, profile: int, batch: int, count: int, now: float) -> tuple[int, int]:
+    """Return the first and the number of those who go on of a batch: the most who may be in time together."""
+    b = of.batches(s)[batch]
+    first, left = int(b.soonest), int(b.count)
+    ends = now + of.soon(s)[profile, b.stage, count]
+    if not of.settings(s)[0].sheds or of.requests(s)[first].deadline >= ends:
+        return first, count
+    count = fitting(s, profile, b.stage, count, b.latest, now, 1.0)
+    due = now + of.soon(s)[profile, b.stage, count]
+    while first and of.requests(s)[first].deadline < due:
+        first = int(of.requests(s)[first].later)
+        left -= 1
+    if not first:
+        return int(b.soonest), 1
+    return first, min(count, left)
+
+
+@compiled
+def fitting(s: State, profile: int, stage: int, most: int, latest: int, now: float, held: float) -> int:
+    """Return the most, at least one, who may all be in time together; `latest` is due last."""
+    least = 1
+    while least < most:
+        middle, request = (least + most + 1) // 2, latest
+        for _ in range(middle - 1):
+            request = of.requests(s)[request].sooner
+        if of.requests(s)[request].deadline >= now + held * of.soon(s)[profile, stage, middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+@compiled
 def in_time(s: State, lane: int, profile: int, count: int, now: float) -> tuple[int, int]:
     """Return the first and the number of the most urgent that have nearly as good a chance as anybody who waits."""
     a = of.lanes(s)[lane]
     if not of.settings(s)[0].sheds:
         return a.soonest, min(count, a.count)
+    count = fitting(s, profile, NOTHING, count, a.latest, now, HELD)
     seconds, shares = of.chance_seconds(s)[profile, count], of.chance_shares(s)[profile, count]
     ends, slack, place = of.ends(s)[profile], (of.requests(s)[a.latest].deadline - now) / HELD, 0
     while place < ends and seconds[place] <= slack:

@@ -15,8 +15,21 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 HERE = Path(__file__).parent
 KEPT = HERE / "__pycache__"
 COMPILED = (
-    *("advance", "batches", "choose", "compile", "heap", "layout", "lazy", "machine", "memory", "profiles", "queues"),
-    *("replies", "routing", "views", "worth"),
+    *(
+        "advance",
+        "batches",
+        "choose",
+        "compile",
+        "going",
+        "heap",
+        "layout",
+        "lazy",
+        "machine",
+        "memory",
+        "profiles",
+        "parts",
+    ),
+    *("present", "queues", "replies", "routing", "views", "worth"),
 )
 FROZEN = tuple(
     [HERE.parents[2] / "residency" / f"{name}.py" for name in ("late", "rates")]

@@ -38,13 +38,13 @@ LANE = np.dtype(  # one model on one machine
         ("next_waiting", "i8"),  # lanes of the machine where somebody waits
         ("previous_waiting", "i8"),
         ("next_touched", "i8"),
-        ("next_here", "i8"),  # lanes of the machine whose models are in memory
+        ("next_here", "i8"),  # lanes of the machine of whose models anything is in memory
         ("previous_here", "i8"),
         ("next_holder", "i8"),  # lanes of the model, on all machines, where it is in memory
         ("previous_holder", "i8"),
         ("ring", "i8"),  # or belief
         ("open", "u1"),
-        ("here", "u1"),
+        ("here", "u1"),  # all of it
         ("loading", "u1"),
         ("kept", "u1"),
         ("touched", "u1"),
@@ -59,6 +59,9 @@ LANE = np.dtype(  # one model on one machine
         ("place", "i8"),
         ("next_wish", "i8"),
         ("came", "f8"),  # to memory
+        ("part", "i8"),  # bytes that are in memory, where not all are
+        ("stays", "i8"),  # of these, when it goes
+        ("going", "u1"),
     ],
     align=True,
 )
@@ -121,11 +124,12 @@ MODEL = np.dtype(  # on machines of one kind
         ("name", "i8"),  # its place in the order of names
         ("pieces", "i8"),
         ("allowed", "f8"),
-        ("each", "f8"),  # seconds of a request in the largest batch
+        ("each", "f8"),  # seconds of work that a request is
         ("least", "f8"),  # seconds of a request alone until it may leave
         ("seconds", "f8"),  # that its pieces take to load
         ("fixed", "f8"),
         ("bytes", "i8"),
+        ("grain", "i8"),  # any multiple of which may stay; 0: all or nothing
         ("router_each", "i8"),  # nanoseconds
         ("router_alone", "i8"),
         ("router_load", "i8"),
@@ -168,6 +172,16 @@ CHOICE = np.dtype(
     ],
     align=True,
 )
+OFFER = np.dtype(  # of a model in memory, a lot that may go
+    [
+        ("worth", "f8"),  # of a byte
+        ("lane", "i8"),
+        ("stays", "i8"),  # bytes, if it goes
+        ("core", "u1"),  # the first bytes, which save the fixed part of a load
+        ("goes", "u1"),
+    ],
+    align=True,
+)
 TALLY = np.dtype(
     [
         ("next", "i8"),  # request that comes
@@ -199,3 +213,4 @@ LATE, IAM, LRU = range(3)
 ANSWERED, REFUSED_FULL, REFUSED_LATE, EXPIRED = map(whole, range(4))
 REFUSED_LOADING = whole(7)
 NOTHING = whole(0)
+PART, WHOLLY = 1, 2  # of a model that goes

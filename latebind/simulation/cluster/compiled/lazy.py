@@ -9,6 +9,7 @@ from latebind.simulation.cluster.compiled.views import State
 
 BOUND, BOUND_PASSING, HELD_ONCE, PATIENCE = 1.0, 0.25, 0.25, 0.6
 CROWD = 2.0
+NEARLY = 1.02
 
 
 @compiled
@@ -55,8 +56,8 @@ def share(s: State, machine: int, worker: int, lane: int) -> int:
 
 
 @compiled
-def quickest(s: State, lane: int, profile: int, most: int, now: float) -> int:
-    """Return how many of those who wait begin together, at most `most`."""
+def quickest(s: State, lane: int, profile: int, most: int, others: int, now: float) -> int:
+    """Return how many of those who wait begin together, at most `most`, where `others` wait for other models."""
     if most == 1:
         return 1
     best, most_rate, batch = 0, 0.0, 1
@@ -71,8 +72,8 @@ def quickest(s: State, lane: int, profile: int, most: int, now: float) -> int:
     coming, least, batch = rate(s, lane, now), inf, 1
     while batch:
         answered = batch / of.rest(s)[profile, 0, batch]
-        if answered > coming and 0.5 * waiting + batch < least * (answered - coming):
-            least, best = (0.5 * waiting + batch) / (answered - coming), batch
+        if answered > coming and 0.5 * waiting + batch + others < least * (answered - coming):
+            least, best = (0.5 * waiting + batch + others) / (answered - coming), batch
         batch = next_size(batch, most)
     return best
 
@@ -81,6 +82,55 @@ def quickest(s: State, lane: int, profile: int, most: int, now: float) -> int:
 def next_size(batch: int, most: int) -> int:
     """Return the size that is looked at behind another, of 1, 2, 4, ... and `most`; 0 behind the last."""
     return 0 if batch >= most else min(2 * batch, most)
+
+
+@compiled
+def in_time_together(s: State, lane: int, profile: int, most: int, beside: int, now: float) -> tuple[int, int]:
+    """Return the first of those who begin and how many, at most `most`: `LazyPlus._in_time_together`. 0: nobody."""
+    a = of.lanes(s)[lane]
+    count, first = int(min(most, a.count)), int(a.soonest)
+    ends = now + (1.0 + HELD_ONCE * (a.count > most)) * of.rest(s)[profile, 0, count + beside]
+    if not of.settings(s)[0].sheds or of.requests(s)[first].deadline >= ends:
+        return first, count
+    count = filled(s, lane, profile, count, beside, now)
+    if not count:
+        return 0, 0
+    if not beside:
+        count = enough(s, profile, count)
+    due = now + (1.0 + HELD_ONCE) * of.rest(s)[profile, 0, count + beside]
+    while of.requests(s)[first].deadline < due:
+        first = int(of.requests(s)[first].later)
+    return first, count
+
+
+@compiled
+def filled(s: State, lane: int, profile: int, most: int, beside: int, now: float) -> int:
+    """Return the most who can begin now, `beside` others, and all be in time though held up."""
+    least = 0
+    while least < most:
+        middle = (least + most + 1) // 2
+        ends = now + (1.0 + HELD_ONCE) * of.rest(s)[profile, 0, middle + beside]
+        request = of.lanes(s)[lane].latest
+        for _ in range(middle - 1):
+            request = of.requests(s)[request].sooner
+        if of.requests(s)[request].deadline >= ends:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+@compiled
+def enough(s: State, profile: int, most: int) -> int:
+    """Return the smallest batch of 1, 2, 4, ... and `most` that answers nearly as many a second as any."""
+    fastest, batch = 0.0, 1
+    while batch:
+        fastest = max(fastest, batch / of.rest(s)[profile, 0, batch])
+        batch = next_size(batch, most)
+    batch = 1
+    while NEARLY * (batch / of.rest(s)[profile, 0, batch]) < fastest:
+        batch = next_size(batch, most)
+    return batch
 
 
 @compiled
@@ -96,29 +146,28 @@ def begun_of(s: State, worker: int, model: int) -> int:
 
 
 @compiled
-def newcomers_at_a_boundary(s: State, machine: int, worker: int, now: float) -> tuple[int, int, float]:
-    """Return the lane, how many of it, and if some of these cannot be in time, the end that they cannot await.
+def newcomers_at_a_boundary(s: State, machine: int, worker: int, now: float) -> tuple[int, int, int]:
+    """Return the lane of those who are let past, the first of them and how many; lane -1: nobody.
 
-    Lane -1: nobody is let past. Lanes go in the order of what the most urgent takes alone.
+    Lanes go in the order of what the most urgent takes alone.
     """
     w, config, kind = of.workers(s)[worker], of.settings(s)[0], of.machines(s)[machine].kind
     if w.count > 1:
-        return -1, 0, inf
+        return -1, 0, 0
     closed = is_closed(s, machine, w.top, now)
-    chosen, count, until, first = -1, 0, inf, inf
+    chosen, begins, count, shortest = -1, 0, 0, inf
     lane = of.machines(s)[machine].waiting_lanes - 1
     while lane >= 0:
         a, model = of.lanes(s)[lane], of.models(s)[kind * config.models + lane % config.models]
         alone, own = of.rest(s)[model.profile, 0, 1], lane % config.models == of.batches(s)[w.top].model
-        if a.open and not (own and closed) and (alone < first or (alone == first and lane < chosen)):
+        if a.open and not (own and closed) and (alone < shortest or (alone == shortest and lane < chosen)):
             begun = begun_of(s, worker, lane % config.models)
-            n = min(model.worth - begun, a.count)
-            if n > 0:
-                ends = lost_at(s, lane, model.profile, n, n + begun, now)
-                if ends < inf or may_pass(s, machine, w.top, lane, n, now):
-                    chosen, count, until, first = lane, n, ends, alone
+            if model.worth > begun:
+                first, n = in_time_together(s, lane, model.profile, model.worth - begun, begun, now)
+                if n and may_pass(s, machine, w.top, lane, first, n, now):
+                    chosen, begins, count, shortest = lane, first, n, alone
         lane = a.next_waiting - 1
-    return chosen, count, until
+    return chosen, begins, count
 
 
 @compiled
@@ -137,18 +186,11 @@ def is_closed(s: State, machine: int, batch: int, now: float) -> bool:
 
 
 @compiled
-def lost_at(s: State, lane: int, profile: int, count: int, together: int, now: float) -> float:
-    """Return the end of a batch that some of the most urgent `count` cannot await; infinity where all can."""
-    a = of.lanes(s)[lane]
-    whole = of.rest(s)[profile, 0, together]
-    ends = now + (1.0 + HELD_ONCE) * whole if a.count > count else now + whole
-    lost = of.settings(s)[0].sheds and of.requests(s)[a.soonest].deadline < ends
-    return ends if lost else inf
+def may_pass(s: State, machine: int, top: int, lane: int, first: int, count: int, now: float) -> bool:
+    """Tell whether newcomers may begin before a batch goes on: it pays, holds nobody up, leaves all in time.
 
-
-@compiled
-def may_pass(s: State, machine: int, top: int, lane: int, count: int, now: float) -> bool:
-    """Tell whether newcomers may begin before a batch goes on: it pays, holds nobody up and leaves all in time."""
+    They are `count` from `first` on.
+    """
     b, config, kind = of.batches(s)[top], of.settings(s)[0], of.machines(s)[machine].kind
     own = of.models(s)[kind * config.models + b.model].profile
     model = of.models(s)[kind * config.models + lane % config.models].profile
@@ -169,11 +211,11 @@ def may_pass(s: State, machine: int, top: int, lane: int, count: int, now: float
         if of.requests(s)[request].delayed > most:
             return False
         request = of.requests(s)[request].later
-    return all_in_time(s, top, own, model, lane, count, now)
+    return all_in_time(s, top, own, model, lane, first, count, now)
 
 
 @compiled
-def all_in_time(s: State, top: int, own: int, model: int, lane: int, count: int, now: float) -> bool:
+def all_in_time(s: State, top: int, own: int, model: int, lane: int, first: int, count: int, now: float) -> bool:
     """Tell whether all stay in time who would be: `Profiled.all_in_time`."""
     b, joins = of.batches(s)[top], lane % of.settings(s)[0].models == of.batches(s)[top].model
     left = of.rest(s)[own, b.stage, b.count]
@@ -183,7 +225,7 @@ def all_in_time(s: State, top: int, own: int, model: int, lane: int, count: int,
     else:
         ends = now + of.rest(s)[model, 0, count]
         last = ends + left
-    request = of.lanes(s)[lane].soonest
+    request = first
     for _ in range(count):
         deadline = of.requests(s)[request].deadline
         if deadline < ends and now + of.rest(s)[model, 0, 1] <= deadline:

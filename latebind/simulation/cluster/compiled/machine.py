@@ -17,11 +17,16 @@ from latebind.simulation.cluster.compiled.layout import (
     REFUSED_LATE,
     REFUSED_LOADING,
 )
-from latebind.simulation.cluster.compiled.lazy import most_urgent, newcomers_at_a_boundary, oldest, quickest, share
+from latebind.simulation.cluster.compiled.lazy import (
+    in_time_together,
+    most_urgent,
+    newcomers_at_a_boundary,
+    oldest,
+    quickest,
+    share,
+)
 from latebind.simulation.cluster.compiled.replies import end, reply
 from latebind.simulation.cluster.compiled.views import State
-
-HELD_ONCE = 0.25
 
 
 @compiled
@@ -209,20 +214,6 @@ def start(s: State, machine: int, worker: int, lane: int, first: int, count: int
 
 
 @compiled
-def shed_waiting(s: State, machine: int, lane: int, first: int, count: int, ends: float, now: float) -> bool:
-    """Tell those who wait and would be late at `ends` that they are; returns whether there were any."""
-    request, shed = first, False
-    for _ in range(count):
-        later = of.requests(s)[request].later
-        if of.requests(s)[request].deadline < ends:
-            shed = True
-            dequeue(s, machine, lane, request)
-            end(s, machine, request, EXPIRED, now)
-        request = later
-    return shed
-
-
-@compiled
 def whole_batch(s: State, machine: int, worker: int, now: float) -> None:
     """Go on, or begin as many as may be of the model whose oldest request has waited longest: `batching/graph.py`."""
     w = of.workers(s)[worker]
@@ -246,26 +237,21 @@ def whole_batch(s: State, machine: int, worker: int, now: float) -> None:
 def from_rest(s: State, machine: int, worker: int, now: float) -> None:
     """Begin the most urgent: `LazyPlus.decide` where nothing has been begun."""
     lane = most_urgent(s, machine)
-    a, config = of.lanes(s)[lane], of.settings(s)[0]
-    model = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models]
-    count = quickest(s, lane, model.profile, share(s, machine, worker, lane), now)
-    whole = of.rest(s)[model.profile, 0, count]
-    ends = now + (1.0 + HELD_ONCE) * whole if a.count > count else now + whole
-    if config.sheds and shed_waiting(s, machine, lane, a.soonest, count, ends, now):
-        return
-    start(s, machine, worker, lane, a.soonest, count, now)
+    a, m, config = of.lanes(s)[lane], of.machines(s)[machine], of.settings(s)[0]
+    model = of.models(s)[m.kind * config.models + lane % config.models]
+    count = quickest(s, lane, model.profile, share(s, machine, worker, lane), m.ready - a.count, now)
+    first, count = in_time_together(s, lane, model.profile, count, 0, now)
+    start(s, machine, worker, lane, first or a.soonest, count or 1, now)
 
 
 @compiled
 def at_a_boundary(s: State, machine: int, worker: int, now: float) -> None:
-    """Let newcomers past, tell those who cannot be in time, or go on: `LazyPlus._at_a_boundary`."""
-    lane, count, ends = newcomers_at_a_boundary(s, machine, worker, now)
+    """Let newcomers past, or go on: `LazyPlus._at_a_boundary`."""
+    lane, first, count = newcomers_at_a_boundary(s, machine, worker, now)
     if lane < 0:
         run(s, machine, worker, of.workers(s)[worker].top, now)
-    elif ends < inf:
-        shed_waiting(s, machine, lane, of.lanes(s)[lane].soonest, count, ends, now)
     else:
-        start(s, machine, worker, lane, of.lanes(s)[lane].soonest, count, now)
+        start(s, machine, worker, lane, first, count, now)
 
 
 @compiled
@@ -277,7 +263,7 @@ def most_answers(s: State, machine: int, worker: int, now: float) -> None:
         return
     choice = of.choices(s)[best_choice(s, count, now)]
     if choice.batch:
-        part_of(s, machine, worker, choice.batch, choice.count, now)
+        part_of(s, machine, worker, choice.batch, choice.first, choice.count, now)
     else:
         start(s, machine, worker, choice.lane, choice.first, choice.count, now)
 
@@ -295,13 +281,15 @@ def shed_begun(s: State, machine: int, worker: int, batch: int, earliest: float,
 
 
 @compiled
-def part_of(s: State, machine: int, worker: int, pool: int, count: int, now: float) -> None:
-    """Have the most urgent of those who rest at a place go on."""
+def part_of(s: State, machine: int, worker: int, pool: int, first: int, count: int, now: float) -> None:
+    """Have `count` of those who rest at a place go on, from `first` on in the order of deadlines."""
     p, batch = of.batches(s)[pool], pool
     if count < p.count:
         batch = batches.begin(s, machine, worker, p.model, p.stage)
+        request = first
         for _ in range(count):
-            request = p.soonest
+            later = of.requests(s)[request].later
             batches.leave(s, pool, request)
             batches.join(s, batch, request)
+            request = later
     run(s, machine, worker, batch, now)

@@ -1,17 +1,26 @@
-"""What is loaded and what goes, whole models at a time: `residency/residency.py`, compiled.
+"""What is loaded and what goes, of models that come whole: `residency/residency.py`, compiled.
 
-Nobody asks for learned caches here, and one load is under way at a time.
+A part of one may stay when it goes. Nobody asks for learned caches here, and one load is under way at a time.
 """
 
 from math import inf
 
 from latebind.simulation.cluster.compiled import views as of
 from latebind.simulation.cluster.compiled.compile import compiled
+from latebind.simulation.cluster.compiled.going import victims
 from latebind.simulation.cluster.compiled.heap import schedule
 from latebind.simulation.cluster.compiled.layout import LRU
+from latebind.simulation.cluster.compiled.present import enter_holders, enter_memory, leave_holders, leave_memory
 from latebind.simulation.cluster.compiled.queues import move, waited
 from latebind.simulation.cluster.compiled.views import State
-from latebind.simulation.cluster.compiled.worth import heard, pays, piece_seconds, size_of, victims
+from latebind.simulation.cluster.compiled.worth import (
+    bytes_of,
+    heard,
+    lacking_seconds,
+    pays,
+    piece_seconds,
+    size_of,
+)
 
 NEWEST = 0.3  # of what a piece is taken to need, when it was measured again
 
@@ -49,8 +58,8 @@ def load_seconds(s: State, machine: int, lane: int) -> float:
     """Return the seconds until a model is in memory, if it were loaded now and at once."""
     if is_complete(s, machine, lane):
         return 0.0
-    seconds = piece_seconds(s, machine, lane)
-    if of.lanes(s)[lane].loading:
+    seconds = lacking_seconds(s, machine, lane)
+    if of.lanes(s)[lane].loading or of.lanes(s)[lane].part:
         return seconds
     models = of.settings(s)[0].models
     return float(seconds + of.models(s)[of.machines(s)[machine].kind * models + lane % models].fixed)
@@ -119,7 +128,7 @@ def grant(s: State, machine: int, now: float) -> None:
     m = of.machines(s)[machine]
     while m.wishes:
         lane = m.wishes - 1
-        need = size_of(s, machine, lane) - (m.budget - m.used)
+        need = lacking(s, machine, lane) - (m.budget - m.used)
         if need <= 0 or make_room_for_nobody(s, machine, lane, need, now):
             begin(s, machine, lane, aim_at(s, machine, lane), now)
             return
@@ -133,7 +142,7 @@ def make_room_for_nobody(s: State, machine: int, lane: int, need: int, now: floa
     if not count or not pays(s, machine, lane, count, waiting_for_others(s, machine, lane), now):
         return False
     for place in range(count):
-        evict(s, machine, of.some(s)[place])
+        evict(s, machine, of.some(s)[place], of.lanes(s)[of.some(s)[place]].stays)
     return True
 
 
@@ -217,7 +226,7 @@ def load(s: State, machine: int, now: float) -> None:
         grant(s, machine, now)
         return
     begins = aim_at(s, machine, lane)
-    need = size_of(s, machine, lane) - (m.budget - m.used)
+    need = lacking(s, machine, lane) - (m.budget - m.used)
     if need > 0 and not make_room(s, machine, lane, need, now):
         m.drains = is_overdue(s, lane, ahead, now)
         return
@@ -239,12 +248,13 @@ def aim_at(s: State, machine: int, lane: int) -> bool:
 @compiled
 def begin(s: State, machine: int, lane: int, begins: bool, now: float) -> None:
     """Have a model be on its way."""
-    m, models = of.machines(s)[machine], of.settings(s)[0].models
-    m.used += size_of(s, machine, lane)
-    m.loads = of.lanes(s)[lane].loading = 1
+    m, a, models = of.machines(s)[machine], of.lanes(s)[lane], of.settings(s)[0].models
+    m.used += lacking(s, machine, lane)
+    m.loads = a.loading = 1
     model = of.models(s)[m.kind * models + lane % models]
-    m.load_seconds = model.seconds + model.fixed * begins
-    m.ends = now + (piece_seconds(s, machine, lane) + model.fixed * begins)
+    fixed = model.fixed if begins and not a.part else 0.0
+    m.load_seconds = model.seconds * (1.0 - a.part / max(model.bytes, 1)) + fixed
+    m.ends = now + (lacking_seconds(s, machine, lane) + fixed)
     of.tally(s)[0].loads += 1
     of.tally(s)[0].loaded += m.load_seconds
     schedule(s, (machine + 1) * of.settings(s)[0].slots - 2, now + m.load_seconds)
@@ -304,7 +314,7 @@ def make_room(s: State, machine: int, lane: int, need: int, now: float) -> bool:
         one = of.lanes(s)[one].next_waiting - 1
     count = chosen(s, machine, need, lane, now)
     for place in range(count):
-        evict(s, machine, of.some(s)[place])
+        evict(s, machine, of.some(s)[place], of.lanes(s)[of.some(s)[place]].stays)
     touch_waiting(s, machine)
     return count > 0
 
@@ -319,23 +329,21 @@ def set_places(s: State, machine: int, number: int) -> None:
 
 
 @compiled
-def evict(s: State, machine: int, lane: int) -> None:
-    """Have a model go."""
-    m, a, model = of.machines(s)[machine], of.lanes(s)[lane], lane % of.settings(s)[0].models
-    a.here = 0
-    m.used -= size_of(s, machine, lane)
-    if a.previous_here:
-        of.lanes(s)[a.previous_here - 1].next_here = a.next_here
-    else:
-        m.here = a.next_here
-    if a.next_here:
-        of.lanes(s)[a.next_here - 1].previous_here = a.previous_here
-    if a.previous_holder:
-        of.lanes(s)[a.previous_holder - 1].next_holder = a.next_holder
-    else:
-        of.holders(s)[model] = a.next_holder
-    if a.next_holder:
-        of.lanes(s)[a.next_holder - 1].previous_holder = a.previous_holder
+def lacking(s: State, machine: int, lane: int) -> int:
+    """Return the bytes of a model that are not in memory."""
+    return int(size_of(s, machine, lane) - bytes_of(s, machine, lane))
+
+
+@compiled
+def evict(s: State, machine: int, lane: int, stays: int) -> None:
+    """Have a model go, but for so many bytes."""
+    m, a = of.machines(s)[machine], of.lanes(s)[lane]
+    m.used -= bytes_of(s, machine, lane) - stays
+    if a.here:
+        leave_holders(s, lane)
+    a.here, a.part = 0, stays
+    if not stays:
+        leave_memory(s, machine, lane)
     if of.settings(s)[0].eviction == LRU:
         a.tick = 0
     touch(s, machine, lane)
@@ -344,22 +352,16 @@ def evict(s: State, machine: int, lane: int) -> None:
 @compiled
 def loaded(s: State, machine: int, now: float) -> None:
     """Have the model that was on its way be in memory."""
-    m, models = of.machines(s)[machine], of.settings(s)[0].models
+    m = of.machines(s)[machine]
     lane = m.target - 1
     a = of.lanes(s)[lane]
-    expected = piece_seconds(s, machine, lane)
+    known, expected = piece_seconds(s, machine, lane), lacking_seconds(s, machine, lane)
     if expected > 0.0:
-        a.learned = expected + NEWEST * (m.load_seconds - expected) * expected / expected
-    a.here, a.loading, m.loads, m.target = 1, 0, 0, 0
-    a.next_here, a.previous_here = m.here, 0
-    if m.here:
-        of.lanes(s)[m.here - 1].previous_here = lane + 1
-    m.here = lane + 1
-    holder = of.holders(s)[lane % models]
-    a.next_holder, a.previous_holder = holder, 0
-    if holder:
-        of.lanes(s)[holder - 1].previous_holder = lane + 1
-    of.holders(s)[lane % models] = lane + 1
+        a.learned = known + NEWEST * (m.load_seconds - expected) * known / expected
+    if not a.part:
+        enter_memory(s, machine, lane)
+    enter_holders(s, lane)
+    a.here, a.part, a.loading, m.loads, m.target = 1, 0, 0, 0, 0
     a.guard, a.came = m.newest, now
     forget(s, machine, lane)
     if of.settings(s)[0].eviction == LRU and not a.tick:

@@ -21,9 +21,9 @@ Floats = NDArray[np.float64]
 class Profiles:
     """`seconds` of a stage, `rest` of all from it on, `soon` those until somebody may leave: (P, S + 1, B + 1).
 
-    `best` are the answers a second of the latter. By batch (P, B + 1): `answered` a second from start to end, that
-    takes `through` seconds, and at each of `ends` (P,) places (P, B + 1, S) the seconds and shares of who has left.
-    `alive` (P, S + 1) is the share of requests that runs a stage.
+    `best` are the answers a second of the latter. By batch (P, B + 1): `answered` a second from start to end, seconds
+    of `work` that a request is where batches are no larger, and at each of `ends` (P,) places (P, B + 1, S) the seconds
+    and shares of who has left. `alive` (P, S + 1) is the share of requests that runs a stage.
     """
 
     seconds: Floats
@@ -31,7 +31,7 @@ class Profiles:
     soon: Floats
     best: Floats
     answered: Floats
-    through: Floats
+    work: Floats
     chance_seconds: Floats
     chance_shares: Floats
     ends: NDArray[np.int32]
@@ -74,10 +74,10 @@ def _sampled(curve: Curve, most: int, curves: dict[Curve, Floats]) -> Floats:
 def _worked_out(seconds: Floats, shares: Floats, leaves: Any, counts: Any) -> tuple[Any, ...]:
     profiles, stages, sizes = seconds.shape
     rest, soon, best = (np.zeros_like(seconds) for _ in range(3))
-    answered, through = (np.zeros((profiles, sizes)) for _ in range(2))
+    answered, work = (np.zeros((profiles, sizes)) for _ in range(2))
     chances = [np.zeros((profiles, sizes, stages - 1)) for _ in range(2)]
-    work_out(seconds, shares, leaves, counts, rest, soon, best, answered, through, *chances)
-    return rest, soon, best, answered, through, *chances, leaves.sum(axis=1, dtype=np.int32), shares
+    work_out(seconds, shares, leaves, counts, rest, soon, best, answered, work, *chances)
+    return rest, soon, best, answered, work, *chances, leaves.sum(axis=1, dtype=np.int32), shares
 
 
 @entry
@@ -90,13 +90,18 @@ def work_out(
     soon: Any,
     best: Any,
     answered: Any,
-    through: Any,
+    work: Any,
     chance_seconds: Any,
     chance_shares: Any,
 ) -> None:
-    """Fill the tables: `Estimate.rest` and `Exits._prospects` for every stage and batch."""
+    """Fill the tables: `Estimate.rest`, `Exits.work` and `Exits._prospects` for every stage and batch."""
     for profile in range(seconds.shape[0]):
         for batch in range(1, seconds.shape[2]):
+            for stage in range(counts[profile]):
+                least, size = seconds[profile, stage, batch] / batch, 1
+                while size < batch:
+                    least, size = min(least, seconds[profile, stage, size] / size), 2 * size
+                work[profile, batch] += shares[profile, stage] * least
             left = 0.0
             for stage in range(counts[profile] - 1, -1, -1):
                 left += seconds[profile, stage, batch]
@@ -115,5 +120,5 @@ def work_out(
                     if not stage:
                         chance_seconds[profile, batch, ends] = passed
                         chance_shares[profile, batch, ends] = answers / batch
-                        answered[profile, batch], through[profile, batch] = answers / passed, passed
+                        answered[profile, batch] = answers / passed
                     ends += 1

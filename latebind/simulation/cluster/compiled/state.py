@@ -16,6 +16,7 @@ from latebind.simulation.cluster.compiled.layout import (
     LRU,
     MACHINE,
     MODEL,
+    OFFER,
     QUEUE,
     REQUEST,
     RING,
@@ -51,41 +52,19 @@ def make_state(fleet: Fleet, requests: Requests, router: str, tables: Tables) ->
         "workers": np.zeros(machines * (slots - 2), WORKER),
         "lanes": np.zeros(machines * models, LANE),
         "queues": np.zeros(2 * machines * models, QUEUE),
-        "requests": np.zeros(1, REQUEST),
-        "batches": np.zeros(1, BATCH),
-        "rings": np.zeros(ROOM if fleet.residency.policy == "iam" else FEW, RING),
-        "beliefs": np.zeros(ROOM if fleet.residency.policy == "late" else FEW, BELIEF),
         "models": _models(fleet, served, largest, profiles, own, tables),
         "holders": np.zeros(models, np.int64),
-        "seconds": profiles.seconds,
-        "rest": profiles.rest,
-        "soon": profiles.soon,
-        "best": profiles.best,
-        "answered": profiles.answered,
-        "chance_seconds": profiles.chance_seconds,
-        "chance_shares": profiles.chance_shares,
-        "ends": profiles.ends.astype(np.int64),
-        "alive": profiles.alive,
-        "event_times": np.zeros(machines * slots),
-        "event_orders": np.zeros(machines * slots, np.int64),
-        "event_slots": np.zeros(machines * slots, np.int64),
-        "event_places": np.full(machines * slots, -1, np.int64),
-        "up": np.arange(machines),
-        "is_up": np.ones(machines, np.uint8),
-        "unanswered": np.zeros(machines, np.int64),
-        "work": np.zeros(machines, np.int64),
         "home_starts": np.zeros(models + 1, np.int64),
         "homes": np.zeros(1, np.int64),
-        "busy": np.zeros(machines),
-        "times": np.ascontiguousarray(requests.times, np.float64),
-        "wanted": np.ascontiguousarray(requests.models, np.int32),
-        "leaves": np.ascontiguousarray(requests.leaves, np.int16),
-        "ended": np.zeros(len(requests)),
-        "outcomes": np.zeros(len(requests), np.int8),
-        "taken": np.full(len(requests), -1, np.int32),
         "some": np.zeros(models, np.int64),
         "marks": np.zeros(max(models, 8), np.uint8),
+        "offers": np.zeros(2 * models, OFFER),
         "choices": np.zeros(min(models * (stages + 1) + 1, MOST_CHOICES), CHOICE),
+        **_pools(fleet),
+        **_costs(profiles),
+        **_events(machines * slots),
+        **_up(machines),
+        **_asked(requests),
     }
     state["tally"]["last"] = -1
     state["tally"]["up"] = machines
@@ -114,6 +93,65 @@ def _pool(old: NDArray[Any], link: str, tally: NDArray[Any], counts: tuple[str, 
     tally[free] = len(old)
     tally[spare] += more
     return new
+
+
+def _pools(fleet: Fleet) -> Arrays:
+    """Return what `grow` enlarges."""
+    residency = fleet.residency.policy
+    return {
+        "requests": np.zeros(1, REQUEST),
+        "batches": np.zeros(1, BATCH),
+        "rings": np.zeros(ROOM if residency == "iam" else FEW, RING),
+        "beliefs": np.zeros(ROOM if residency == "late" else FEW, BELIEF),
+    }
+
+
+def _costs(profiles: Profiles) -> Arrays:
+    """Return what stages take, and who leaves behind them, by profile."""
+    return {
+        "seconds": profiles.seconds,
+        "rest": profiles.rest,
+        "soon": profiles.soon,
+        "best": profiles.best,
+        "answered": profiles.answered,
+        "chance_seconds": profiles.chance_seconds,
+        "chance_shares": profiles.chance_shares,
+        "ends": profiles.ends.astype(np.int64),
+        "alive": profiles.alive,
+    }
+
+
+def _events(most: int) -> Arrays:
+    """Return an agenda without events; `most` may be on it at a time."""
+    return {
+        "event_times": np.zeros(most),
+        "event_orders": np.zeros(most, np.int64),
+        "event_slots": np.zeros(most, np.int64),
+        "event_places": np.full(most, -1, np.int64),
+    }
+
+
+def _up(machines: int) -> Arrays:
+    """Return what is known of machines that are all up and have nothing to do."""
+    return {
+        "up": np.arange(machines),
+        "is_up": np.ones(machines, np.uint8),
+        "unanswered": np.zeros(machines, np.int64),
+        "work": np.zeros(machines, np.int64),
+        "busy": np.zeros(machines),
+    }
+
+
+def _asked(requests: Requests) -> Arrays:
+    """Return the requests to come, and what is to be known of each."""
+    return {
+        "times": np.ascontiguousarray(requests.times, np.float64),
+        "wanted": np.ascontiguousarray(requests.models, np.int32),
+        "leaves": np.ascontiguousarray(requests.leaves, np.int16),
+        "ended": np.zeros(len(requests)),
+        "outcomes": np.zeros(len(requests), np.int8),
+        "taken": np.full(len(requests), -1, np.int32),
+    }
 
 
 def _settings(fleet: Fleet, requests: Requests, router: str, *, slots: int, exits: bool) -> NDArray[Any]:
@@ -153,18 +191,20 @@ def _models(
     models = np.zeros(len(served), MODEL)
     names = [model.served.spec.name for model in fleet.models]
     places = {name: place for place, name in enumerate(sorted(names))}
-    late = fleet.policy.name == "late"
+    late, residency = fleet.policy.name == "late", fleet.residency
+    trims = residency.policy == "late" and residency.stages and residency.trim
     for record, model, most, profile in zip(models, served, largest, own, strict=True):
         worth = _worth(profiles.rest[profile, 0], most) if late else most
         hopes = late and profiles.ends[profile] > 1
-        whole = profiles.through[profile] if hopes else profiles.rest[profile, 0]
+        each = profiles.work[profile, worth] if hopes else profiles.rest[profile, 0, worth] / worth
         least = (profiles.soon if hopes else profiles.rest)[profile, 0, 1]
         footprint = model.footprint
         record["profile"], record["stages"], record["most"], record["worth"] = profile, model.spec.stages, most, worth
         record["max_queued"], record["name"] = model.max_queued, places[model.spec.name]
         record["pieces"], record["bytes"] = footprint.stages, footprint.size
+        record["grain"] = footprint.grain if trims else 0
         record["seconds"], record["fixed"] = sum(footprint.seconds), footprint.fixed
-        record["each"], record["least"] = whole[worth] / worth, least
+        record["each"], record["least"] = each, least
     models["allowed"] = [model.allowed for model in fleet.models] * len(tables.kinds)
     models["room"] = np.tile(tables.room, len(tables.kinds))
     models["router_each"], models["router_alone"] = tables.each.ravel(), tables.alone.ravel()

@@ -20,6 +20,7 @@ from latebind.simulation.cluster.compiled.layout import (
     LANE,
     MACHINE,
     MODEL,
+    OFFER,
     QUEUE,
     REQUEST,
     RING,
@@ -73,6 +74,7 @@ ARRAYS: dict[str, tuple[np.dtype[Any], int]] = {
     "some": (WHOLE, 1),  # lanes, to choose victims from
     "marks": (BYTE, 1),
     "choices": (CHOICE, 1),
+    "offers": (OFFER, 1),  # to choose victims from where models go in parts
 }
 POINTERS = np.dtype([(f"{name}{part}", "i8") for name in ARRAYS for part in ("", "_0", "_1", "_2")])
 
@@ -126,4 +128,4 @@ event_slots, event_places, up, is_up = _view("event_slots"), _view("event_places
 unanswered, work, home_starts, homes = _view("unanswered"), _view("work"), _view("home_starts"), _view("homes")
 busy, times, wanted, leaves = _view("busy"), _view("times"), _view("wanted"), _view("leaves")
 ended, outcomes, taken, some = _view("ended"), _view("outcomes"), _view("taken"), _view("some")
-marks, choices, beliefs = _view("marks"), _view("choices"), _view("beliefs")
+marks, choices, beliefs, offers = _view("marks"), _view("choices"), _view("beliefs"), _view("offers")

@@ -1,10 +1,10 @@
-"""What it is worth that a model is in memory, and who goes: `residency/late.py`, `iam.py` and `lru.py`, compiled.
+"""What it is worth that a model is in memory: `residency/late.py`, `iam.py` and `lru.py`, compiled.
 
 All models of a machine that may go are scored afresh. The exact policies do so for up to 64 in memory, and of more
 only for those that were lowest when they were last told.
 """
 
-from math import exp, inf
+from math import exp
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from latebind.simulation.cluster.compiled.views import State
 
 WORTH_MORE, STAYS = 1.3, 4.0
 MEANS, LIKELY = np.array(GAPS), np.array(PRIOR)
-SOME = 8  # models of which the best set is found
 
 
 @compiled
@@ -138,8 +137,15 @@ def piece_seconds(s: State, machine: int, lane: int) -> float:
 
 
 @compiled
+def lacking_seconds(s: State, machine: int, lane: int) -> float:
+    """Return the seconds that what is not in memory of a model is taken to need, where anything is not."""
+    seconds = piece_seconds(s, machine, lane)
+    return float(seconds * (1.0 - of.lanes(s)[lane].part / max(size_of(s, machine, lane), 1)))
+
+
+@compiled
 def score(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
-    """Return what a byte of a model is worth, or for the least recently used when it was."""
+    """Return what a byte of all of a model is worth, or for the least recently used when it was."""
     config, a = of.settings(s)[0], of.lanes(s)[lane]
     if config.eviction == LRU:
         return float(a.tick)
@@ -151,25 +157,25 @@ def score(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
 
 
 @compiled
-def victims(s: State, machine: int, need: int, wanted: int, waiting: int, now: float) -> int:
-    """Write who goes to `some`, from the front on, and return how many; 0 where all would be too few."""
-    config, size, count = of.settings(s)[0], 0, 0
-    lane = of.machines(s)[machine].here - 1
-    while lane >= 0:
-        a = of.lanes(s)[lane]
-        if not a.kept and not a.begun and not a.loading and lane != wanted:
-            a.worth = score(s, machine, lane, waiting, now)
-            of.some(s)[count] = lane
-            count += 1
-            size += size_of(s, machine, lane)
-        lane = a.next_here - 1
-    if size < need:
-        return 0
-    if config.eviction != LATE:
-        return in_turn(s, machine, need, count)
-    if config.whole:
-        return least_set(s, machine, need, count, waiting, now)
-    return without_spare(s, machine, need, count)
+def importance(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
+    """Return what a byte is worth of what would go first of a model."""
+    config, a = of.settings(s)[0], of.lanes(s)[lane]
+    model = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models]
+    if not model.grain:
+        return score(s, machine, lane, waiting, now)
+    core = model.grain >= model.bytes or not (a.here or a.part > model.grain)
+    return float(lot(s, machine, lane, core) / until(s, machine, lane, waiting, now))
+
+
+@compiled
+def lot(s: State, machine: int, lane: int, core: bool) -> float:
+    """Return the seconds that a byte takes of the first ones of a model, or of the others: `lots.lots_of`."""
+    config = of.settings(s)[0]
+    model = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models]
+    seconds = piece_seconds(s, machine, lane) / (max(model.bytes, 1.0) * 1.0)
+    if core:
+        seconds += model.fixed / (max(min(model.grain, model.bytes), 1.0) * 1.0)
+    return float(seconds)
 
 
 @compiled
@@ -181,7 +187,7 @@ def pays(s: State, machine: int, wanted: int, count: int, waiting: int, now: flo
         fixed = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models].fixed
         if now - of.lanes(s)[lane].came < STAYS * (fixed + piece_seconds(s, machine, lane)):
             return False
-        loss += score(s, machine, lane, waiting, now) * size_of(s, machine, lane)
+        loss += importance(s, machine, lane, waiting, now) * bytes_of(s, machine, lane)
     if config.eviction == LRU:
         return True
     return bool(score(s, machine, wanted, waiting, now) * size_of(s, machine, wanted) > WORTH_MORE * loss)
@@ -192,6 +198,13 @@ def size_of(s: State, machine: int, lane: int) -> int:
     """Return the bytes of a model."""
     models = of.settings(s)[0].models
     return int(of.models(s)[of.machines(s)[machine].kind * models + lane % models].bytes)
+
+
+@compiled
+def bytes_of(s: State, machine: int, lane: int) -> int:
+    """Return the bytes of a model that are in memory."""
+    a = of.lanes(s)[lane]
+    return size_of(s, machine, lane) if a.here else int(a.part)
 
 
 @compiled
@@ -206,123 +219,3 @@ def bring_lowest(s: State, machine: int, place: int, count: int) -> None:
         ):
             best = other
     of.some(s)[place], of.some(s)[best] = of.some(s)[best], of.some(s)[place]
-
-
-@compiled
-def in_turn(s: State, machine: int, need: int, count: int) -> int:
-    """Take the lowest, one after another, until they are enough: `whole.first_whole`."""
-    for place in range(count):
-        bring_lowest(s, machine, place, count)
-        need -= size_of(s, machine, of.some(s)[place])
-        if need <= 0:
-            return place + 1
-    return 0
-
-
-@compiled
-def without_spare(s: State, machine: int, need: int, count: int) -> int:
-    """Take the lowest in turn; for whom there is room in the end stay, the most precious first: `late._enough`."""
-    count = in_turn(s, machine, need, count)
-    spare = -need
-    for place in range(count):
-        spare += size_of(s, machine, of.some(s)[place])
-    for place in range(count - 1, -1, -1):
-        size = size_of(s, machine, of.some(s)[place])
-        of.marks(s)[place] = size > spare
-        spare -= 0 if of.marks(s)[place] else size
-    return gathered(s, count)
-
-
-@compiled
-def gathered(s: State, count: int) -> int:
-    """Leave those who are marked, and return how many they are."""
-    kept = 0
-    for place in range(count):
-        if of.marks(s)[place]:
-            of.some(s)[kept] = of.some(s)[place]
-            kept += 1
-    return kept
-
-
-@compiled
-def least_set(s: State, machine: int, need: int, count: int, waiting: int, now: float) -> int:
-    """Take the set of at least `need` bytes whose loss costs least, of `SOME` or of as many as are enough."""
-    looked, size = 0, 0
-    while looked < count and (looked < SOME or size < need):
-        bring_lowest(s, machine, looked, count)
-        size += size_of(s, machine, of.some(s)[looked])
-        looked += 1
-    config = of.settings(s)[0]
-    for place in range(looked):
-        lane = of.some(s)[place]
-        fixed = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models].fixed
-        of.lanes(s)[lane].worth = (fixed + piece_seconds(s, machine, lane)) / until(s, machine, lane, waiting, now)
-    by_byte(s, machine, looked)
-    taken = one_by_one(s, machine, need)
-    if taken <= SOME:
-        taken = min(looked, SOME)
-        search(s, machine, need, taken)
-    return gathered(s, taken)
-
-
-@compiled
-def by_byte(s: State, machine: int, count: int) -> None:
-    """Sort by what a byte is worth; equal ones keep their order."""
-    for place in range(1, count):
-        lane = of.some(s)[place]
-        value = of.lanes(s)[lane].worth / size_of(s, machine, lane)
-        before = place - 1
-        while before >= 0 and of.lanes(s)[of.some(s)[before]].worth / size_of(s, machine, of.some(s)[before]) > value:
-            of.some(s)[before + 1] = of.some(s)[before]
-            before -= 1
-        of.some(s)[before + 1] = lane
-
-
-@compiled
-def one_by_one(s: State, machine: int, need: int) -> int:
-    """Mark models until they are enough, without those not needed in the end; return how many were looked at."""
-    taken = 0
-    while need > 0:
-        need -= size_of(s, machine, of.some(s)[taken])
-        of.marks(s)[taken] = 1
-        taken += 1
-    for place in range(taken, SOME):
-        of.marks(s)[place] = 0
-    above, before = inf, -1
-    for _ in range(taken):
-        best = -1
-        for place in range(taken):
-            value = of.lanes(s)[of.some(s)[place]].worth
-            comes = value < above or (value == above and place > before)
-            if comes and (best < 0 or value > of.lanes(s)[of.some(s)[best]].worth):
-                best = place
-        above, before = of.lanes(s)[of.some(s)[best]].worth, best
-        size = size_of(s, machine, of.some(s)[best])
-        if size <= -need:
-            of.marks(s)[best] = 0
-            need += size
-    return taken
-
-
-@compiled
-def search(s: State, machine: int, need: int, count: int) -> None:
-    """Mark the set that costs least, where any of the first `count` costs less than those marked.
-
-    Sets go in the order of a search that takes each model before it leaves it, as `whole.least_set` has it.
-    """
-    least, best = 0.0, 0
-    for place in range(count):
-        if of.marks(s)[place]:
-            least += of.lanes(s)[of.some(s)[place]].worth
-    for these in range((1 << count) - 1, 0, -1):
-        left, value, last = need, 0.0, 0
-        for place in range(count):
-            if these >> (count - 1 - place) & 1:
-                last = size_of(s, machine, of.some(s)[place])
-                left -= last
-                value += of.lanes(s)[of.some(s)[place]].worth
-        if left <= 0 < left + last and value < least:
-            least, best = value, these
-    if best:
-        for place in range(count):
-            of.marks(s)[place] = best >> (count - 1 - place) & 1

@@ -13,6 +13,8 @@ from latebind.simulation.cluster.compiled.run import play
 from latebind.simulation.cluster.fleet import Fleet, Requests
 from tests.simulation.cluster.fleets import fleet, model, poisson, requests
 
+pytestmark = pytest.mark.timeout(900)  # who comes first compiles: minutes on a busy machine
+
 
 @pytest.mark.parametrize(
     ("changes", "named"),

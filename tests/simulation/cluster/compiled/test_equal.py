@@ -17,6 +17,8 @@ from latebind.simulation.cluster.fleet import Fleet, Played, Requests
 from latebind.simulation.cluster.policies import ROUTERS, Demand, Placement
 from tests.simulation.cluster.compiled.worlds import random_faults, random_fleet, random_requests
 
+pytestmark = pytest.mark.timeout(900)  # who comes first compiles: minutes on a busy machine
+
 SEEDS = st.integers(0, 1 << 32)
 
 

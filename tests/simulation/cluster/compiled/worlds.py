@@ -14,9 +14,12 @@ from tests.models import SCORES, VECTOR
 
 def random_fleet(random: Random, *, machines: int, stages: int = 1, exits: bool = False) -> Fleet:
     """Machines of two kinds and up to eight models, of which rarely all fit."""
+    short = random.choice([0.2, 1.0])  # of the time that is usually allowed: few can await a large batch
     models = tuple(
         [
-            ClusterModel(_model(random, f"model-{i}", random.randint(1, stages), exits), random.uniform(0.02, 0.3))
+            ClusterModel(
+                _model(random, f"model-{i}", random.randint(1, stages), exits), short * random.uniform(0.02, 0.3)
+            )
             for i in range(random.randint(1, 8))
         ]
     )
@@ -32,7 +35,8 @@ def random_fleet(random: Random, *, machines: int, stages: int = 1, exits: bool 
         PolicyConfig(random.choice(["late", "late", "graph"]), random.choice([0, 0, 3]), shed=random.random() < 0.8),
         ResidencyConfig(
             policy=random.choice(["late", "iam", "lru"]),
-            stages=stages == 1 and random.random() < 0.5,
+            stages=stages == 1 and random.random() < 0.7,
+            trim=random.random() < 0.8,
             order=random.choice(["waits", "oldest"]),
             foresight=random.random() < 0.7,
             patience=random.choice([0.05, 0.5, 30.0]),
@@ -76,7 +80,8 @@ def _model(random: Random, name: str, stages: int, exits: bool) -> ServedModel:
     sizes = tuple([random.randint(1, 20) for _ in range(stages)])
     long = random.choice([0.02, 0.02, 0.5])  # some take longer to load than their requests may take
     seconds = tuple([random.uniform(0.001, long) / stages for _ in sizes])
-    footprint = Footprint(sizes, seconds, fixed=random.choice([0.0, 0.003]))
+    fixed, grain = random.choice([0.0, 0.003]), random.choice([0, 1, 4, 40])
+    footprint = Footprint(sizes, seconds, fixed=fixed, grain=grain)
     return ServedModel(spec, ModelCosts(curves, lookups, rates), random.choice([5, 100]), footprint)
 
 

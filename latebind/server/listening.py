@@ -1,0 +1,41 @@
+"""Where the door listens: whether it can, why not, and what to do about it."""
+
+import errno
+import socket
+from contextlib import ExitStack
+
+from latebind.domain.config import DoorConfig
+from latebind.domain.errors import ConfigError
+
+BACKLOG = 2048  # connections that nobody has accepted yet
+TAKEN = "it is taken; name another port, or 0 for any that is free"
+WHY = {
+    errno.EADDRINUSE: TAKEN,
+    errno.EADDRNOTAVAIL: "this machine has no such address; 0.0.0.0 is all that it has, 127.0.0.1 this machine alone",
+    errno.EACCES: "this user may not have it; take a port from 1024 on",
+}
+
+
+def reason(error: OSError) -> str:
+    """Return what is wrong with the address, and what to take instead."""
+    return WHY.get(error.errno or 0, error.strerror or str(error))
+
+
+def listen(host: str, port: int, key: str = "server") -> socket.socket:
+    """Return a socket that listens there. Raises `ConfigError`, which names the `key` of the configuration."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot listen on {host} port {port}: {reason(error)}") from None
+
+
+def check_addresses(config: DoorConfig) -> None:
+    """Raise `ConfigError` where the door could not listen now: told before anything long is begun.
+
+    The addresses are given back, so that clients are refused, and do not wait, until the door opens.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(listen(config.host, config.port))
+        if config.grpc_port is not None:
+            stack.enter_context(listen(config.host, config.grpc_port, "server.grpc_port"))

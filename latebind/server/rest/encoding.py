@@ -1,0 +1,49 @@
+"""The body of a reply: JSON, of which all but the numbers is the same for most calls, and binary data behind it."""
+
+import orjson
+
+from latebind.domain.model import ModelSpec
+from latebind.server.calls import Call
+from latebind.server.frames import Frame, Told, framed
+from latebind.server.gateway import Answer
+from latebind.server.rest.question import Encoded
+from latebind.server.results import result
+
+
+def encode(spec: ModelSpec, answer: Answer, call: Call, told: Told) -> Encoded:
+    """Return the body that gives the client of a call, made for `spec`, the outputs it wants (`framed`)."""
+    frame = framed(spec, answer, call, told, _frame)
+    text, rest = frame[0], iter(frame)
+    next(rest)
+    blobs = list[bytes | memoryview]()
+    for wanted in call.wanted:
+        found = result(wanted, answer)
+        if wanted.place is not None:
+            wanted.place.write(found.raw())
+        elif wanted.binary:
+            blobs.append(found.sent())
+        else:
+            text += orjson.dumps(found.flat(), option=orjson.OPT_SERIALIZE_NUMPY) + next(rest)
+    return Encoded(b"".join((text, *blobs)), len(text)) if blobs else Encoded(text)
+
+
+def _frame(spec: ModelSpec, answer: Answer, call: Call, told: Told) -> Frame:
+    """Return the JSON around the data of each output that has some in it."""
+    reply: dict[str, object] = {"model_name": spec.name, "model_version": spec.version}
+    if call.id:
+        reply["id"] = call.id
+    if parameters := told(spec, answer):
+        reply["parameters"] = parameters
+    pieces, before = list[bytes](), orjson.dumps(reply)[:-1] + b',"outputs":['
+    for wanted in call.wanted:
+        found = result(wanted, answer)
+        entry: dict[str, object] = {"name": wanted.tensor.name, "datatype": found.datatype, "shape": found.shape}
+        if wanted.place is not None:  # nothing more: the C++ client takes all parameters for binary data
+            before += orjson.dumps(entry) + b","
+        elif wanted.binary:
+            entry["parameters"] = {"binary_data_size": found.raw().nbytes}
+            before += orjson.dumps(entry) + b","
+        else:
+            pieces.append(before + orjson.dumps(entry)[:-1] + b',"data":')
+            before = b"},"
+    return (*pieces, before.removesuffix(b",") + b"]}")

@@ -1,0 +1,34 @@
+"""A request on its connection: whether that is read while somebody waits for the answer."""
+
+import asyncio
+
+from latebind.server.rest.exchange import HIGH_WATER, Exchange
+
+
+class Line:
+    """A connection that knows only whether it is read."""
+
+    def __init__(self) -> None:
+        self.held = False
+
+    def hold(self) -> None:
+        self.held = True
+
+    def read_on(self) -> None:
+        self.held = False
+
+    def go_on(self) -> None:
+        self.read_on()
+
+
+def test_a_connection_is_read_on_behind_a_large_body_so_that_a_hang_up_is_heard() -> None:
+    async def scenario() -> None:
+        line = Line()
+        exchange = Exchange(line, asyncio.get_running_loop(), "POST", b"/", [])
+        exchange.feed(b"x" * (HIGH_WATER + 1))
+        exchange.complete()
+        assert line.held
+        await exchange.receive()
+        assert not line.held
+
+    asyncio.run(scenario())

@@ -11,6 +11,7 @@ from torch.nn import functional
 from latebind.domain.errors import ConfigError
 
 GRID, PEAKS = 4, 2  # cells a side of the mean-pooled and the max-pooled features
+WIDEST = 1_024  # features that a layer of answers learns from in a fraction of a second
 MAX_SIDE = 32  # larger activations are averaged down to this before convolutions
 MAX_CHANNELS = 128
 HIDDEN = 64
@@ -83,10 +84,11 @@ def _features(shape: tuple[int, ...], kind: str) -> nn.Module:
 def kinds_for(shape: tuple[int, ...], kinds: Sequence[str] = ()) -> tuple[str, ...]:
     """Return those of `kinds` (all of our own if none) that differ on activations of this shape, the most able first.
 
-    Only images have convolutions.
+    Only images have convolutions. Pooled features of many channels, with no hidden layer between them and the answers,
+    are too wide to follow the traffic, so they have to be asked for.
     """
     if len(shape) == 3:
-        return tuple(kinds) or KINDS
+        return tuple(kinds) or tuple(kind for kind in KINDS if kind != POOLED or _width(Pooled(), shape) <= WIDEST)
     known = {PLAIN, POOLED}
     return tuple(kind for kind in kinds if kind in known or kind.startswith(("fc", "pool("))) or (PLAIN,)
 

@@ -71,7 +71,8 @@ def plan(
             continue
         taken = list(islice(affordable, 1))
         if not found and taken and taken[0].kind != POOLED and len(shape) == 3:
-            taken += _affordable(program, stage, activation, {POOLED: saved})
+            if POOLED in limits:
+                taken += _affordable(program, stage, activation, {POOLED: saved})
             usual = (USUAL_TAIL - 1.0) * sum(stages)
             if taken[0].kind == RESIDUAL and taken[0].seconds > usual:
                 taken += _affordable(program, stage, activation, {SLIM: usual})

@@ -27,7 +27,7 @@ from latebind.learned.stored import (
 from latebind.repository.directory import ModelDirectory
 
 HELD_OUT_ROWS = 10_000
-WIDEST = 1_024  # features of a lookup that can be adapted
+WIDEST_KEPT = 4_096  # features of a lookup that can be adapted: as many as large networks end with
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _held_out(outcome: Outcome, kept: Sequence[Trained]) -> Rows | None:
     features = {
         one.plan.name: seen[rows].bfloat16()
         for one, seen in zip(outcome.trained, outcome.observed.features, strict=True)
-        if one.plan.name in names and seen.shape[1] <= WIDEST
+        if one.plan.name in names and seen.shape[1] <= WIDEST_KEPT
     }
     return Rows(features, answers.bfloat16(), answers.argmax(dim=1))
 
@@ -173,7 +173,7 @@ def _lessons(directory: ModelDirectory, kept: Sequence[Trained]) -> Rows | None:
     each = [one.lessons for one in kept if one.lessons is not None]
     if not each:
         return read_rows(directory, LESSONS) if kept else None
-    narrow = {name: rows for one in each for name, rows in one.features.items() if rows.shape[1] <= WIDEST}
+    narrow = {name: rows for one in each for name, rows in one.features.items() if rows.shape[1] <= WIDEST_KEPT}
     return Rows(narrow, each[0].answers, each[0].classes)
 
 

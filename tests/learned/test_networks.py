@@ -10,6 +10,7 @@ from latebind.learned.networks import (
     DEEP,
     KINDS,
     PLAIN,
+    WIDEST,
     convolutions,
     kinds_for,
     make_predictor,
@@ -38,6 +39,13 @@ def test_only_images_have_kinds_with_convolutions() -> None:
     wanted = ("conv(3,1)", "residual", "fc(8)", "plain")
     assert kinds_for((16, 32, 32), wanted) == wanted
     assert kinds_for((50,), wanted) == ("fc(8)", "plain")
+
+
+@pytest.mark.parametrize("shape", [(16, 32, 32), (64, 8, 8), (128, 8, 8), (512, 7, 7), (2048, 7, 7)])
+def test_what_is_explored_unasked_can_follow_the_traffic(shape: tuple[int, ...]) -> None:
+    kinds = kinds_for(shape)
+    assert all(make_predictor(shape, 10, kind).answer.in_features <= WIDEST for kind in kinds)
+    assert kinds_for(shape, KINDS) == KINDS
 
 
 @pytest.mark.parametrize("kind", ["fc(16)", "pool(32)", "conv(3,1)", "conv(5,2)"])

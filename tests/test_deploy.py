@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import typer
 
-from latebind.cli.serve import app
+from latebind.cli.main import app
 from latebind.cluster.declared import Arguments
 from latebind.cluster.refusals import check
 from latebind.domain.config import ServeConfig
@@ -52,7 +52,8 @@ OF_OTHERS |= {
 
 def options() -> set[str]:
     """Return the options of `latebind serve` as users type them."""
-    command: Any = typer.main.get_command(app)
+    commands: Any = typer.main.get_command(app)
+    command = commands.get_command(None, "serve").load()
     return {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
 
 

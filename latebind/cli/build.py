@@ -28,10 +28,6 @@ ALL = "all"
 DEFAULT_MS = MIN_STAGE_SECONDS * 1e3
 
 
-app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
-
-
-@app.command()
 def build(
     module: Annotated[str, typer.Argument(help="What makes the module: package.module:function, no arguments.")],
     repository: Annotated[Path, typer.Option("--out", help="The folder of models to write into.")] = Path("models"),

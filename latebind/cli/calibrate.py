@@ -13,10 +13,7 @@ from latebind.learned.promise import CACHE_BYTES
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 
-app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
 
-
-@app.command()
 def calibrate(
     repository: Annotated[Path, typer.Argument(help="A folder of models.")],
     model: Annotated[str, typer.Option(help="Which model of the folder.")],

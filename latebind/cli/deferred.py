@@ -1,12 +1,17 @@
 """Commands whose modules are imported when they are asked for: a list of all of them needs no torch and no extra."""
 
 import ast
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+
+STYLE: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enable": False, "add_completion": False}
+"""How every application of the command line speaks."""
 
 
 class Deferred(TyperCommand):
@@ -19,6 +24,38 @@ class Deferred(TyperCommand):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Import the command, whose context this is from now on."""
         return self.load().make_context(info_name, args, parent, **extra)
+
+
+class DeferredCommands(TyperGroup):
+    """A group that finds each command in a module: the function of its name, or `app` where it is a group itself."""
+
+    modules: ClassVar[Mapping[str, str]] = {}  # by the command's name, in the order of the list
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the table."""
+        del ctx
+        return list(self.modules)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Deferred | None:
+        """Return the command of this name, or None if there is no such command."""
+        del ctx
+        if cmd_name not in self.modules:
+            return None
+        module = self.modules[cmd_name]
+        return Deferred(cmd_name, module, lambda: _imported(cmd_name, module))
+
+
+def _imported(name: str, module: str) -> TyperCommand | TyperGroup:
+    """Import a module and return its application, else its function of this name, as a command."""
+    found = importlib.import_module(module)
+    app = getattr(found, "app", None)
+    if app is None:
+        app = typer.Typer(**STYLE)
+        app.command()(getattr(found, name.replace("-", "_")))
+    command = typer.main.get_command(app)
+    assert isinstance(command, TyperCommand | TyperGroup)
+    command.name = name
+    return command
 
 
 def docstring(module: str, function: str) -> str:

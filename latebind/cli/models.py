@@ -20,10 +20,7 @@ from latebind.queries.file.definition import read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models, find_queries
 
-app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
 
-
-@app.command()
 def models(
     repository: Annotated[
         Path | None, typer.Argument(help="A folder of models and queries, or one model directory.")

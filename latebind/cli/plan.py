@@ -17,13 +17,10 @@ from latebind.planning.runs import playing
 from latebind.planning.ways import WAYS, way
 from latebind.planning.workload import read_question
 
-app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
-
 SIZES = (100.0, 75.0, 50.0)
 MOST_WARM = 90.0
 
 
-@app.command()
 def plan(
     workload: Annotated[Path, typer.Argument(help="A TOML file of models, traffic and kinds of machines.")],
     target: Annotated[float, typer.Option(help="Percent of the requests whose answers must come in time.")] = 99.0,

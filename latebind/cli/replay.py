@@ -10,10 +10,7 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import read_log
 from latebind.queries.scheduler import make_scheduler
 
-app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
 
-
-@app.command()
 def replay(log: Annotated[Path, typer.Argument(help="A file written by `latebind serve --event-log`.")]) -> None:
     """Play a log of events into a fresh scheduler and compare what it decides, action by action.
 

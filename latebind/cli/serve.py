@@ -49,10 +49,6 @@ READY = "latebind serves at "  # printed with the URL once requests are answered
 GRPC_READY = "latebind serves gRPC at "  # the line before, where it does
 
 
-app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
-
-
-@app.command()
 def serve(
     repository: Annotated[
         str,

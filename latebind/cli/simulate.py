@@ -24,10 +24,6 @@ from latebind.simulation.workloads import poisson
 SHARES_OF_CAPACITY = (0.25, 0.5, 0.75, 0.9, 1.1)
 
 
-app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
-
-
-@app.command()
 def simulate(
     repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
     model: Annotated[str, typer.Option(help="Which model of the folder; not needed if there is one.")] = "",

@@ -14,10 +14,7 @@ from latebind.learned.stored import read_caches
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 
-app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
 
-
-@app.command()
 def versions(
     repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
     model: Annotated[str | None, typer.Option(help="Which model of the folder.")] = None,

@@ -11,6 +11,7 @@ from filelock import FileLock
 from torch import Tensor, nn
 
 from latebind.program.build import BuildReport, build_program
+from tests.working import measured_by_work
 
 
 def build_stages(
@@ -50,6 +51,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
         if not whole.exists():
             shutil.rmtree(folder, ignore_errors=True)  # of somebody who was broken off
             folder.mkdir()
-            make(folder)
+            with measured_by_work():
+                make(folder)
             whole.touch()
     return folder

@@ -19,6 +19,7 @@ from tests.forked import FORKS
 from tests.networks import Chain, Words
 from tests.querying import build_queried
 from tests.sequences import Backwards, rows_of, some_sentences
+from tests.working import measured_by_work
 
 TESTS = Path(__file__).parent
 REPORT = "report.json"
@@ -58,6 +59,13 @@ def lent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def one_core() -> Iterator[None]:
     """Have a test work on one core, which takes less where another process runs tests."""
     with on_one_core():
+        yield
+
+
+@pytest.fixture
+def by_work(one_core: None) -> Iterator[None]:
+    """Have a test that builds or calibrates choose by work instead of time, alike on every machine."""
+    with measured_by_work():
         yield
 
 

@@ -69,9 +69,13 @@ class Adapter:
         held_out, lessons = (read_rows(directory, name) for name in (HELD_OUT, LESSONS))
         if caches is None or held_out is None or not caches.lookups:
             raise ConfigError(f"{self.spec.name} has no learned caches in use: build or calibrate it with data first")
-        at_hand = [one for one in caches.at_hand if one.name in held_out.features]
-        if any(lookup not in at_hand for lookup in caches.lookups):
-            raise ConfigError(f"{self.spec.name} has lookups with too many features to adapt: build it with others")
+        kept = [rows.features for rows in (held_out, lessons) if rows is not None]  # an older build kept fewer
+        at_hand = [one for one in caches.at_hand if all(one.name in features for features in kept)]
+        wide = [lookup.name for lookup in caches.lookups if lookup not in at_hand]
+        if wide:
+            raise ConfigError(
+                f"{self.spec.name} uses lookups of too many features to adapt: {', '.join(wide)}; build it with others"
+            )
         functions = load_functions(directory, at_hand, backend=self._program.backend, threads=threads)
         self._lookups = {one.name: (one.stage, functions[one.name]) for one in at_hand}
         self._thresholds = {one.name: one.threshold for one in caches.lookups}

@@ -53,7 +53,10 @@ class AdaptationClient:
 
     @classmethod
     async def start(cls, order: AdaptationOrder, models: Sequence[ModelSpec], adopt: Adopt, forks: ForkServer) -> Self:
-        """Start the service for `models`, in the order of the directories; raises `ConfigError` if it cannot."""
+        """Start the service for `models`, in the order of the directories.
+
+        Those that it cannot follow are served as they were built; raises `ConfigError` where that is all of them.
+        """
         messages, their_messages = socket.socketpair()
         control, their_control = socket.socketpair()
         with their_messages, their_control:
@@ -68,11 +71,22 @@ class AdaptationClient:
             if not isinstance(started, Started) or started.error:
                 reason = started.error if isinstance(started, Started) else "the adaptation service did not start"
                 raise ConfigError(reason)
+            client._leave_out(started.left_out)
         except BaseException:
             await client.close()
             raise
         client._listening = asyncio.create_task(client._listen(reader, writer))
         return client
+
+    def _leave_out(self, why: Mapping[int, str]) -> None:
+        """Count the models on that the service follows, as it does."""
+        followed = []
+        for number, spec, sampler in self._models.values():
+            if number in why:
+                logger.warning("%s keeps the learned caches that it was built with: %s", spec.name, why[number])
+            else:
+                followed.append((spec, sampler))
+        self._models = {spec.name: (number, spec, sampler) for number, (spec, sampler) in enumerate(followed)}
 
     def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
         """Tell of the N rows of one call; some of them go along as samples. Never waits."""

@@ -31,7 +31,7 @@ from latebind.adaptation.messages import (
     Status,
     UseVersion,
 )
-from latebind.domain.errors import LatebindError, NotFound, RepositoryError
+from latebind.domain.errors import ConfigError, LatebindError, NotFound, RepositoryError
 from latebind.learned.calibrate import upper_bound
 from latebind.logs import write_logs
 
@@ -90,10 +90,7 @@ class AdaptationService:
     def __init__(self, order: AdaptationOrder, messages: socket.socket, control: socket.socket) -> None:
         self._messages, self._control = messages, control
         self._config = order.config
-        self._lanes = [
-            Lane(open_adapter(Path(path), order.config, threads=order.threads, backend=order.backend))
-            for path in order.directories
-        ]
+        self._lanes, self._left_out = _lanes_of(order)
         self._reader = AnsweredReader([lane.adapter.spec for lane in self._lanes])
         self._work = Condition()  # guards the lanes
         self._closed = False
@@ -101,7 +98,7 @@ class AdaptationService:
 
     def run(self) -> None:
         """Listen until the door closes its end, then save what was seen."""
-        self._tell(Started())
+        self._tell(Started(left_out=self._left_out))
         for lane in self._lanes:
             self._lead(lane)
             self._use(lane, Use(lane.current, "as built" if lane.current == BUILT else "it was in use before"))
@@ -278,6 +275,19 @@ class AdaptationService:
             self._control.sendall(msgspec.json.encode(message) + b"\n")
         except (BrokenPipeError, ConnectionResetError):
             logger.warning("the door has closed")
+
+
+def _lanes_of(order: AdaptationOrder) -> tuple[list[Lane], dict[int, str]]:
+    """Return the models that can be followed, in order, and why others cannot; raises `ConfigError` if none can."""
+    lanes, left_out = [], {}
+    for number, path in enumerate(order.directories):
+        try:
+            lanes.append(Lane(open_adapter(Path(path), order.config, threads=order.threads, backend=order.backend)))
+        except LatebindError as error:
+            left_out[number] = str(error)
+    if not lanes:
+        raise ConfigError("; ".join(left_out.values()))
+    return lanes, left_out
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from typing import Self
 import msgspec
 
 from latebind.forks.messages import MESSAGE_BYTES, STATUS, Born, Fork
+from latebind.forks.place import name_of
 
 UNKNOWN = 255  # the status of a process that outlived the fork server
 LENT = b"lent"
@@ -171,7 +172,8 @@ def _borrowed(lender: Path | None, theirs: socket.socket) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
         asking.settimeout(LEND_SECONDS)
         try:
-            asking.connect(str(lender))
+            with name_of(lender) as name:
+                asking.connect(name)
             socket.send_fds(asking, [LENT], [theirs.fileno()])
             return asking.recv(len(LENT)) == LENT
         except OSError:

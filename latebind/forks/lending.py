@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from latebind.forks.client import LENT, ForkServer
+from latebind.forks.place import name_of
 
 AGAIN, NAME = "latebind.forks.again", "latebind-forks"
 VARIABLE = "LATEBIND_LENDER"  # of the environment: the place of a lender
@@ -31,7 +32,8 @@ class Lender:
     def __init__(self, forks: ForkServer, place: Path) -> None:
         self._forks = forks
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.bind(str(place))
+        with name_of(place) as name:
+            self._socket.bind(name)
         self._socket.listen()
         self._thread = Thread(target=self._serve, name="lender", daemon=True)
 

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,11 @@ from latebind.domain.config import AdaptationConfig, EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
+from latebind.learned.stored import HELD_OUT, read_caches, read_rows, with_caches
+from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
+from latebind.repository.tensors import tensor_bytes
+from latebind.server.gateway import Answer
 from tests.digits import Built
 from tests.forked import FORKS
 
@@ -133,6 +138,35 @@ def test_an_engine_begins_with_the_version_that_is_current(built: Built, model: 
 
     Versions(versions_folder(model), ModelDirectory.open(model)).make_current(FULL_DEPTH)
     assert 0 not in asyncio.run(left())
+
+
+def test_a_model_that_cannot_be_followed_keeps_what_was_built_and_the_others_are_followed(
+    built: Built, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fixed = Path(shutil.copytree(model, tmp_path / "fixed" / "1"))
+    directory = ModelDirectory.open(fixed)
+    held_out = read_rows(directory, HELD_OUT)
+    assert held_out is not None
+    directory.write_files({HELD_OUT: tensor_bytes(replace(held_out, features={}).tensors())})
+    program = load_program(ModelDirectory.open(model), threads=1)
+    spec, _ = with_caches(program.spec, program.costs, read_caches(ModelDirectory.open(model)))
+
+    async def test() -> None:
+        order = AdaptationOrder((str(fixed), str(model)), CONFIG, threads=1, backend=None, cores=())
+        models = [replace(spec, name="fixed"), spec]
+        service = await AdaptationClient.start(order, models, lambda model, version: asyncio.sleep(0), FORKS)
+        rows = {"image": list(built.unseen[:1].numpy())}
+        (output,) = program.run(built.unseen[:1])
+        for name in ("fixed", "digits"):
+            answer = Answer({"output": output.numpy()}, (spec.stages - 1,))
+            service.answered(replace(spec, name=name), rows, answer, "a client")
+        await until(lambda: any(figures["sampled"] for figures in service.figures().values()))
+        assert set(service.figures()) == {"digits"}
+        await service.close()
+
+    asyncio.run(test())
+    assert "fixed keeps the learned caches that it was built with" in caplog.text
+    assert "too many features to adapt: 0-" in caplog.text
 
 
 def test_a_model_without_learned_caches_is_refused_with_what_to_do(model: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from latebind.forks.client import ForkServer
 from latebind.forks.lending import NAME, Lender
+from latebind.forks.place import name_of
 from tests.forked import FORKS
 from tests.forks.test_forks import PATIENCE, told_by
 
@@ -26,6 +27,19 @@ def test_what_is_forked_comes_from_what_the_lender_has_imported(place: Path) -> 
         assert lent is not None
         assert lent.name() == NAME
         assert lent.parent() == psutil.Process(another.pid).parent()
+
+
+def test_a_place_may_be_in_a_folder_of_any_depth(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 50)
+    folder.mkdir()
+    with (
+        Lender(FORKS, folder / "lender"),
+        ForkServer(folder / "lender") as forks,
+        told_by("wait", forks=forks) as (process, _),
+    ):
+        lent = psutil.Process(process.pid).parent()
+        assert lent is not None
+        assert lent.name() == NAME
 
 
 def test_it_ends_with_whoever_borrowed_and_what_it_forked_goes_on(place: Path) -> None:
@@ -58,7 +72,8 @@ def test_where_nobody_lends_it_imports_itself(tmp_path: Path) -> None:
 
 def test_a_lender_that_was_sent_nothing_lends_to_the_next(place: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-        asking.connect(str(place))
+        with name_of(place) as name:
+            asking.connect(name)
         asking.send(b"?")
     with ForkServer(place) as forks, told_by("wait", forks=forks) as (process, _):
         assert psutil.Process(process.pid).is_running()

@@ -209,6 +209,7 @@ def weights(name: str) -> bool:
     return name.endswith(".safetensors") and name != HELD_OUT
 
 
+@pytest.mark.usefixtures("by_work")
 def test_calibrating_again_moves_thresholds_and_trains_nothing(built: Built, tmp_path: Path) -> None:
     shutil.copytree(built.directory.path, tmp_path / "copy")
     directory = ModelDirectory.open(tmp_path / "copy")
@@ -222,7 +223,7 @@ def test_calibrating_again_moves_thresholds_and_trains_nothing(built: Built, tmp
     assert {name: after.read(name) for name in after.names(CACHES) if weights(name)}.items() <= before.items()
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("by_work")
 def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_them_up(
     built: Built, tmp_path: Path
 ) -> None:
@@ -238,12 +239,12 @@ def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_the
     assert none.seconds_with == none.seconds_without
     assert load_lookups(none.directory, backend="eager") == {}
     again = recalibrate(none.directory, few, fidelity=0.9, confidence=0.9, aside=False)
-    taken = {one.name for one in again.lookups}  # latencies are measured anew, so not always the same
+    taken = {one.name for one in again.lookups}
     assert taken
     assert taken <= {one.name for one in before.every}
 
 
-@pytest.mark.usefixtures("one_core")
+@pytest.mark.usefixtures("by_work")
 def test_a_tail_stays_until_another_is_given(built: Built, tmp_path: Path) -> None:
     directory, few = copy_of(built.directory, tmp_path), samples(FIT, FIT + 200)
     none = recalibrate(directory, few, fidelity=0.9, confidence=0.9, tail=1.0, aside=False)

@@ -16,8 +16,9 @@ from latebind.cluster.relay import Relay
 from latebind.cluster.upstream import Lost, Parts, Upstream
 from latebind.domain.errors import Unavailable
 from latebind.server.calls import CLIENT
+from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.request import Reply, Request, error_reply, reply_to
-from latebind.server.rest.shortcut import END, MOST_HEADS, Line, size_beside
+from latebind.server.rest.shortcut import END, MOST_HEADS, size_beside
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
@@ -57,7 +58,7 @@ class Passing:
         before, mark, after = parts[0].partition(CLIENT + b": ")
         self._heads[head] = Known(request.model, size, (before + mark, after[after.find(b"\r\n") :]))
 
-    def take(self, line: Line, data: bytes, client: str) -> "Passed | None":
+    def take(self, line: HttpProtocol, data: bytes, client: str) -> "Passed | None":
         """Begin to pass on what has come on an idle connection; None where that goes the long way, untouched."""
         body = data.find(END) + len(END)
         known = self._heads.get(data[:body])
@@ -127,7 +128,9 @@ class Passed:
 
     expects = False
 
-    def __init__(self, passing: Passing, line: Line, model: str, parts: Parts, peer: Peer, upstream: Upstream) -> None:
+    def __init__(
+        self, passing: Passing, line: HttpProtocol, model: str, parts: Parts, peer: Peer, upstream: Upstream
+    ) -> None:
         self.line = line
         self.model = model
         self.parts = parts

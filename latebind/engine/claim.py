@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Protocol, Self, cast
+from typing import Final, Protocol, Self, cast
 
 import msgspec
 
@@ -18,7 +18,7 @@ from latebind.engine.slots import Rows
 from latebind.sequence.padding import steps, trimmed
 from latebind.server.gateway import Answer, Shown, StepAnswer, Then
 
-ANSWERED = Outcome.ANSWERED
+ANSWERED: Final = Outcome.ANSWERED
 
 
 class Engine(Protocol):
@@ -36,23 +36,26 @@ class Engine(Protocol):
 
 
 class Claim:
-    """The slots of one call, from the moment they are its own until it lets go of them. `EngineClient.claim` makes one.
+    """The slots of one call, from the moment they are its own until it lets go of them. An `EngineClient` makes it."""
 
-    `rows` are, by input, the rows of the slots, for the owner to fill before it sends them.
-    """
-
-    __slots__ = ("_client", "_ended", "_lane", "_left", "_requests", "_slots", "_steps", "_then", "rows")
+    __slots__ = ("_client", "_ended", "_lane", "_left", "_requests", "_slots", "_steps", "_then")
 
     def __init__(self, client: Engine, lane: Lane, requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
-        self.rows: Mapping[str, list[Rows]] = lane.inputs(slots)
         self._client = client
         self._lane = lane
         self._requests = requests
         self._slots = slots
         self._ended: list[Ended | None] = [None] * len(requests)
         self._left = len(requests)
-        self._steps: dict[int, list[StepAnswer]] = {request: [] for request in requests} if lane.spec.steps else {}
+        self._steps: dict[int, list[StepAnswer]] | None = None
+        if lane.is_query:
+            self._steps = {request: [] for request in requests}
         self._then: Then | None = None
+
+    @property
+    def rows(self) -> Mapping[str, list[Rows]]:
+        """By input, the rows of the slots, for the owner to fill before it sends them."""
+        return self._lane.inputs(self._slots)
 
     @property
     def raw(self) -> Mapping[str, Sequence[memoryview]]:
@@ -122,6 +125,7 @@ class Claim:
         """Take in the end of one step of a query."""
         spec = self._lane.spec.steps[stepped.node]
         model = spec.models[stepped.option]
+        assert self._steps is not None, "a model has no steps"
         self._steps[stepped.request].append(StepAnswer(spec.name, model, stepped.stage, stepped.budget, stepped.spent))
 
     def end(self, ended: Ended) -> None:
@@ -154,7 +158,7 @@ class Claim:
         outputs = lane.answers(self._slots)
         if lane.writes_sequences:
             outputs = {spec.name: trimmed(outputs[spec.name], spec) for spec, _ in lane.outputs}
-        if len(ends) == 1 and not self._steps:  # most calls
+        if len(ends) == 1 and self._steps is None:  # most calls
             end = ends[0]
             return Answer(outputs, (end.stage,), (end.waited,), (end.ran,), (), lane.spec)
         return Answer(
@@ -162,7 +166,7 @@ class Claim:
             tuple([end.stage for end in ends]),
             tuple([end.waited for end in ends]),
             tuple([end.ran for end in ends]),
-            tuple([tuple(self._steps[request]) for request in self._requests]) if self._steps else (),
+            () if self._steps is None else tuple([tuple(self._steps[request]) for request in self._requests]),
             lane.spec,
         )
 

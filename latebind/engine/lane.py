@@ -46,6 +46,7 @@ class Lane:
         self.writes_sequences = any(tensor.padding is not None for tensor in spec.outputs)
         self.pool = Pool(len(rows.inputs[0]))
         self._numbers = numbers
+        self.is_query = bool(spec.steps)
         self._stride = 1 + len(spec.steps)
         self._waiting: deque[Turn] = deque()
         self._inputs = {
@@ -140,8 +141,10 @@ class Lane:
     def _taken(self, wanted: int) -> Places | None:
         if wanted > self.pool.free:
             return None
-        numbers = islice(self._numbers, wanted * self._stride)
-        requests = tuple(numbers) if self._stride == 1 else tuple(numbers)[:: self._stride]
+        if wanted == 1 and self._stride == 1:  # most calls
+            requests: tuple[int, ...] = (next(self._numbers),)
+        else:
+            requests = tuple(islice(self._numbers, wanted * self._stride))[:: self._stride]
         slots = self.pool.claim(requests)
         assert slots is not None
         return requests, slots

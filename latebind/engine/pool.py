@@ -7,6 +7,7 @@ the two events are the phases READY and ANSWERED.
 from collections.abc import Sequence
 from enum import IntEnum, auto
 from itertools import chain, islice
+from typing import Final
 
 from latebind.domain.errors import IllegalEvent
 
@@ -41,8 +42,11 @@ MOVES: dict[tuple[int, Step], Phase] = {
 }
 
 
-AFTER = [{step: after for (phase, step), after in MOVES.items() if phase == before} for before in Phase]
-FREE, FILLING = Phase.FREE, Phase.FILLING  # to look a member up in its class takes ten times as long
+STEPS: Final = 1 + len(Step)
+# What follows phase and step, None where nothing does: in one row, where a number finds it sooner than a key.
+AFTER: Final = [MOVES.get((phase, Step(step))) if step else None for phase in Phase for step in range(STEPS)]
+FREE: Final = Phase.FREE  # to look a member up in its class takes ten times as long
+FILLING: Final = Phase.FILLING
 
 
 class Pool:
@@ -78,6 +82,8 @@ class Pool:
             return None
         if self._phases[self._next - 1] == FREE:
             self._next = 0
+        if wanted == 1:  # most calls
+            return (self._claim_one(requests[0]),)
         slots = self._together(wanted) or self._scattered(wanted)
         for slot, request in zip(slots, requests, strict=True):
             self._phases[slot] = FILLING
@@ -91,7 +97,7 @@ class Pool:
 
         Raises `IllegalEvent`, with nothing changed, where another has the slot or the step does not follow.
         """
-        after = AFTER[self._phases[slot]].get(step)
+        after = AFTER[self._phases[slot] * STEPS + step]
         if after is None or self._owners[slot] != request:
             has = f"{self._owners[slot]} has it, {self.phase(slot).name}"
             raise IllegalEvent(f"request {request} cannot {step.name} slot {slot}: {has}")
@@ -109,14 +115,23 @@ class Pool:
         for phase, owner in zip(self._phases, self._owners, strict=True):
             assert (phase == Phase.FREE) == (owner == NOBODY), "a slot is taken by nobody or free with an owner"
 
+    def _claim_one(self, request: int) -> int:
+        """Give a request the next slot that is free; there is one."""
+        slot = self._phases.find(FREE, self._next)
+        if slot < 0:
+            slot = self._phases.find(FREE)
+        self._phases[slot] = FILLING
+        self._owners[slot] = request
+        self._free -= 1
+        self._next = slot + 1
+        return slot
+
     def _together(self, wanted: int) -> tuple[int, ...]:
         """Return slots that follow each other, from where the last ones were given on; none where there are none."""
         run = bytes(wanted)  # of phases that are FREE
         first = self._phases.find(run, self._next)
         if first < 0:
             first = self._phases.find(run)
-        if wanted == 1:
-            return (first,)  # there is one, or nobody would have asked
         return tuple(range(first, first + wanted)) if first >= 0 else ()
 
     def _scattered(self, wanted: int) -> tuple[int, ...]:

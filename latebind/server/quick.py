@@ -1,7 +1,6 @@
 """A call that the engine has and no task waits for: what comes of it is told by a call."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from latebind.domain.errors import Unavailable
@@ -40,33 +39,26 @@ class Quicks:
 
 
 class Quick:
-    """One call, with its places filled.
+    """One call, with its places filled. Each transport has a class of its own, which says how it is answered."""
 
-    `encode` makes a reply of what came of it, while the places are still its own, and `send` sends that. Neither
-    raises.
-    """
-
-    __slots__ = ("_all", "_call", "_claim", "_client", "_encode", "_send")
+    __slots__ = ("_all", "_call", "_claim", "_client")
 
     expects = False  # to be told to go on before it sends its body
 
-    def __init__(
-        self,
-        every: Quicks,
-        claim: Claim,
-        call: Call,
-        client: str,
-        *,
-        encode: Callable[[Outcome], Any],
-        send: Callable[["Quick", Any], None],
-    ) -> None:
+    def __init__(self, every: Quicks, claim: Claim, call: Call, client: str) -> None:
         self._all = every
         self._claim = claim
         self._call = call
         self._client = client
-        self._encode = encode
-        self._send = send
         every.under_way.add(self)
+
+    def encode(self, what: Outcome) -> Any:
+        """Return a reply made of what came of it, while the places are still its own. Raises nothing."""
+        raise NotImplementedError
+
+    def send(self, reply: Any) -> None:
+        """Send that reply, if the client is still there. Raises nothing."""
+        raise NotImplementedError
 
     def begin(self) -> None:
         """Send it; nothing is raised, for there is the reply to tell."""
@@ -89,6 +81,5 @@ class Quick:
 
     def _end(self, what: Outcome) -> None:
         self._all.leave(self)
-        reply = self._encode(what)
-        self._send(self, reply)
+        self.send(self.encode(what))
         self._all.service.let_go(self._claim, what if isinstance(what, Answer) else None, self._client)

@@ -4,18 +4,18 @@ Classes are texts "value:index", as the protocol's classification extension has 
 """
 
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 
 from latebind.server.calls import Wanted
 from latebind.server.gateway import Answer, Array
 
-TEXTS = "BYTES"
-SHORT = 1 << 12  # bytes
+TEXTS: Final = "BYTES"
+SHORT: Final = 1 << 12  # bytes
 
 
-class Result(msgspec.Struct, frozen=True):
+class Result(NamedTuple):
     """One output: `values` are an array of this shape, or texts in its order."""
 
     datatype: str
@@ -29,22 +29,25 @@ class Result(msgspec.Struct, frozen=True):
         texts = [text.encode() for text in self.values]
         return memoryview(b"".join([len(text).to_bytes(4, "little") + text for text in texts]))
 
-    def sent(self) -> bytes | memoryview:
-        """Return the same to be put into a message: of few values a copy, which is quicker made than a view."""
-        values = self.values
-        return values.tobytes() if isinstance(values, np.ndarray) and values.nbytes <= SHORT else self.raw()
 
-    def flat(self) -> Array | Sequence[str]:
-        """Return the values without their shape, as they stand in JSON."""
-        return self.values.reshape(-1) if isinstance(self.values, np.ndarray) else self.values
+def sent(wanted: Wanted, answer: Answer) -> bytes | memoryview:
+    """Return what `Result.raw` does, to be put into a message: of few values a copy, which is quicker made."""
+    if wanted.classes:
+        return result(wanted, answer).raw()
+    array = _array(wanted, answer)
+    return array.tobytes() if array.nbytes <= SHORT else array.data
+
+
+def flat(wanted: Wanted, answer: Answer) -> Array | Sequence[str]:
+    """Return the values of an output without their shape, as they stand in JSON."""
+    return result(wanted, answer).values if wanted.classes else _array(wanted, answer).reshape(-1)
 
 
 def result(wanted: Wanted, answer: Answer) -> Result:
     """Return one output of an answer as it is wanted."""
-    tensor = wanted.tensor
-    array = np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
+    array = _array(wanted, answer)
     if not wanted.classes:
-        return Result(tensor.datatype, array.shape, array)
+        return Result(wanted.tensor.datatype, array.shape, array)
     rows = best_classes(array, wanted.classes)
     return Result(TEXTS, (len(rows), len(rows[0])), [text for row in rows for text in row])
 
@@ -57,6 +60,11 @@ def best_classes(array: Array, count: int) -> list[list[str]]:
     form = "f" if array.dtype.kind == "f" else "d"
     rows = array.reshape(len(array), -1)
     return [[f"{row[index]:{form}}:{index}" for index in _best(row, count)] for row in rows]
+
+
+def _array(wanted: Wanted, answer: Answer) -> Array:
+    tensor = wanted.tensor
+    return np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
 
 
 def _best(row: Array, count: int) -> list[int]:

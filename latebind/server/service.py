@@ -207,7 +207,8 @@ class Service:
         Such a call claims places by `claim_now`, has them filled, goes on its way by `dispatch` and ends by `let_go`.
         """
         spec = self._gateway.models.get(name)
-        if spec is None or self._draining or self._trace_settings.on(name):
+        traces = self._trace_settings
+        if spec is None or self._draining or (traces.any and traces.on(name)):
             return None
         return spec if version is None or version == spec.version else None
 

@@ -57,6 +57,7 @@ class Traces:
         self._start = settings or TraceSettings()
         self._changed: dict[str | None, dict[str, object]] = {None: {}}  # by model; None: all
         self._counted: dict[str | None, tuple[TraceSettings, count[int]]] = {}
+        self.any = False  # whether calls of any model are traced
         self._take_effect()
 
     def on(self, model: str) -> bool:
@@ -91,6 +92,7 @@ class Traces:
             for model, own in self._changed.items()
             if own or model is None
         }
+        self.any = any(settings.level != LEVELS[0] for settings, _ in self._counted.values())
 
 
 class Log:

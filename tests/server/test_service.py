@@ -12,7 +12,7 @@ from latebind.domain.errors import Failed, InvalidRequest, NotFound, Unavailable
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.server.calls import Call
 from latebind.server.gateway import AdaptationFigures, Answer, Array
-from latebind.server.quick import Quick, Quicks
+from latebind.server.quick import Outcome, Quick, Quicks
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic
 
@@ -140,10 +140,14 @@ def test_an_observer_is_shown_no_call_that_failed_and_its_places_come_back() -> 
         assert claim is not None
         told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
-        def send(quick: Quick, reply: object) -> None:
-            told.set_result(reply)
+        class Telling(Quick):
+            def encode(self, what: Outcome) -> Outcome:
+                return what
 
-        Quick(Quicks(service), claim, call_of(2), "", encode=lambda what: what, send=send).begin()
+            def send(self, reply: Outcome) -> None:
+                told.set_result(reply)
+
+        Telling(Quicks(service), claim, call_of(2), "").begin()
         assert isinstance(await told, Failed)
         await asyncio.sleep(0)
         assert not observer.seen

@@ -43,9 +43,9 @@ class Codec:
 
     def decode(self, text: bytes, following: int | None = 0) -> Call:
         """Return the call that this JSON describes; so many bytes are to follow, None where nobody knows yet."""
-        recalled = None if following is None else self.recall(text, following)
+        recalled = None if following is None else self._recalled(text, following)
         if recalled is not None:
-            return _with_numbers(*recalled, len(text))
+            return recalled
         request = self._parse(text)
         parameters = request.parameters
         if parameters.sequence_id:
@@ -70,21 +70,35 @@ class Codec:
             self._keep_around(text, bytes(request.inputs[0].data), call)
         return call
 
-    def recall(self, text: bytes, following: int) -> tuple[Call, bytes] | None:
-        """Return a call that came before, all but its values; with these, as bytes, where they stand in this JSON.
+    def recall(self, text: bytes, following: int) -> tuple[Call, int, int] | None:
+        """Return a call that came before, all but its values, and where in this JSON these begin and end.
 
-        None where nothing of the kind came before, or anything may be wrong with this one.
+        Those that follow the JSON begin and end behind it. None where nothing of the kind came before.
         """
         known = self._known.get(text)
         if known is not None:
-            return (known, b"") if known.size == len(text) + following else None
+            return (known, len(text), len(text)) if known.size == len(text) + following else None
         begin, end = _numbers(text)
         known = self._around.get((text[:begin], text[end:]))
         if known is None or following or len(text) > self._limits.json_bytes:
             return None
-        (given,) = known.inputs
-        values = given.tensor.packed(text[begin:end], given.shape)
-        return None if values is None else (known, values)
+        return known, begin, end
+
+    def values(self, call: Call, numbers: bytes) -> bytes | None:
+        """Return the values of a call that stand in its JSON as bytes; None where anything may be wrong with them."""
+        (given,) = call.inputs
+        return given.tensor.packed(numbers, given.shape)
+
+    def _recalled(self, text: bytes, following: int) -> Call | None:
+        """Return a call that came before, with the values that stand in this JSON, if there is nothing wrong."""
+        recalled = self.recall(text, following)
+        if recalled is None:
+            return None
+        call, begin, end = recalled
+        if begin == end:
+            return call
+        values = self.values(call, text[begin:end])
+        return None if values is None else _with_numbers(call, values, len(text))
 
     def decode_raw(self, size: int) -> Call:
         """Return the call of a body of so many bytes without JSON: one row of the only input, all outputs binary."""
@@ -152,9 +166,7 @@ def _numbers(text: bytes) -> tuple[int, int]:
 
 
 def _with_numbers(known: Call, values: bytes, size: int) -> Call:
-    """Return a call that has been recalled, with the values that stand in its JSON of so many bytes, if any do."""
-    if not values:
-        return known
+    """Return a call that has been recalled, with the values that stand in its JSON of so many bytes."""
     (given,) = known.inputs
     rows = np.frombuffer(values, given.tensor.dtype).reshape(given.shape)
     given.tensor.check((rows,))

@@ -1,5 +1,7 @@
 """The body of a reply: JSON, of which all but the numbers is the same for most calls, and binary data behind it."""
 
+from typing import Final
+
 import orjson
 
 from latebind.domain.model import ModelSpec
@@ -7,23 +9,24 @@ from latebind.server.calls import Call
 from latebind.server.frames import Frame, Told, framed
 from latebind.server.gateway import Answer
 from latebind.server.rest.question import Encoded
-from latebind.server.results import result
+from latebind.server.results import flat, result, sent
+
+NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
 
 
 def encode(spec: ModelSpec, answer: Answer, call: Call, told: Told) -> Encoded:
     """Return the body that gives the client of a call, made for `spec`, the outputs it wants (`framed`)."""
     frame = framed(spec, answer, call, told, _frame)
-    text, rest = frame[0], iter(frame)
-    next(rest)
+    text, pieces = frame[0], 1
     blobs = list[bytes | memoryview]()
     for wanted in call.wanted:
-        found = result(wanted, answer)
         if wanted.place is not None:
-            wanted.place.write(found.raw())
+            wanted.place.write(result(wanted, answer).raw())
         elif wanted.binary:
-            blobs.append(found.sent())
+            blobs.append(sent(wanted, answer))
         else:
-            text += orjson.dumps(found.flat(), option=orjson.OPT_SERIALIZE_NUMPY) + next(rest)
+            text += orjson.dumps(flat(wanted, answer), option=NUMPY) + frame[pieces]
+            pieces += 1
     return Encoded(b"".join((text, *blobs)), len(text)) if blobs else Encoded(text)
 
 

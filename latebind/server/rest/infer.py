@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from latebind.domain.errors import InvalidRequest
 from latebind.server.calls import WAITED, Call, waited
@@ -15,15 +15,17 @@ from latebind.server.rest.compression import SMALL, accepted, packed
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.filling import fill, read_call
-from latebind.server.rest.request import JSON, Headers, Reply, Request
+from latebind.server.rest.request import Reply, Request
 
 T = TypeVar("T")
 
-BINARY: Headers = ((b"content-type", b"application/octet-stream"),)
 JSON_LENGTH = b"inference-header-content-length"
 TRACEPARENT = b"traceparent"  # W3C Trace Context: the caller's span
 VARY = (b"vary", b"accept-encoding")
-TIMING = b"server-timing"  # W3C Server Timing: how long the request waited and ran in the engine
+# With W3C Server Timing: how long the request waited and ran in the engine, in milliseconds.
+TIMING: Final = b"server-timing: queue;dur=%.3f, compute;dur=%.3f\r\n"
+JSON_LINES: Final = b"content-type: application/json\r\n" + TIMING
+BINARY_LINES: Final = b"content-type: application/octet-stream\r\n" + TIMING + JSON_LENGTH + b": %d\r\n"
 NUMBER = re.compile(rb"[0-9]{1,18}")
 
 
@@ -45,10 +47,10 @@ async def infer(desk: Desk, request: Request) -> Reply:
 def infer_reply(desk: Desk, codec: Codec, call: Call, answer: Answer) -> Reply:
     """Return what the client of a call is sent."""
     encoded = codec.encode(answer, call, desk.service.told)
-    timing = (TIMING, b"queue;dur=%.3f, compute;dur=%.3f" % desk.service.milliseconds(answer))
+    waited, ran = desk.service.milliseconds(answer)
     if encoded.json_bytes is None:
-        return Reply(encoded.body, (*JSON, timing))
-    return Reply(encoded.body, (*BINARY, timing, (JSON_LENGTH, b"%d" % encoded.json_bytes)))
+        return Reply(encoded.body, lines=JSON_LINES % (waited, ran))
+    return Reply(encoded.body, lines=BINARY_LINES % (waited, ran, encoded.json_bytes))
 
 
 async def while_connected(work: Coroutine[Any, Any, T], exchange: Exchange) -> T:
@@ -74,7 +76,7 @@ async def as_accepted(accepts: bytes | None, reply: Reply) -> Reply:
     body = None if encoding is None else await packed(reply.body, encoding)
     if encoding is None or body is None:
         return reply
-    return Reply(body, (*reply.headers, (b"content-encoding", encoding), VARY))
+    return Reply(body, (*reply.headers, (b"content-encoding", encoding), VARY), lines=reply.lines)
 
 
 def json_bytes(request: Request) -> int | None:

@@ -8,7 +8,7 @@ from asyncio import AbstractEventLoop, Protocol, Transport, get_running_loop
 from collections import deque
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 from typing import Protocol as Interface
 
 import httptools
@@ -23,14 +23,15 @@ from latebind.server.rest.request import JSON, Reply
 
 Answer = Callable[[Exchange], Awaitable[Reply | None]]
 
-STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-CLOSED = b"\r\nconnection: close\r\n\r\n"
-LAST = b"content-length: %d" + CLOSED
-END = b"\r\n\r\n"
+STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+CLOSED: Final = b"\r\nconnection: close\r\n\r\n"
+END: Final = b"\r\n\r\n"
+LENGTH: Final = b"content-length: %d" + END
+LAST: Final = b"content-length: %d" + CLOSED
 NO_HTTP = "the request is no HTTP/1.1 that this server understands"
-PIPELINED = 16  # requests that may wait for the one before them on their connection
-TOGETHER = 1 << 15  # bytes of a body that are copied behind the head of a reply, for one write
+PIPELINED: Final = 16  # requests that may wait for the one before them on their connection
+TOGETHER: Final = 1 << 15  # bytes of a body that are copied behind the head of a reply, for one write
 
 
 class Short(Interface):
@@ -75,6 +76,7 @@ class HttpProtocol(Protocol):
         self._answer = answer
         self._take = take
         self._limits = limits
+        self.familiar: Any = None  # what `take` keeps of the call that came last
         self._parser = httptools.HttpRequestParser(self)
         # What follows a request that closes is dropped once that is answered, not a reason to drop the answer.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -317,7 +319,6 @@ class HttpProtocol(Protocol):
 
     def _done(self, goes_on: bool) -> None:
         """The current request is answered."""
-        self._state.total_requests += 1
         self._current = None
         if not goes_on:
             self._transport.close()
@@ -333,10 +334,10 @@ class HttpProtocol(Protocol):
 
     def _write(self, reply: Reply, *, head_only: bool, goes_on: bool) -> None:
         body = reply.body
-        lines = [STATUS_LINES[reply.status], self._usual_lines()]
+        lines = [STATUS_LINES[reply.status], self._usual_lines(), reply.lines]
         for header in reply.headers:
             lines.append(b"%b: %b\r\n" % header)
-        lines.append((b"content-length: %d\r\n\r\n" if goes_on else LAST) % len(body))
+        lines.append((LENGTH if goes_on else LAST) % len(body))
         if head_only:
             self._transport.write(b"".join(lines))
         elif len(body) <= TOGETHER:

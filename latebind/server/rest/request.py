@@ -69,11 +69,12 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What goes back."""
+    """What goes back. `lines` are headers that are written already."""
 
     body: bytes = b""
     headers: Headers = ()
     status: int = 200
+    lines: bytes = b""
 
 
 async def read_json(request: Request, kind: type[T], limits: Limits) -> T:

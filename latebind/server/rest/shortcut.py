@@ -5,47 +5,24 @@ that finds places at once. All others go the long way, which also tells what is 
 """
 
 import asyncio
-from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from latebind.domain.errors import UserError
 from latebind.server.calls import WAITED, Call
-from latebind.server.gateway import Answer
+from latebind.server.gateway import Answer, Claim
 from latebind.server.quick import Outcome, Quick, Quicks
 from latebind.server.rest.codec import Codec
 from latebind.server.rest.compression import SMALL, accepted
 from latebind.server.rest.desk import Desk
 from latebind.server.rest.filling import fill_now
 from latebind.server.rest.infer import as_accepted, infer_reply, json_bytes
+from latebind.server.rest.protocol import HttpProtocol, Short
 from latebind.server.rest.request import Reply, Request, reply_to
 
-END = b"\r\n\r\n"
-MOST_HEADS = 1024
-LONGEST_HEAD = 4096
+END: Final = b"\r\n\r\n"
+MOST_HEADS: Final = 1024
+LONGEST_HEAD: Final = 4096
 OTHERWISE = frozenset({b"transfer-encoding", b"content-encoding", b"traceparent", WAITED})  # what asks for the long way
-
-
-class Line(Protocol):
-    """The connection, as far as such a call needs it."""
-
-    def reply(self, to: object, reply: Reply) -> None:
-        """Send the reply to a call, if the client is still there."""
-
-    def pass_on(self, to: object, written: bytes) -> None:
-        """Send a reply as another door wrote it, to be followed by others on this connection."""
-
-
-class Taken(Protocol):
-    """A call on the short way."""
-
-    expects: bool
-
-    def begin(self) -> None:
-        """Have it answered."""
-
-    def lose(self) -> None:
-        """Note that the client has hung up."""
 
 
 class ShortWay(Protocol):
@@ -54,26 +31,54 @@ class ShortWay(Protocol):
     def learn(self, request: Request) -> None:
         """Note the head of a call that was answered."""
 
-    def take(self, line: Line, data: bytes, client: str) -> Taken | None:
+    def take(self, line: HttpProtocol, data: bytes, client: str) -> Short | None:
         """Begin to answer what has come on an idle connection; None where that goes the long way, untouched."""
 
     def give_up(self) -> None:
         """Tell all who are on the way that there is no time left."""
 
 
-@dataclass(frozen=True, slots=True)
 class Known:
     """What the head of a call says; its body has `size` bytes, the first `json_bytes` of which are JSON (None: all).
 
-    `client` is the address that it came from, where that stands in the head.
+    `client` is the address that it came from, where that stands in the head; `last` is the last body that came with it.
     """
 
-    model: str
-    version: str | None
-    size: int
-    json_bytes: int | None
-    accepts: bytes | None
-    client: str | None
+    __slots__ = ("accepts", "client", "json_bytes", "last", "model", "size", "version")
+
+    def __init__(self, request: Request, size: int, *, behind: bool) -> None:
+        accepts = request.header(b"accept-encoding")
+        self.model = request.model
+        self.version = request.version
+        self.size = size
+        self.json_bytes = json_bytes(request)
+        self.accepts = accepts if accepted(accepts) else None
+        self.client = request.client if behind else None
+        self.last: Familiar | None = None
+
+
+class Familiar:
+    """A call that may come again with other values: `before` are head and text up to these, `behind` the text's rest.
+
+    All has `size` bytes. Values behind the text have nothing behind them.
+    """
+
+    __slots__ = ("before", "behind", "call", "codec", "known", "size")
+
+    def __init__(self, known: Known, codec: Codec, call: Call, *, before: bytes, behind: bytes, size: int) -> None:
+        self.known = known
+        self.codec = codec
+        self.call = call
+        self.before = before
+        self.behind = behind
+        self.size = size
+
+    def fits(self, data: bytes) -> bool:
+        """Tell whether this is the same call but for its values."""
+        return len(data) == self.size and data.startswith(self.before) and data.endswith(self.behind)
+
+
+Asked = tuple[Known, Codec, Call, bytes, int]  # with the bytes that have its binary data, and where they begin there
 
 
 class Shortcut:
@@ -83,10 +88,10 @@ class Shortcut:
     """
 
     def __init__(self, desk: Desk, *, behind: bool = False) -> None:
-        self._desk = desk
+        self.desk = desk
+        self.quicks = Quicks(desk.service)
         self._behind = behind
         self._heads: dict[bytes, Known] = {}
-        self._quicks = Quicks(desk.service)
         self._packing: set[asyncio.Task[None]] = set()
 
     def learn(self, request: Request) -> None:
@@ -96,70 +101,115 @@ class Shortcut:
             return
         if len(self._heads) == MOST_HEADS:
             self._heads.clear()
-        accepts = request.header(b"accept-encoding")
-        accepts, client = accepts if accepted(accepts) else None, request.client if self._behind else None
-        self._heads[head] = Known(request.model, request.version, size, json_bytes(request), accepts, client)
+        self._heads[head] = Known(request, size, behind=self._behind)
 
-    def take(self, line: Line, data: bytes, client: str) -> Quick | None:
+    def take(self, line: HttpProtocol, data: bytes, client: str) -> Short | None:
         """Begin to answer what has come on an idle connection; None where that goes the long way, untouched."""
+        last: Familiar | None = line.familiar
+        asked = self._again(last, data) if last is not None and last.fits(data) else self._asked(line, data)
+        if asked is None:
+            return None
+        known, codec, call, data, begin = asked
+        claim = self.desk.service.claim_now(codec.spec, call)
+        if claim is None:
+            return None
+        try:
+            fill_now(call, data, begin, claim)
+        except UserError:
+            claim.release()
+            return None
+        return RestCall(self, line, known, codec, call, claim, client if known.client is None else known.client)
+
+    def give_up(self) -> None:
+        """Tell all who are on the way that there is no time left."""
+        self.quicks.give_up()
+
+    def pack(self, line: HttpProtocol, to: Quick, reply: Reply, accepts: bytes) -> None:
+        """Send a reply in an encoding that its client takes."""
+        packing = asyncio.get_running_loop().create_task(_packed(line, to, reply, accepts))
+        self._packing.add(packing)
+        packing.add_done_callback(self._packing.discard)
+
+    def _asked(self, line: HttpProtocol, data: bytes) -> Asked | None:
+        """Return what is asked by a call with a head that is known, and keep it with the connection."""
         body = data.find(END) + len(END)
         known = self._heads.get(data[:body])
         if known is None or len(data) - body != known.size:
             return None
-        spec = self._desk.service.at_once(known.model, known.version)
+        line.familiar = last = known.last
+        if last is not None and last.fits(data):
+            return self._again(last, data)
+        spec = self.desk.service.at_once(known.model, known.version)
         if spec is None:
             return None
-        codec = self._desk.codec(spec)
+        codec = self.desk.codec(spec)
         split = body + (known.size if known.json_bytes is None else known.json_bytes)
         text, following = data[body:split], len(data) - split
-        recalled = codec.recall(text, following) or _new(codec, text, following)
+        recalled = codec.recall(text, following)
         if recalled is None:
-            return None
-        call, values = recalled
-        claim = self._desk.service.claim_now(spec, call)
-        if claim is None:
-            return None
-        if values:
-            data, split = values, 0
-        try:
-            fill_now(call, data, split, claim)
-        except UserError:
-            claim.release()
-            return None
-        encode, send = partial(self._encode, codec, call), partial(self._send, line, known)
-        client = client if known.client is None else known.client
-        return Quick(self._quicks, claim, call, client, encode=encode, send=send)
+            return _new(known, codec, text, data, split)
+        call, begin, end = recalled
+        before, behind = data[: body + begin], text[end:]
+        known.last = line.familiar = last = Familiar(known, codec, call, before=before, behind=behind, size=len(data))
+        return self._again(last, data)
 
-    def give_up(self) -> None:
-        """Tell all who are on the way that there is no time left."""
-        self._quicks.give_up()
+    def _again(self, last: Familiar, data: bytes) -> Asked | None:
+        """Return what is asked by a call that has come before, if it still may go this way."""
+        known, codec, call = last.known, last.codec, last.call
+        if self.desk.service.at_once(known.model, known.version) is not codec.spec:
+            known.last = None
+            return None
+        begin = len(last.before)
+        if not last.behind:
+            return known, codec, call, data, begin
+        text = data[begin : len(data) - len(last.behind)]
+        values = codec.values(call, text)
+        return None if values is None else (known, codec, call, values, 0)
 
-    def _encode(self, codec: Codec, call: Call, what: Outcome) -> Reply:
+
+class RestCall(Quick):
+    """A call that came over HTTP."""
+
+    __slots__ = ("_codec", "_known", "_line", "_shortcut")
+
+    def __init__(
+        self, shortcut: Shortcut, line: HttpProtocol, known: Known, codec: Codec, call: Call, claim: Claim, client: str
+    ) -> None:
+        super().__init__(shortcut.quicks, claim, call, client)
+        self._shortcut = shortcut
+        self._line = line
+        self._known = known
+        self._codec = codec
+
+    def encode(self, what: Outcome) -> Reply:
+        """Return the reply, that to an error too."""
         try:
-            return infer_reply(self._desk, codec, call, what) if isinstance(what, Answer) else reply_to(what)
+            if isinstance(what, Answer):
+                return infer_reply(self._shortcut.desk, self._codec, self._call, what)
+            return reply_to(what)
         except Exception as error:  # the root of the call: report, answer, go on serving
             return reply_to(error)
 
-    def _send(self, line: Line, known: Known, to: Quick, reply: Reply) -> None:
-        self._desk.replies[reply.status] += 1
-        if known.accepts is None or len(reply.body) < SMALL:
-            line.reply(to, reply)
-            return
-        packing = asyncio.get_running_loop().create_task(_packed(line, to, reply, known.accepts))
-        self._packing.add(packing)
-        packing.add_done_callback(self._packing.discard)
+    def send(self, reply: Reply) -> None:
+        """Send it, packed where that pays and the client takes it."""
+        accepts = self._known.accepts
+        self._shortcut.desk.replies[reply.status] += 1
+        if accepts is None or len(reply.body) < SMALL:
+            self._line.reply(self, reply)
+        else:
+            self._shortcut.pack(self._line, self, reply, accepts)
 
 
-def _new(codec: Codec, text: bytes, following: int) -> tuple[Call, bytes] | None:
-    """Return a call that has not come before, if there is nothing wrong with it and all of it is there."""
+def _new(known: Known, codec: Codec, text: bytes, data: bytes, split: int) -> Asked | None:
+    """Return what is asked by a call that has not come before, if nothing is wrong with it and all of it is there."""
     try:
-        call = codec.decode(text, following)
+        call = codec.decode(text, len(data) - split)
     except UserError:
         return None
-    return None if call.elsewhere else (call, b"")
+    return None if call.elsewhere else (known, codec, call, data, split)
 
 
-async def _packed(line: Line, to: Quick, reply: Reply, accepts: bytes) -> None:
+async def _packed(line: HttpProtocol, to: Quick, reply: Reply, accepts: bytes) -> None:
     line.reply(to, await as_accepted(accepts, reply))
 
 

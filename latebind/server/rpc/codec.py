@@ -12,7 +12,7 @@ from latebind.server.calls import Asked, Call, Calls, Given, check_id, check_pri
 from latebind.server.frames import Frame, Told, framed
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
-from latebind.server.results import result
+from latebind.server.results import result, sent
 from latebind.server.rpc.messages import Message, ModelInferResponse
 from latebind.server.rpc.wire import Raw, joined
 from latebind.server.shared_memory import Reference, Regions
@@ -65,11 +65,10 @@ class RpcCodec:
         (described,) = framed(self.spec, answer, call, told, _described)
         raw: list[bytes | memoryview] = []
         for wanted in call.wanted:
-            found = result(wanted, answer)
             if wanted.place is None:
-                raw.append(found.sent())
+                raw.append(sent(wanted, answer))
             else:
-                wanted.place.write(found.raw())
+                wanted.place.write(result(wanted, answer).raw())
                 raw.append(b"")  # clients count on an entry for each output
         return joined(described, raw)
 

@@ -141,7 +141,6 @@ class Library:
         functions.nghttp2_session_resume_data.argtypes = (_POINTER, c.c_int32)
         functions.nghttp2_session_consume.argtypes = (_POINTER, c.c_int32, c.c_size_t)
         functions.nghttp2_session_consume_connection.argtypes = (_POINTER, c.c_size_t)
-        functions.nghttp2_session_consume_stream.argtypes = (_POINTER, c.c_int32, c.c_size_t)
         functions.nghttp2_session_set_local_window_size.argtypes = (_POINTER, c.c_uint8, c.c_int32, c.c_int32)
         functions.nghttp2_session_terminate_session.argtypes = (_POINTER, c.c_uint32)
         for name in ("want_read", "want_write", "del"):
@@ -258,10 +257,6 @@ class Session:
             self._functions.nghttp2_session_consume_connection(self._session, size)
         else:
             self._functions.nghttp2_session_consume(self._session, stream, size)
-
-    def consume_stream(self, stream: int, size: int) -> None:
-        """Let the client send so many bytes more on a stream for which they were kept back."""
-        self._functions.nghttp2_session_consume_stream(self._session, stream, size)
 
     def ping(self) -> None:
         """Ask the client for a sign that it is there."""

@@ -1,7 +1,6 @@
 """The short way of an infer call over gRPC: no task. It is open to calls that find places at once."""
 
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from latebind.domain.errors import LatebindError
 from latebind.server.calls import Call
 from latebind.server.frames import is_framed
-from latebind.server.gateway import Answer, Array
+from latebind.server.gateway import Answer, Array, Claim
 from latebind.server.quick import Outcome, Quick, Quicks
 from latebind.server.rpc.codec import RpcCodec, sooner
 from latebind.server.rpc.desk import Caller, Desk
@@ -22,13 +21,16 @@ LONGEST_KNOWN = 2048  # bytes of one before its raw contents
 Then = Callable[[bytes | Exception], None]
 
 
-class Known(msgspec.Struct, frozen=True):
+class Known:
     """What a message says beside its only raw contents, those of `tensor` in this shape. `call` has no rows."""
 
-    codec: RpcCodec
-    call: Call
-    tensor: Tensor
-    shape: tuple[int, ...]
+    __slots__ = ("call", "codec", "shape", "tensor")
+
+    def __init__(self, codec: RpcCodec, call: Call, tensor: Tensor, shape: tuple[int, ...]) -> None:
+        self.codec = codec
+        self.call = call
+        self.tensor = tensor
+        self.shape = shape
 
 
 class Shortcut:
@@ -73,8 +75,7 @@ class Shortcut:
         for given, array in zip(call.inputs, rows, strict=True):
             for place, row in zip(given.places(claim.rows), array, strict=True):
                 place[...] = row
-        encode = partial(self._encode, codec, call)
-        return Quick(self._quicks, claim, call, caller.address(), encode=encode, send=lambda _, reply: then(reply))
+        return RpcCall(self._quicks, claim, call, caller.address(), codec=codec, then=then)
 
     def _asked(self, data: bytes, seconds: float | None) -> tuple[RpcCodec, Call, list[Array]] | None:
         """Return a call and the rows of its inputs, if it may go this way."""
@@ -115,10 +116,26 @@ class Shortcut:
         self._known[before] = Known(codec, bare, given.tensor, tuple(given.shape))
         self._begins[len(data)] = begin
 
-    def _encode(self, codec: RpcCodec, call: Call, what: Outcome) -> bytes | Exception:
+
+class RpcCall(Quick):
+    """A call that came over gRPC; `then` is told its response, or what went wrong."""
+
+    __slots__ = ("_codec", "_then")
+
+    def __init__(self, every: Quicks, claim: Claim, call: Call, client: str, *, codec: RpcCodec, then: Then) -> None:
+        super().__init__(every, claim, call, client)
+        self._codec = codec
+        self._then = then
+
+    def encode(self, what: Outcome) -> bytes | Exception:
+        """Return the response."""
         if not isinstance(what, Answer):
             return what
         try:
-            return codec.encode(what, call, self._desk.service.told)
+            return self._codec.encode(what, self._call, self._all.service.told)
         except Exception as error:  # the root of the call: its client is told, others go on
             return error
+
+    def send(self, reply: bytes | Exception) -> None:
+        """Have it sent."""
+        self._then(reply)

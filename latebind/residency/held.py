@@ -102,6 +102,8 @@ class Held:
         if self.kept:
             return ()
         there = self.resident.union(self.parts).difference(self.loading) if self.parts else self.resident
+        if self.needed == inf and not self.footprint.behind:
+            return tuple(sorted(there, reverse=True))
         if not self.footprint.behind:
             return tuple(sorted([stage for stage in there if stage < self.needed], reverse=True))
         return tuple(sorted([p for p in there if self.stage_of(p) < self.needed], key=self._last_first))

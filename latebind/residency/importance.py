@@ -1,9 +1,8 @@
 """What it is worth that a model is in memory, and the queue of who is worth least (mCache, sections 4.3.2 and 3)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
-from math import log
 
 from latebind.residency.held import Held
 from latebind.residency.ranking import Ranking
@@ -20,19 +19,11 @@ def utility(penalty: float, size: float, gap: float) -> float:
     return penalty / (max(size, 1.0) * gap)
 
 
-def ranks(utilities: Sequence[float], bias: float = 1.0) -> list[float]:
-    """Return for each utility the logarithm of `bias` and the number of lower ones (equation 2).
-
-    It never falls as utility rises, so that whoever is worth least is the same by either: the queue keeps utilities,
-    which change alone.
-    """
-    ordered = sorted(utilities)
-    lower = {value: place for place, value in reversed(list(enumerate(ordered)))}
-    return [log(lower[value] + bias) for value in utilities]
-
-
 class ImportanceQueue:
     """Models in memory in the order of their score as it was when it was last told.
+
+    Where that is utility, it is also the order of the paper's rank (equation 2), the logarithm of how many are worth
+    less: a rank changes with every other model's, a utility alone.
 
     Scores change with time alone. A shadow is scored anew, a slice at each load, and takes the place of the queue once
     it is complete (section 4.3.3); and those that are looked at are scored afresh, all where there are few.
@@ -41,8 +32,8 @@ class ImportanceQueue:
     def __init__(self, score: Score) -> None:
         self._score = score
         self._models: dict[str, Held] = {}
-        self._queue = Ranking()
-        self._shadow = Ranking()
+        self._queue = Ranking[float]()
+        self._shadow = Ranking[float]()
         self._unscored: list[str] = []
         self._risen: list[tuple[str, float]] = []  # models that were found in front of their place
 
@@ -52,10 +43,10 @@ class ImportanceQueue:
     def put(self, model: Held, now: float) -> None:
         """Take in a model, or one whose score has changed."""
         self._models[model.name] = model
-        key = (self._score(model, now),)
-        self._queue.put(model.name, key)
+        score = self._score(model, now)
+        self._queue.put(model.name, score)
         if len(self._models) > FEW:
-            self._shadow.put(model.name, key)
+            self._shadow.put(model.name, score)
 
     def remove(self, model: Held) -> None:
         """Let a model go that is there."""
@@ -70,7 +61,7 @@ class ImportanceQueue:
             return
         for name, score in self._risen:
             if name in self._models:
-                self._queue.put(name, (score,))
+                self._queue.put(name, score)
         self._risen.clear()
         self._rescore(now)
 
@@ -83,18 +74,19 @@ class ImportanceQueue:
 
     def _lazily(self, among: Mapping[str, Held], now: float) -> Iterator[Held]:
         """Score afresh only what may come next: the order is exact where no score has fallen since it was told."""
-        looked = 0
-        fresh: list[tuple[float, str]] = []
-        for (told,), name in self._queue.items():
+        looked, models, score_of = 0, self._models, self._score
+        fresh: list[tuple[float, str, Held]] = []
+        for told, name in self._queue.items():
             while looked >= LOWEST and fresh and fresh[0][0] <= told:
-                yield among[heappop(fresh)[1]]
-            if model := among.get(name):
-                score = self._score(model, now)
+                yield heappop(fresh)[2]
+            if name in among:
+                model = models[name]
+                score = score_of(model, now)
                 if score > told:  # what was worth least of it has gone since
                     self._risen.append((name, score))
-                heappush(fresh, (score, name))
+                heappush(fresh, (score, name, model))
                 looked += 1
-        yield from (among[name] for _, name in sorted(fresh))
+        yield from (model for _, _, model in sorted(fresh))
 
     def _rescore(self, now: float) -> None:
         """Score a slice of the shadow; put it in the place of the queue when nothing is missing."""
@@ -105,7 +97,7 @@ class ImportanceQueue:
                 self._shadow, self._unscored = Ranking(), list(self._models)
             name = self._unscored.pop()
             if name in self._models and name not in self._shadow:
-                self._shadow.put(name, (self._score(self._models[name], now),))
+                self._shadow.put(name, self._score(self._models[name], now))
 
 
 class ByImportance(ABC):
@@ -128,7 +120,7 @@ class ByImportance(ABC):
 
     def requested(self, model: Held, now: float) -> None:
         """Score it anew where it is in memory; what is there in part is scored once it has been loaded."""
-        if model.complete and model in self._queue:
+        if not model.lacks and model in self._queue:
             self._queue.put(model, now)
 
     def loaded(self, model: Held, now: float) -> None:

@@ -8,6 +8,7 @@ itself, taken from no one. Where models come and go whole, the set goes whose lo
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
@@ -17,7 +18,7 @@ from latebind.residency.held import Held
 from latebind.residency.importance import FEW, ByImportance
 from latebind.residency.lots import Lot, Lots, Offer, enough, lies_in, lots_of, worth_of
 from latebind.residency.rates import SHORTEST, Gaps, JumpingGaps, KnownGaps, MovingGaps
-from latebind.residency.whole import SOME, Item, least_set, may_go_whole
+from latebind.residency.whole import SOME, Item, least_set
 
 JUMP = 0.03  # probability that a model's rate is another one after a request; .01 and .1 are within 1 %
 ALPHA_OF_ALL = 0.02  # weight of the newest gap between any requests
@@ -35,7 +36,7 @@ class Late(ByImportance):
         self._trims = config.trim
         self._gaps: Gaps = JumpingGaps(config.window, JUMP)
         self._every = MovingGaps(ALPHA_OF_ALL, config.window)
-        self._lots: dict[str, Lots] = {}
+        self._known: dict[str, _Known] = {}
         self._waiting = 0
         self._tailed = False  # whether any model has a tail
         self._wanted: Held | None = None
@@ -53,7 +54,10 @@ class Late(ByImportance):
 
     def worth(self, model: Held, now: float) -> float:
         """Return the worth of a byte of what would go first, were loads never idle."""
-        return self._first(model, self._lots_of(model).lots, now)
+        for lot in self._lots_of(model).lots:
+            if lies_in(model, lot):
+                return lot.seconds / self._until(model, now)
+        return 0.0
 
     def victims(self, view: MemoryView, need: int, wanted: Held, now: float) -> list[Victim]:
         """Take what is worth least."""
@@ -68,12 +72,13 @@ class Late(ByImportance):
         some: list[Held] = []
         size = 0
         for model in self._queue.ascending(view.evictable, now):
-            if may_go_whole(model, view, wanted) and model.bytes:
+            if model is not wanted and model.whole and model.bytes:
                 some.append(model)
                 size += model.bytes
                 if len(some) >= most and size >= need:
                     break
-        items = [Item(self._lots_of(model).penalty / self._until(model, now), model.bytes) for model in some]
+        known = [self._known[model.name] for model in some]
+        items = [Item(one.lots.penalty / one.until, model.bytes) for one, model in zip(known, some, strict=True)]
         return [Victim(some[place].name, some[place].may_go()) for place in least_set(items, need)]
 
     def _pieces(self, view: MemoryView, need: int, now: float) -> list[Victim]:
@@ -86,8 +91,9 @@ class Late(ByImportance):
             if going and self._importance(some[0], now) >= dearest:
                 break
             for model in some:
-                name, until = model.name, self._until(model, now)
-                offers += [(lot.seconds / until, name, model, lot) for lot in self._offered(model)]
+                known = self._known[model.name]
+                until = known.until
+                offers += [(lot.seconds / until, model.name, model, lot) for lot in self._offered(model, known.lots)]
                 size += model.bytes
             if size >= need:
                 offers.sort(key=worth_of)
@@ -98,12 +104,13 @@ class Late(ByImportance):
 
     def _importance(self, model: Held, now: float) -> float:
         """Return the worth of a byte of what would go first of it."""
-        return self._first(model, self._offered(model), now)
-
-    def _first(self, model: Held, lots: Sequence[Lot], now: float) -> float:
-        for lot in lots:
-            if lies_in(model, lot):
-                return lot.seconds / self._until(model, now)
+        known = self._known.get(model.name)
+        if known is None or known.lots.footprint is not model.footprint:
+            known = self._know(model)
+        known.until = until = self._until(model, now) if self._waiting else self._gaps.gap(model.name, now)
+        for lot in self._offered(model, known.lots):
+            if not model.resident.isdisjoint(lot.pieces) or (model.parts and lies_in(model, lot)):
+                return lot.seconds / until
         return 0.0
 
     def _until(self, model: Held, now: float) -> float:
@@ -115,17 +122,26 @@ class Late(ByImportance):
             return a_request * (model.place + 1)
         return a_request * self._waiting + self._gaps.gap(model.name, now)
 
-    def _offered(self, model: Held) -> list[Lot]:
+    def _offered(self, model: Held, lots: Lots) -> list[Lot]:
         """Return the lots of a model; the tail of one that is loaded is not apart, for it comes behind all the rest."""
-        lots = self._lots_of(model)
         return lots.idle if self._idle and model is not self._wanted else lots.lots
 
     def _lots_of(self, model: Held) -> Lots:
-        known, footprint = self._lots.get(model.name), model.footprint
-        if known is None or known.footprint is not footprint:
-            known = self._lots[model.name] = lots_of(footprint, trims=self._trims)
-            self._tailed = self._tailed or known.tailed
+        known = self._known.get(model.name)
+        return (known if known is not None and known.lots.footprint is model.footprint else self._know(model)).lots
+
+    def _know(self, model: Held) -> "_Known":
+        known = self._known[model.name] = _Known(lots_of(model.footprint, trims=self._trims))
+        self._tailed = self._tailed or known.lots.tailed
         return known
+
+
+@dataclass(slots=True)
+class _Known:
+    """What a model consists of, and the seconds until it is asked for next, as of the last time it was scored."""
+
+    lots: Lots
+    until: float = inf
 
 
 class LateOracle(Late):

@@ -141,19 +141,21 @@ def enough(offers: Sequence[Offer], need: int) -> tuple[list[Victim], float]:
     every: list[Going] = []
     for worth, _, model, lot in offers:
         going = Going(model, [])
-        every.append(going)
         need = _take(going, lot, need)
+        if going.pieces or going.part is not None:
+            every.append(going)
         if need <= 0:
-            _without_spare(every, -need)
+            if len(every) > 1 or going.part is None:
+                _without_spare(every, -need)
             return _victims(every), worth
     return [], inf
 
 
 def _take(going: Going, lot: Lot, need: int) -> int:
     """Have pieces of a lot go until they free `need` bytes; returns what is still needed, below 0 what is spare."""
-    model, most = going.model, lot.most
+    model, goes = going.model, going.pieces
     resident, parts, sizes, needed = model.resident, model.parts, model.footprint.sizes, model.needed
-    first, last = lot.pieces[0], lot.pieces[-1]
+    first, last = lot.pieces[0] if lot.most < sys.maxsize else None, lot.pieces[-1]
     for piece in lot.pieces:
         if piece in resident:
             there = sizes[piece]
@@ -163,12 +165,15 @@ def _take(going: Going, lot: Lot, need: int) -> int:
             continue
         if needed < inf and model.stage_of(piece) >= needed:
             continue
+        if piece == first and there > lot.most:
+            there = lot.most
         stays = lot.stay if piece == last else 0
-        if piece == first and there > most:
-            there = most
         if there <= stays:
             continue
         need -= there - stays
+        if need > 0 and not stays:
+            goes.append(piece)
+            continue
         if need <= 0 and lot.trims:
             grain = model.footprint.grain
             more = (stays - need) // grain * grain - stays
@@ -176,29 +181,31 @@ def _take(going: Going, lot: Lot, need: int) -> int:
         if stays:
             going.part = piece, stays
         else:
-            going.pieces.append(piece)
-        if need <= 0:
-            break
+            goes.append(piece)
+        break
     return need
 
 
-def _without_spare(every: list[Going], spare: int) -> None:
+def _without_spare(every: Sequence[Going], spare: int) -> None:
     """Let what is worth most stay where `spare` bytes have room for it; of a model always what would go last."""
     goes: set[str] = set()
     for going in reversed(every):
-        model = going.model
+        model, pieces = going.model, going.pieces
         if going.part is not None:
             goes.add(model.name)
-        while going.pieces and model.name not in goes:
-            there = model.there(going.pieces[-1])
+        while pieces and model.name not in goes:
+            there = model.there(pieces[-1])
             if there <= spare:
                 spare -= there
-                going.pieces.pop()
+                pieces.pop()
             else:
                 goes.add(model.name)
 
 
 def _victims(every: Sequence[Going]) -> list[Victim]:
+    if len(every) == 1 and (every[0].pieces or every[0].part):
+        going = every[0]
+        return [Victim(going.model.name, tuple(going.pieces), going.part)]
     found: dict[str, Victim] = {}
     for going in every:
         name = going.model.name

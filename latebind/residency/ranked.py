@@ -10,7 +10,7 @@ class RankedModels:
     """The lowest worth goes first; of equal ones, whoever was put here longest ago."""
 
     def __init__(self) -> None:
-        self._ranking = Ranking()
+        self._ranking = Ranking[tuple[float, int]]()
         self._models: dict[str, Held] = {}
         self._turn = 0
 

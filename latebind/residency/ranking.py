@@ -6,11 +6,12 @@ stale stays behind. With 10,000 names a change moves 80 kB in memory, about 3 us
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from typing import Generic, TypeVar
 
-Key = tuple[float, ...]
+Key = TypeVar("Key", float, tuple[float, int])
 
 
-class Ranking:
+class Ranking(Generic[Key]):
     """Each name once. Equal keys are in the order of their names."""
 
     def __init__(self) -> None:

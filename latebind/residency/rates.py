@@ -4,6 +4,7 @@ Each class is told of requests and returns a gap: the seconds that are expected 
 aged: whoever has not been asked for in a long time is not expected soon. Times never go back.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,14 +84,16 @@ class MovingGaps:
 
 @dataclass(slots=True)
 class Belief:
-    """How likely each of some mean gaps is: since the `last` request, and as a `habit` over `count` of them."""
+    """How likely each of some mean gaps is: since the `last` request, and as a `habit` over `count` of them.
+
+    A request that came `since` is not weighed yet.
+    """
 
     last: float
     count: int
     shares: Sequence[float]
     habit: Sequence[float]
-    told_at: float = -inf  # the gap at this time
-    told: float = inf
+    since: float | None = None
 
 
 class JumpingGaps:
@@ -107,24 +110,31 @@ class JumpingGaps:
         self, window: float, jump: float, *, gaps: Sequence[float] = GAPS, prior: Sequence[float] = PRIOR
     ) -> None:
         self._jump = jump
-        rates = [1.0 / (gap * window) for gap in gaps]
-        self._paces = tuple([(rate, rates[0] - rate) for rate in rates])  # rates, and how far they are from the lowest
-        self._prior = tuple(prior)
+        self._rates = tuple([1.0 / (gap * window) for gap in gaps])
+        self._off = tuple([self._rates[0] - rate for rate in self._rates])  # how far they are from the lowest
+        self._prior: Sequence[float] = tuple(prior)
         self._beliefs: dict[str, Belief] = {}
         self._begun: float | None = None
 
     def heard(self, name: str, now: float) -> None:
-        """Weigh gaps by how well they explain the silence before this request: of the first one, since the start."""
+        """Take note of the time. It is weighed when somebody asks, or comes again: a load need not wait for that."""
         if self._begun is None:
             self._begun = now
         belief = self._beliefs.get(name)
         if belief is None:
             belief = self._beliefs[name] = Belief(self._begun, 0, self._prior, self._prior)
+        elif belief.since is not None:
+            self._weigh(belief, belief.since)
+        belief.since = now
+
+    def _weigh(self, belief: Belief, now: float) -> None:
+        """Weigh gaps by how well they explain the silence before a request: of the first one, since the start."""
         silence = now - belief.last
         weighed = [
-            share * rate * exp(off * silence) for share, (rate, off) in zip(belief.shares, self._paces, strict=True)
+            share * rate * exp(off * silence)
+            for share, rate, off in zip(belief.shares, self._rates, self._off, strict=True)
         ]
-        belief.last, belief.count, belief.told_at = now, min(belief.count + 1, HABIT), -inf
+        belief.last, belief.count, belief.since = now, min(belief.count + 1, HABIT), None
         self._jumped(belief, weighed)
 
     def _jumped(self, belief: Belief, weighed: Sequence[float]) -> None:
@@ -138,21 +148,19 @@ class JumpingGaps:
             share = kept * was + shown * weight + new * likely
             habit.append(share)
             shares.append(stays * weight + jumps * share)
-        belief.shares, belief.habit = shares, habit
+        belief.shares, belief.habit = array("d", shares), array("d", habit)
 
     def gap(self, name: str, now: float) -> float:
-        """Return the inverse of the mean rate of those that explain the silence until now."""
+        """Return the inverse of the mean rate of those that explain the silence until now, the longest best."""
         belief = self._beliefs.get(name)
         if belief is None:
-            return self._mean_gap(self._prior, 0.0 if self._begun is None else now - self._begun)
-        if belief.told_at != now:  # a decision asks more than once
-            belief.told_at, belief.told = now, self._mean_gap(belief.shares, now - belief.last)
-        return belief.told
-
-    def _mean_gap(self, shares: Sequence[float], silence: float) -> float:
-        """Return the mean gap of those that explain a silence, beside how well the longest one does."""
+            shares, silence = self._prior, 0.0 if self._begun is None else now - self._begun
+        else:
+            if belief.since is not None:
+                self._weigh(belief, belief.since)
+            shares, silence = belief.shares, now - belief.last
         total = rates = 0.0
-        for share, (rate, off) in zip(shares, self._paces, strict=True):
+        for share, rate, off in zip(shares, self._rates, self._off, strict=True):
             fading = off * silence
             if fading < FADED:
                 break

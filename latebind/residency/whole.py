@@ -1,7 +1,6 @@
 """Whole models as victims: in a given order until they are enough, or the set that is worth least. Pure."""
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from math import inf
 from typing import NamedTuple
 
@@ -16,6 +15,9 @@ class Item(NamedTuple):
 
     value: float
     size: int
+
+
+Ranked = tuple[float, int, float, int]  # of an item its value a byte, its place, value and size
 
 
 def first_whole(models: Iterable[Held], view: MemoryView, need: int, wanted: Held) -> list[Victim]:
@@ -42,59 +44,60 @@ def least_set(items: Sequence[Item], need: int) -> list[int]:
     Exact among the first `SOME` that lose least for a byte, where these are enough; of more, one after another until
     they are enough, without those that were not needed in the end.
     """
-    order = sorted(range(len(items)), key=lambda place: (items[place].value / items[place].size, place))
-    greedy = _one_by_one([items[place] for place in order], need)
+    ranked = sorted([(value / size, place, value, size) for place, (value, size) in enumerate(items)])
+    greedy = _one_by_one(ranked, need)
     if not greedy:
         return []
-    found = [order[place] for place in greedy]
-    return sorted(found if greedy[-1] >= SOME else _Search(items, order[:SOME], need, found).best)
+    found = [ranked[turn][1] for turn in greedy]
+    if greedy[-1] < SOME:
+        found = _Search(ranked[:SOME], need, found, sum([ranked[turn][2] for turn in greedy])).best
+    return sorted(found)
 
 
-def _one_by_one(items: Sequence[Item], need: int) -> list[int]:
+def _one_by_one(ranked: Sequence[Ranked], need: int) -> list[int]:
     found: list[int] = []
-    for place, item in enumerate(items):
-        found.append(place)
-        need -= item.size
+    for turn, (_, _, _, size) in enumerate(ranked):
+        found.append(turn)
+        need -= size
         if need <= 0:
             break
     else:
         return []
-    for place in sorted(found, key=lambda place: -items[place].value):
-        if items[place].size <= -need:
-            found.remove(place)
-            need += items[place].size
+    if len(found) > 1:
+        for turn in sorted(found, key=lambda turn: -ranked[turn][2]):
+            if ranked[turn][3] <= -need:
+                found.remove(turn)
+                need += ranked[turn][3]
     return found
 
 
 class _Search:
-    """Depth first over `some` places of items, which ascend by value a byte, for less than those `found` cost.
+    """Depth first over items that ascend by value a byte, for less than the `least` that those `found` cost.
 
     A branch ends where even a part of an item is too dear; an item that alone is too dear is not looked at.
     """
 
-    def __init__(self, items: Sequence[Item], some: Sequence[int], need: int, found: list[int]) -> None:
+    def __init__(self, ranked: Sequence[Ranked], need: int, found: list[int], least: float) -> None:
         self.best = found
-        self._least = sum([items[place].value for place in found])
-        self._items = [(items[place].value, items[place].size, place) for place in some]
-        self._items = [item for item in self._items if item[0] < self._least]
-        if sum([size for _, size, _ in self._items]) >= need:
+        self._least = least
+        self._items = [item for item in ranked if item[2] < least]
+        if sum([item[3] for item in self._items]) >= need:
             self._go_on(0, need, 0.0, [])
 
     def _go_on(self, first: int, need: int, value: float, taken: list[int]) -> None:
-        if need <= 0:
-            self.best, self._least = taken, value
-            return
-        if value + self._bound(first, need) >= self._least:
-            return
-        dearer, size, place = self._items[first]
-        if value + dearer < self._least:
-            self._go_on(first + 1, need - size, value + dearer, [*taken, place])
-        self._go_on(first + 1, need, value, taken)
+        while need > 0:
+            if value + self._bound(first, need) >= self._least:
+                return
+            _, place, dearer, size = self._items[first]
+            first += 1
+            if value + dearer < self._least:
+                self._go_on(first, need - size, value + dearer, [*taken, place])
+        self.best, self._least = taken, value
 
     def _bound(self, first: int, need: int) -> float:
         """Return what the bytes cost at least where items may be cut."""
         total = 0.0
-        for value, size, _ in islice(self._items, first, None):
+        for _, _, value, size in self._items[first:]:
             if size >= need:
                 return total + value * need / size
             total += value

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latebind.residency.held import Held
-from latebind.residency.importance import FEW, LOWEST, SLICE, ImportanceQueue, ranks, utility
+from latebind.residency.importance import FEW, LOWEST, SLICE, ImportanceQueue, utility
 from latebind.residency.ranking import Ranking
 from tests.residency.memories import sized
 
@@ -21,25 +21,28 @@ def test_utility_is_penalty_over_size_and_gap() -> None:
     assert utility(12.0, 3.0, 2.0) == 2.0
 
 
-def test_ranks_are_logarithms_of_how_many_are_worth_less() -> None:
-    assert ranks([5.0, 1.0, 3.0, 1.0]) == [log(4), log(1), log(3), log(1)]
-    assert ranks([2.0, 9.0], bias=10.0) == [log(10), log(11)]
+def ranks(utilities: list[float], bias: float = 1.0) -> list[float]:
+    """Return for each the logarithm of `bias` and the number of lower ones (mCache, equation 2)."""
+    return [log(sum(other < one for other in utilities) + bias) for one in utilities]
 
 
 @given(st.lists(st.floats(0.001, 1000.0), max_size=30))
-def test_the_order_by_rank_is_the_order_by_utility(utilities: list[float]) -> None:
-    given = ranks(utilities)
-    pairs = list(zip(utilities, given, strict=True))
-    assert all((a < b) == (x < y) for a, x in pairs for b, y in pairs)
+def test_the_queue_is_in_the_order_of_rank(utilities: list[float]) -> None:
+    given, every = ranks(utilities), models(len(utilities))
+    queue = ImportanceQueue(lambda model, now: utilities[int(model.name[1:])])
+    for model in every.values():
+        queue.put(model, 0.0)
+    order = [given[int(model.name[1:])] for model in queue.ascending(every, 0.0)]
+    assert order == sorted(given)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 4)), max_size=40))
 def test_a_ranking_is_a_sorted_dictionary(changes: list[tuple[str, int]]) -> None:
-    ranking, keys = Ranking(), dict[str, tuple[float, ...]]()
+    ranking, keys = Ranking[float](), dict[str, float]()
     for name, key in changes:
         if key:
-            ranking.put(name, (float(key),))
-            keys[name] = (float(key),)
+            ranking.put(name, float(key))
+            keys[name] = float(key)
         elif name in keys:
             assert ranking.remove(name) == keys.pop(name)
         assert list(ranking.items()) == sorted((key, name) for name, key in keys.items())

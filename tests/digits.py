@@ -1,5 +1,6 @@
 """A small real classifier of handwritten digits as a model directory, and its images."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from torch.nn import functional
 from latebind.learned.build import build_caches
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples
+from latebind.learned.stored import LIST
 from latebind.repository.directory import ModelDirectory
 from tests.building import build_stages
 
@@ -111,6 +113,14 @@ def trained(images: Tensor, labels: Tensor) -> nn.Module:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return module.eval()
+
+
+def earlier(directory: ModelDirectory, folder: Path) -> ModelDirectory:
+    """Return a copy in `folder` as it was built before a promise told of how many answers it is."""
+    files = {name: directory.read(name) for name in directory.files}
+    caches = json.loads(files[LIST])
+    del caches["answers"]
+    return ModelDirectory.create(folder / "earlier", files | {LIST: json.dumps(caches).encode()})
 
 
 def build_digits(folder: Path, *, candidates: int, kinds: Sequence[str] = ()) -> Built:

@@ -48,8 +48,10 @@ def test_pure_modules_import_without_torch_asyncio_and_threads() -> None:
 
 
 def test_composition_works_on_numbers_alone() -> None:
-    names = modules(*(f"learned/{name}.py" for name in ("ilp", "compose", "calibrate", "promise", "composition")))
-    assert len(names) == 5
+    names = modules(
+        *(f"learned/{name}.py" for name in ("ilp", "compose", "bounds", "calibrate", "promise", "composition"))
+    )
+    assert len(names) == 6
     done = import_without(", ".join(names), "torch", "openvino", "asyncio")
     assert done.returncode == 0, done.stderr
 

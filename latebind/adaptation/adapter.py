@@ -32,7 +32,8 @@ from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 
 SHOWN, TAUGHT = "shown.safetensors", "taught.safetensors"
-CONFIDENCE = 0.99  # at least: between two changes of the traffic several versions are made, and each may be wrong
+# at least, for all answers: between two changes of the traffic several versions are made, and each may be wrong
+LASTING = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,11 @@ class Adapter:
         self._kept = Kept.of(self._held_out, {name: (self._heads[name], at) for name, at in self._thresholds.items()})
         self.trusted = True  # whether what `build` kept looks like the traffic
         self._promise = Promise(
-            caches.target, max(caches.confidence, CONFIDENCE), tail=np.inf if caches.tail is None else caches.tail
+            caches.target,
+            caches.confidence,
+            tail=np.inf if caches.tail is None else caches.tail,
+            answers=caches.answers,
+            lasting=max(caches.confidence, LASTING),
         )
         self._at_hand = {one.name: one for one in at_hand}
         self._aside = caches.aside
@@ -225,7 +230,7 @@ class Adapter:
             thresholds=made.thresholds,
             fidelity=made.found.fidelity,
             lower=made.found.lower,
-            confidence=self._promise.confidence,
+            confidence=self._promise.lasting,
             rows=made.rows,
             wrong=made.wrong,
             seconds=made.seconds,

@@ -32,7 +32,7 @@ from latebind.adaptation.messages import (
     UseVersion,
 )
 from latebind.domain.errors import ConfigError, LatebindError, NotFound, RepositoryError
-from latebind.learned.calibrate import upper_bound
+from latebind.learned.bounds import upper_bound
 from latebind.logs import write_logs
 
 logger = logging.getLogger(__name__)

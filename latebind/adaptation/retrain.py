@@ -126,7 +126,7 @@ def _calibrated(
     for some, shown in ways:
         if not promise.can_show(shown.right.shape[1]):
             continue
-        found = calibrate(some, [shown], costs, fidelity=promise.fidelity, confidence=promise.confidence)
+        found = calibrate(some, [shown], costs, promise=promise)
         if found is not None and (best[0] is None or found.seconds < best[0].seconds):
             best = found, shown.right.shape[1]
     return best
@@ -165,8 +165,9 @@ def _accepted(candidates: list[Floats], current: Seen, costs: Costs, promise: Pr
     that the base model confuses with it.
     """
     accepted = []
+    say = Promise(promise.fidelity, SAY_CONFIDENCE, answers=None)
     for thresholds in candidates:
-        if judge(thresholds, [current], costs, confidence=SAY_CONFIDENCE).lower < promise.fidelity:
+        if judge(thresholds, [current], costs, promise=say).lower < promise.fidelity:
             break
         accepted.append(thresholds)
     return accepted

@@ -10,6 +10,7 @@ import torch
 import typer
 from torch import Tensor
 
+from latebind.cli.answers import AnswersOption, answers_of
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.lookups import Lookups, LookupsOption
 from latebind.cli.sources import check_inputs, example_inputs, load_module, load_rows, load_samples
@@ -17,7 +18,7 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.build import CANDIDATES, DISK, PRESENTATIONS, build_caches
 from latebind.learned.explored import explored_folder, forget_explored
 from latebind.learned.networks import EVERY, check_kinds
-from latebind.learned.promise import CACHE_BYTES, Promise
+from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, build_program, check_settings
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
@@ -70,6 +71,7 @@ def build(
     lookups: LookupsOption = Lookups.AUTO,
     fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97,
     confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95,
+    answers: AnswersOption = ANSWERS,
     min_stage_ms: Annotated[
         float, typer.Option(help="What a stage is worth at least; 0 cuts everywhere.")
     ] = DEFAULT_MS,
@@ -117,7 +119,9 @@ def build(
         title = name or module.rpartition(":")[2]
         path = Repository(repository).path_for(title, version)
         check_settings(title, version, max_batch, backend, tolerance, threads)
-        Promise(fidelity, confidence, int(memory * 1e6), inf if tail is None else tail, lookups.aside)
+        Promise(
+            fidelity, confidence, int(memory * 1e6), inf if tail is None else tail, lookups.aside, answers_of(answers)
+        )
         check_kinds(_kinds(kind or []))
         network = load_module(module, weights)
         if is_sequence(network):
@@ -180,6 +184,7 @@ def build(
                     cache_bytes=int(memory * 1e6),
                     tail=tail,
                     aside=lookups.aside,
+                    answers=answers_of(answers),
                     threads=threads,
                     seed=seed,
                     progress=tell,

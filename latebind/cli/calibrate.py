@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
+from latebind.cli.answers import AnswersOption, answers_of
 from latebind.cli.console import JsonFile, progress, reporting, save, show
 from latebind.cli.lookups import Lookups, LookupsOption
 from latebind.cli.sources import load_samples
 from latebind.learned.build import recalibrate
-from latebind.learned.promise import CACHE_BYTES
+from latebind.learned.promise import ANSWERS, CACHE_BYTES
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 
@@ -21,6 +22,7 @@ def calibrate(
     data_option: Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")] = None,
     fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97,
     confidence: Annotated[float, typer.Option(help="Confidence in that share.")] = 0.95,
+    answers: AnswersOption = ANSWERS,
     backend: Annotated[str | None, typer.Option(help="The backend that will serve, if not the one built for.")] = None,
     threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1,
     memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES
@@ -53,6 +55,7 @@ def calibrate(
             cache_bytes=int(memory * 1e6),
             tail=tail,
             aside=lookups.aside,
+            answers=answers_of(answers),
             progress=tell,
         )
     show(f"learned caches for fidelity {fidelity:g}", [{"": label, " ": text} for label, text in report.rows()])

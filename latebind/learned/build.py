@@ -36,7 +36,7 @@ from latebind.learned.lookup import load_functions
 from latebind.learned.narrow import before_sure, in_bytes
 from latebind.learned.networks import BYTES, check_kinds
 from latebind.learned.plan import Candidate, plan
-from latebind.learned.promise import CACHE_BYTES, USUAL_TAIL, Promise
+from latebind.learned.promise import ANSWERS, CACHE_BYTES, USUAL_TAIL, Promise
 from latebind.learned.publish import Outcome, publish
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples, check_classifier, checked, split_worlds
@@ -72,16 +72,18 @@ def build_caches(
     cache_bytes: int = CACHE_BYTES,
     tail: float | None = None,
     aside: bool | None = None,
+    answers: int | None = ANSWERS,
     progress: Progress | None = None,
 ) -> CacheReport:
     """Train lookups behind stages, choose among them and write them into the model directory.
 
-    `fidelity` is the share of answers that must equal the base model's, on samples like `calibrate` and with
-    `confidence`; 1.0 means no lookups at all. `fit` and `calibrate` must have no sample in common, and rows of `fit`
-    that show the same thing must be neighbours, because its last part is kept from the predictors. Activations take
-    at most `disk` bytes at a time, the weights of all lookups in use `cache_bytes`. A request that none of them answers
-    takes at most `tail` times the base model's latency; if none is given, `USUAL_TAIL` times, unless lookups without
-    that limit are `WORTH_A_TAIL` times faster in the mean. Lookups run `aside`, on a core of their own
+    `fidelity` is the share of the next `answers` that must equal the base model's, on samples like `calibrate` and with
+    `confidence` (None: of all that there could be, see `learned.bounds`); 1.0 means no lookups at all. `fit` and
+    `calibrate` must have no sample in common, and rows of `fit` that show the same thing must be neighbours, because
+    its last part is kept from the predictors. Activations take at most `disk` bytes at a time, the weights of all
+    lookups in use `cache_bytes`. A request that none of them answers takes at most `tail` times the base model's
+    latency; if none is given, `USUAL_TAIL` times, unless lookups without that limit are `WORTH_A_TAIL` times faster in
+    the mean. Lookups run `aside`, on a core of their own
     while the network goes on, or in line; by default that is measured.
 
     There are up to `candidates` boundaries (0: all). At each, the most able network that pays is trained, or all of
@@ -93,7 +95,7 @@ def build_caches(
     `(B, classes) float32`, `TrainingStopped` if a training dies. With too few samples for the target there are fewer
     exits or none, and a warning says so.
     """
-    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside)
+    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside, answers)
     if candidates < 0 or presentations < 1 or disk < 1:
         raise ConfigError("presentations and disk must be 1 or more, candidates 1 or more or 0 for all boundaries")
     torch.set_num_threads(threads)
@@ -126,6 +128,7 @@ def recalibrate(
     cache_bytes: int = CACHE_BYTES,
     tail: float | None = None,
     aside: bool | None = None,
+    answers: int | None = ANSWERS,
     progress: Progress | None = None,
 ) -> CacheReport:
     """Choose the thresholds of the learned caches in a model directory anew on `held_out`, without training.
@@ -136,7 +139,7 @@ def recalibrate(
     caches = read_caches(directory)
     if tail is None and caches is not None:
         tail = caches.tail
-    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside)
+    promise = Promise(fidelity, confidence, cache_bytes, inf if tail is None else tail, aside, answers)
     builder, trained, rows = _stored_caches(directory, held_out, promise, threads, backend, seed, progress)
     return builder.calibrate(directory, trained, rows)
 

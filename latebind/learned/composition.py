@@ -127,9 +127,7 @@ class Composition:
     ) -> Trial:
         composer = Composer(seen, self.costs, allows=allows, starts=starts)
         candidates = path(composer, fidelity=self.promise.fidelity)
-        found = calibrate(
-            candidates, worlds, self.costs, fidelity=self.promise.fidelity, confidence=self.promise.confidence
-        )
+        found = calibrate(candidates, worlds, self.costs, promise=self.promise)
         used = () if found is None else tuple(int(k) for k in np.flatnonzero(np.isfinite(found.thresholds)))
         return Trial(rule, used, found)
 

@@ -84,6 +84,7 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
         ),
         tail=promise.tail if np.isfinite(promise.tail) else None,
         aside=outcome.costs.beside is not None,
+        answers=promise.answers,
     )
     files = {one.plan.name: one.files for one in kept}
     held_out = _held_out(outcome, kept)
@@ -109,6 +110,7 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
         seconds_with=found.seconds if found else whole,
         warning=reason,
         aside=caches.aside,
+        answers=caches.answers,
         right=read_accuracy(after),
         trials=tuple(_told(outcome, trial) for trial in outcome.trials),
     )

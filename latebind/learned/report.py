@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from latebind.learned.accuracy import Accuracy
+from latebind.learned.promise import over
 from latebind.learned.stored import StoredLookup
 from latebind.repository.directory import ModelDirectory
 
@@ -38,8 +39,8 @@ class ToldTrial:
 class CacheReport:
     """Seconds are at batch 1. `warning` is empty, or says why there are fewer exits than asked for.
 
-    `notes` say what of the exploration was done before, or with less than all rows. `right` tells of the network
-    itself, where samples had labels.
+    `notes` say what of the exploration was done before, or with less than all rows. `answers` are those that
+    `lower` is about, None: all. `right` tells of the network itself, where samples had labels.
     """
 
     directory: ModelDirectory
@@ -56,6 +57,7 @@ class CacheReport:
     trials: tuple[ToldTrial, ...] = ()
     notes: tuple[str, ...] = ()
     aside: bool = False
+    answers: int | None = None
     right: Accuracy | None = None
 
     def variants(self) -> list[dict[str, object]]:
@@ -104,7 +106,7 @@ class CacheReport:
                 (
                     "fidelity",
                     f"{self.fidelity:.4f} on {self.calibrated_on} held-out samples, with {self.confidence:.0%} "
-                    f"confidence at least {self.lower:.4f} (target {self.target:g})",
+                    f"confidence at least {self.lower:.4f}{over(self.answers)} (target {self.target:g})",
                 )
             )
         if self.right is not None:

@@ -71,7 +71,8 @@ class StoredCaches:
     """All learned caches of a model and the promise that they were calibrated for.
 
     `spare` are there but not in use: another calibration may take them up, or adaptation those beside one in use. A
-    promise without a `tail` has None. `aside` says that all are asked while their network goes on.
+    promise without a `tail` has None. `answers` are the next ones that it is about; None: all that there could be,
+    which is what earlier builds promise. `aside` says that all are asked while their network goes on.
     """
 
     format: int
@@ -84,6 +85,7 @@ class StoredCaches:
     spare: tuple[SpareLookup, ...] = ()
     tail: float | None = None
     aside: bool = False
+    answers: int | None = None
 
     @property
     def every(self) -> tuple[StoredLookup | SpareLookup, ...]:

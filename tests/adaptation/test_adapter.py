@@ -1,6 +1,7 @@
 """Lessons on traffic that is like what build kept, and on traffic that is not. Digits have a quick spare lookup."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -8,8 +9,10 @@ import torch
 from latebind.adaptation.adapter import Adapter
 from latebind.adaptation.window import Sample
 from latebind.domain.config import AdaptationConfig
+from latebind.learned.bounds import fidelity_bound
+from latebind.learned.promise import Promise
 from latebind.learned.stored import HELD_OUT, read_caches, read_rows
-from tests.digits import Built
+from tests.digits import Built, earlier
 
 CLASSES = 10
 MIX = dict.fromkeys(range(CLASSES), 1 / CLASSES)
@@ -17,6 +20,16 @@ MIX = dict.fromkeys(range(CLASSES), 1 / CLASSES)
 
 def adapter(built: Built, folder: Path) -> Adapter:
     return Adapter(built.directory, AdaptationConfig(on=True, folder=str(folder)), threads=1, backend=None)
+
+
+def test_versions_keep_the_promise_of_the_build_and_are_surer_of_all_answers(built: Built, tmp_path: Path) -> None:
+    found = adapter(built, tmp_path)
+    assert found._promise == Promise(0.9, 0.9, tail=found._promise.tail, answers=2_000, lasting=0.99)
+    kept = earlier(built.directory, tmp_path / "model")
+    then = Adapter(kept, AdaptationConfig(on=True, folder=str(tmp_path / "v")), threads=1, backend=None)
+    assert then._promise == replace(found._promise, answers=None)
+    assert then._promise.at_least(20, 600) == fidelity_bound(20, 600, confidence=0.99, answers=None)
+    assert then.learn(MIX, "earlier builds follow the traffic too") is not None
 
 
 def show(found: Adapter, built: Built, *, familiar: bool, count: int) -> None:

@@ -1,6 +1,7 @@
 """Building learned caches end to end on handwritten digits: what is written, loaded, promised and refused."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,13 @@ from latebind.learned.activations import features_of, observe
 from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.lookup import load_functions, load_lookups
 from latebind.learned.plan import spread
+from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
 from latebind.learned.stored import HELD_OUT, LESSONS, graph_file, head_file, read_caches, weights_file, with_caches
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.repository.directory import CACHES, ModelDirectory
-from tests.digits import FIT, Built, samples
+from tests.digits import FIT, Built, earlier, samples
 
 
 def answers_with_exits(directory: ModelDirectory, images: Tensor) -> tuple[Tensor, float]:
@@ -55,6 +57,7 @@ def test_the_report_tells_every_boundary_and_the_promise(built: Built) -> None:
     assert sum(label.startswith("behind stage") for label in labels) == len(built.report.tried) - 2
     assert "times less" in text["expected latency"]
     assert "target 0.9" in text["fidelity"]
+    assert f"at least {built.report.lower:.4f} over the next 2,000 answers" in text["fidelity"]
     assert built.report.lower >= 0.9
 
 
@@ -137,7 +140,7 @@ def test_a_target_of_one_leaves_no_lookups(built: Built, tmp_path: Path) -> None
 def test_too_few_samples_give_no_exits_and_say_so(built: Built, tmp_path: Path) -> None:
     directory = copy_of(built.directory, tmp_path)
     few = built.calibrate.ordered(load_program(directory).spec.inputs).take(torch.arange(50))
-    with pytest.warns(UserWarning, match="35 held-out samples cannot show a fidelity of 0.97"):
+    with pytest.warns(UserWarning, match=r"35 held-out samples .* over the next 2,000 answers .*it takes 100\)"):
         report = build_caches(directory, built.fit, few, fidelity=0.97)
     assert report.lookups == ()
     assert "give more samples" in dict(report.rows())["warning"]
@@ -242,6 +245,31 @@ def test_calibrating_for_a_target_of_one_puts_caches_aside_and_another_takes_the
     taken = {one.name for one in again.lookups}
     assert taken
     assert taken <= {one.name for one in before.every}
+
+
+@pytest.mark.usefixtures("by_work")
+def test_a_promise_of_all_answers_tells_no_number_of_them(built: Built, tmp_path: Path) -> None:
+    directory, few = copy_of(built.directory, tmp_path), samples(FIT, FIT + 200)
+    for answers in (None, 100):
+        report = recalibrate(directory, few, fidelity=0.9, confidence=0.9, answers=answers, aside=False)
+        directory, caches = report.directory, read_caches(report.directory)
+        assert caches is not None
+        assert caches.answers == report.answers == answers
+        assert ("over the next 100 answers" in dict(report.rows())["fidelity"]) == (answers == 100)
+
+
+def test_caches_of_an_earlier_build_promise_what_they_promised(built: Built, tmp_path: Path) -> None:
+    directory = earlier(built.directory, tmp_path)
+    now, then = read_caches(built.directory), read_caches(directory)
+    assert now is not None
+    assert now.answers == 2_000
+    assert then == replace(now, answers=None)
+
+
+@pytest.mark.parametrize("answers", [0, -1, 10**9])
+def test_a_number_of_answers_without_sense_is_refused(answers: int) -> None:
+    with pytest.raises(ConfigError, match="answers"):
+        Promise(0.97, answers=answers)
 
 
 @pytest.mark.usefixtures("by_work")

@@ -101,9 +101,7 @@ def promised(
     def thresholds(choose: Rows, show: Rows) -> Floats:
         composer = Composer(seen.take(choose), costs, allows=allows, starts=starts)
         candidates = path(composer, fidelity=promise.fidelity)
-        found = calibrate(
-            candidates, [seen.take(show)], costs, fidelity=promise.fidelity, confidence=promise.confidence
-        )
+        found = calibrate(candidates, [seen.take(show)], costs, promise=promise)
         return np.full(len(costs.lookups), np.inf) if found is None else found.thresholds
 
     return thresholds

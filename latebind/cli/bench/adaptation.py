@@ -9,6 +9,7 @@ from latebind.bench import calibration as calibration_bench
 from latebind.bench import drift as drift_bench
 from latebind.bench import locality as locality_bench
 from latebind.bench.exits import Setting
+from latebind.cli.answers import AnswersOption, answers_of
 from latebind.cli.bench.options import (
     Awake,
     Backend,
@@ -27,7 +28,7 @@ from latebind.cli.console import JsonFile, console, percent, progress, reporting
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
-from latebind.learned.promise import Promise
+from latebind.learned.promise import ANSWERS, Promise
 
 
 def locality(
@@ -153,6 +154,7 @@ def calibration(
     data_option: DataOption = None,
     fidelity: Fidelity = 0.98,
     confidence: Annotated[float, typer.Option(help="Confidence in it.")] = 0.95,
+    answers: AnswersOption = ANSWERS,
     splits: Annotated[int, typer.Option(help="How many random halves to calibrate on.")] = 20,
     backend: Backend = None,
     seed: Seed = 0,
@@ -165,7 +167,7 @@ def calibration(
     """
     with reporting():
         inputs, _ = load_rows(data, data_option)
-        promise = Promise(fidelity, confidence)
+        promise = Promise(fidelity, confidence, answers=answers_of(answers))
         report = calibration_bench.run(
             repository, model, inputs, promise=promise, splits=splits, backend=backend, seed=seed
         )

@@ -1,0 +1,85 @@
+"""Bounds from held-out samples: exact beside counting, and kept by next answers as often as they say."""
+
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+from scipy.stats import beta, binom
+
+from latebind.learned.bounds import MOST_ANSWERS, fidelity_bound, most_wrong, samples_needed, upper_bound
+
+
+def missed(samples: int, answers: int, *, target: float, asked: int | None) -> float:
+    """Return how often next answers miss the target behind a threshold as lax as samples let it be.
+
+    With a threshold that falls until one wrong sample more would be too much, the share of wrong answers is that place
+    in the order of so many uniform numbers; the answers then are throws of that coin.
+    """
+    shown = [fidelity_bound(k, samples, confidence=0.95, answers=asked) >= target for k in range(samples // 4)]
+    most = int(np.flatnonzero(shown)[-1])
+    shares = beta.ppf((np.arange(4_000) + 0.5) / 4_000, most + 1, samples - most)
+    return float(binom.sf(round(answers * (1 - target)), answers, shares).mean())
+
+
+def test_the_bound_on_the_share_is_clopper_and_pearsons() -> None:
+    assert upper_bound(0, 100, 0.95) == pytest.approx(1 - 0.05 ** (1 / 100))
+    assert upper_bound(3, 100, 0.95) == pytest.approx(0.0757, abs=1e-4)
+    assert upper_bound(7, 7, 0.95) == 1.0
+
+
+@pytest.mark.parametrize(("samples", "answers"), [(1, 1), (7, 3), (9, 20), (30, 12)])
+def test_the_bound_on_next_answers_is_what_counting_all_draws_gives(samples: int, answers: int) -> None:
+    for wrong in range(samples + 1):
+        likely = []
+        for more in range(answers + 1):
+            both = wrong + more
+            draws = sum(comb(both, k) * comb(samples + answers - both, samples - k) for k in range(wrong + 1))
+            if Fraction(draws, comb(samples + answers, samples)) > Fraction(5, 100):
+                likely.append(more)
+        assert most_wrong(wrong, samples, answers, confidence=0.95) == max(likely)
+
+
+@pytest.mark.parametrize(("samples", "answers"), [(600, 2_000), (1_250, 2_000), (1_250, 500), (2_000, 2_000)])
+@pytest.mark.parametrize("target", [0.9, 0.97])
+def test_next_answers_miss_the_target_in_one_of_twenty(samples: int, answers: int, target: float) -> None:
+    assert 0.03 < missed(samples, answers, target=target, asked=answers) <= 0.05
+
+
+def test_behind_a_bound_on_the_share_alone_they_miss_it_more_often() -> None:
+    assert missed(1_250, 2_000, target=0.97, asked=None) == pytest.approx(0.078, abs=1e-3)
+    assert missed(2_000, 2_000, target=0.97, asked=None) == pytest.approx(0.102, abs=1e-3)
+
+
+def test_with_ever_more_answers_the_bound_is_that_on_the_share() -> None:
+    for wrong, samples in ((0, 100), (27, 1_250), (60, 2_500)):
+        share = fidelity_bound(wrong, samples, confidence=0.95, answers=None)
+        assert fidelity_bound(wrong, samples, confidence=0.95, answers=MOST_ANSWERS) == pytest.approx(share, abs=1e-5)
+        bounds = [fidelity_bound(wrong, samples, confidence=0.95, answers=n) for n in (500, 2_000, 10_000)]
+        assert bounds == sorted(bounds)
+        assert bounds[-1] < share
+
+
+def test_a_fidelity_that_is_just_kept_is_not_lost_to_rounding() -> None:
+    for answers in (10, 100, 2_000):
+        for wrong in range(answers):
+            fidelity = float(f"{(answers - wrong) / answers:.6f}")
+            assert (answers - wrong) / answers >= fidelity
+
+
+@pytest.mark.parametrize("answers", [None, 33, 2_000])
+def test_the_samples_needed_are_enough_and_one_less_is_not(answers: int | None) -> None:
+    for fidelity in (0.9, 0.97, 0.99):
+        n = samples_needed(fidelity, confidence=0.95, answers=answers)
+        assert fidelity_bound(0, n, confidence=0.95, answers=answers) >= fidelity
+        assert fidelity_bound(0, n - 1, confidence=0.95, answers=answers) < fidelity
+
+
+def test_where_not_one_of_few_answers_may_be_wrong_many_samples_are_needed() -> None:
+    assert samples_needed(0.97, confidence=0.95, answers=33) == pytest.approx(33 * 19, abs=1)
+    assert samples_needed(0.97, confidence=0.95, answers=2_000) == 100
+
+
+def test_no_number_of_samples_shows_that_nothing_is_wrong() -> None:
+    with pytest.raises(ValueError, match="no number of samples"):
+        samples_needed(1.0, confidence=0.95, answers=2_000)

@@ -13,6 +13,7 @@ import pytest
 
 from latebind.domain.errors import Unavailable
 from latebind.domain.tracing import Trace
+from latebind.learned.lookup import load_lookups
 from latebind.server import tracing
 from latebind.server.calls import Call
 from latebind.server.gateway import Array
@@ -197,9 +198,11 @@ def test_a_real_query_is_explained_step_by_step(queried: Path) -> None:
 
 
 def test_a_lookup_that_answers_is_told_as_a_hit(built: Built) -> None:
+    _, scores = load_lookups(built.directory, backend="eager")[0].functions[built.report.lookups[0].name](built.unseen)
+    images = built.unseen.numpy()[[int(scores.argmax()), int(scores.argmin())]]
+
     async def test() -> None:
         async with real_door(built.directory.path.parent.parent, "digits") as (_, door):
-            images = built.unseen.numpy()[:40]
             calls = [await asyncio.to_thread(_infer, door.port, "digits", {"image": image[None]}) for image in images]
             lookups = [span for (call, *_) in calls for span in call["rows"][0]["spans"] if span["what"] == "lookup"]
             assert {span["hit"] for span in lookups} == {True, False}

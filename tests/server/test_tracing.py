@@ -23,6 +23,7 @@ from latebind.server.tracing import Explained, Tracing
 from tests.digits import Built
 from tests.querying import rows_going
 from tests.server.arithmetic import Arithmetic
+from tests.server.conftest import PATIENCE
 from tests.server.real import json_body, real_door
 from tests.server.test_service import ones
 
@@ -212,7 +213,7 @@ def test_a_lookup_that_answers_is_told_as_a_hit(built: Built) -> None:
 
 def _infer(port: int, model: str, inputs: dict[str, Array]) -> list[dict[str, Any]]:
     """Make a traced call and return what is told of the last ones once it is there."""
-    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 10.0
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + PATIENCE
     before = len(json.load(urlopen(url + "/v2/traces"))["traces"])
     body = json_body(inputs, id="order-1")
     urlopen(Request(f"{url}/v2/models/{model}/infer", body, {"traceparent": PARENT})).read()

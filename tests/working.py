@@ -6,11 +6,17 @@ from contextlib import contextmanager
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from latebind.learned import latency, training
+from latebind.learned import compiled, latency, training
 from latebind.program import measure, tuning
 
 CALL = 20e-6  # seconds that a call takes with nothing to compute
 FLOPS = 50e9  # operations a second
+ONCE = {
+    measure: {"MIN_RUNS": 1, "MAX_RUNS": 1},
+    latency: {"RUNS": latency.WARM_RUNS + 1},
+    compiled: {"RUNS": 1},
+    tuning: {"RUNS": 1, "FEWEST_RUNS": 1},
+}
 
 
 def work_of(call: Callable[[], object]) -> float:
@@ -26,6 +32,7 @@ def measured_by_work() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (measure, latency, training, tuning):
             patch.setattr(module, "time_call", work_of)
-        for runs in ("MIN_RUNS", "MAX_RUNS"):
-            patch.setattr(measure, runs, 1)  # each would tell the same
+        for module, runs in ONCE.items():  # each would tell the same
+            for name, count in runs.items():
+                patch.setattr(module, name, count)
         yield

@@ -27,7 +27,7 @@ def followed(model: Path, *, made: int) -> Followed:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(120.0):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -10,7 +10,9 @@ from latebind.bench.exits import Setting
 from latebind.learned.build import recalibrate
 from latebind.repository.directory import ModelDirectory
 from latebind.server.gateway import Answer
+from tests.building import on_one_core
 from tests.digits import Built
+from tests.working import measured_by_work
 
 ROWS, CALL = 100, 4  # the last block of rows is not full
 
@@ -20,7 +22,8 @@ def report(built: Built, tmp_path_factory: pytest.TempPathFactory) -> engine.Eng
     """At a target that lets some leave and others not."""
     repository = tmp_path_factory.mktemp("strict")
     shutil.copytree(built.directory.path, repository / "digits" / "1")
-    recalibrate(ModelDirectory.open(repository / "digits" / "1"), built.calibrate, fidelity=0.98, confidence=0.9)
+    with on_one_core(), measured_by_work():
+        recalibrate(ModelDirectory.open(repository / "digits" / "1"), built.calibrate, fidelity=0.98, confidence=0.9)
     return engine.run(
         repository,
         "digits",

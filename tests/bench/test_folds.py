@@ -37,6 +37,7 @@ def repository(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.usefixtures("by_work")
 def test_every_row_is_answered_once_and_the_model_stays(repository: Path, built: Built) -> None:
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
     report = ask(repository, built, folds=2)
@@ -50,6 +51,7 @@ def test_every_row_is_answered_once_and_the_model_stays(repository: Path, built:
     assert before == {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
 
 
+@pytest.mark.usefixtures("by_work")
 def test_each_fold_has_a_copy_that_was_calibrated_on_the_other_rows(repository: Path, built: Built) -> None:
     assert isinstance(built.calibrate.inputs, dict)
     assert built.calibrate.labels is not None
@@ -69,6 +71,7 @@ def test_each_fold_has_a_copy_that_was_calibrated_on_the_other_rows(repository: 
     assert sorted(asked) == list(range(ROWS))
 
 
+@pytest.mark.usefixtures("by_work")
 def test_calibrations_on_halves_are_judged_on_the_other_halves(repository: Path, built: Built) -> None:
     assert isinstance(built.calibrate.inputs, dict)
     rows = {"image": built.calibrate.inputs["image"].numpy()}

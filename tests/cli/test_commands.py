@@ -253,7 +253,7 @@ def test_serve_exits_with_0_on_sigint(models: Path) -> None:
     assert process.stdout is not None
     assert "http://127.0.0.1:" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_the_accuracy_of_a_model_is_listed(built: Built, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_lines_come_as_long_as_the_work_lasts(capsys: pytest.CaptureFixture[str]
         return f"line {said}"
 
     with saying(line, 0.001):
-        assert enough.wait(20.0)
+        assert enough.wait(60.0)
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == ["line 1", "line 2"]
     assert len(lines) == said

@@ -86,7 +86,7 @@ def test_a_client_on_the_short_way_that_hangs_up_ends_the_call_at_the_replica() 
         asked(connection, slow)
         assert not slow.left.is_set()
         connection.close()
-        assert slow.left.wait(10.0)
+        assert slow.left.wait(60.0)
         assert cluster.do(lambda: [peer.under_way for peer in cluster.fleet.peers]) == [0]
 
 

@@ -54,11 +54,11 @@ def test_a_module_answers_for_as_long_as_the_block_lasts(tmp_path: Path) -> None
     with latebind.serving(Doubles(), {"x": ROWS}, folder=tmp_path, name="twice", **options) as url:  # type: ignore[arg-type]
         body = {"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": ROWS[0].tolist()}]}
         request = urllib.request.Request(f"{url}/v2/models/twice/infer", json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             answer = json.load(reply)["outputs"][0]["data"]
         assert answer == pytest.approx((2 * ROWS[0]).tolist())
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(url, timeout=10)
+        urllib.request.urlopen(url, timeout=60)
 
 
 def test_an_interrupt_ends_the_server_and_leaves_nothing_behind() -> None:
@@ -67,9 +67,9 @@ def test_an_interrupt_ends_the_server_and_leaves_nothing_behind() -> None:
         line = process.stdout.readline()
         assert line.startswith(READY)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(line.removeprefix(READY).strip(), timeout=10)
+        urllib.request.urlopen(line.removeprefix(READY).strip(), timeout=60)
 
 
 def test_what_was_built_in_a_folder_is_found_there_again(tmp_path: Path) -> None:

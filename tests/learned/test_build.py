@@ -168,6 +168,7 @@ def test_a_cache_before_the_network_gives_it_an_empty_first_stage(built: Built) 
     assert torch.equal(again.run_through(0, rows), rows)
 
 
+@pytest.mark.usefixtures("by_work")
 def test_a_model_keeps_its_stages_where_no_cache_stands_before_the_network(built: Built, tmp_path: Path) -> None:
     directory = build_caches(copy_of(built.directory, tmp_path), built.fit, built.calibrate, fidelity=1.0).directory
     assert load_program(directory).entry  # as it was before

@@ -180,15 +180,17 @@ def test_trainers_end_with_the_process_that_started_them(tmp_path: Path) -> None
         "import sys, msgspec; from latebind.learned.training import in_processes; "
         "from latebind.learned.trainer import Order; from latebind.forks.client import ForkServer; "
         "order = msgspec.json.decode(sys.argv[1], type=Order); "
-        "in_processes([order], [1.0], forks=ForkServer(), processes=1, tell=lambda shares: None)"
+        "in_processes([order], [1.0], forks=ForkServer(), processes=1, tell=lambda shares: print(shares, flush=True))"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script, msgspec.json.encode(order).decode()])
-    wait_until(lambda: bool(trainers(psutil.Process(parent.pid))))
-    (trainer,) = trainers(psutil.Process(parent.pid))
-    wait_until(Exploration(tmp_path).checkpoint("relu.1", "light").is_file)
-    parent.kill()
-    parent.wait()
-    wait_until(lambda: not trainer.is_running(), seconds=10.0)
+    checkpoint = Exploration(tmp_path).checkpoint("relu.1", "light")
+    words = [sys.executable, "-c", script, msgspec.json.encode(order).decode()]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        while not checkpoint.is_file():
+            assert parent.stdout.readline(), "it ended before it had saved anything"
+        (trainer,) = trainers(psutil.Process(parent.pid))
+        parent.kill()
+    wait_until(lambda: not trainer.is_running())
     assert kept_network(order) is None
 
 

@@ -22,7 +22,7 @@ from tests.server.arithmetic import Arithmetic
 from tests.server.shelf import Shelf
 
 T = TypeVar("T")
-PATIENCE = 10.0
+PATIENCE = 60.0  # with a machine that has much else to do
 
 
 @dataclass(frozen=True)

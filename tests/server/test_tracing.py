@@ -13,6 +13,7 @@ import pytest
 
 from latebind.domain.errors import Unavailable
 from latebind.domain.tracing import Trace
+from latebind.learned.lookup import load_lookups
 from latebind.server import tracing
 from latebind.server.calls import Call
 from latebind.server.gateway import Array
@@ -22,6 +23,7 @@ from latebind.server.tracing import Explained, Tracing
 from tests.digits import Built
 from tests.querying import rows_going
 from tests.server.arithmetic import Arithmetic
+from tests.server.conftest import PATIENCE
 from tests.server.real import json_body, real_door
 from tests.server.test_service import ones
 
@@ -197,9 +199,11 @@ def test_a_real_query_is_explained_step_by_step(queried: Path) -> None:
 
 
 def test_a_lookup_that_answers_is_told_as_a_hit(built: Built) -> None:
+    _, scores = load_lookups(built.directory, backend="eager")[0].functions[built.report.lookups[0].name](built.unseen)
+    images = built.unseen.numpy()[[int(scores.argmax()), int(scores.argmin())]]
+
     async def test() -> None:
         async with real_door(built.directory.path.parent.parent, "digits") as (_, door):
-            images = built.unseen.numpy()[:40]
             calls = [await asyncio.to_thread(_infer, door.port, "digits", {"image": image[None]}) for image in images]
             lookups = [span for (call, *_) in calls for span in call["rows"][0]["spans"] if span["what"] == "lookup"]
             assert {span["hit"] for span in lookups} == {True, False}
@@ -209,7 +213,7 @@ def test_a_lookup_that_answers_is_told_as_a_hit(built: Built) -> None:
 
 def _infer(port: int, model: str, inputs: dict[str, Array]) -> list[dict[str, Any]]:
     """Make a traced call and return what is told of the last ones once it is there."""
-    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 10.0
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + PATIENCE
     before = len(json.load(urlopen(url + "/v2/traces"))["traces"])
     body = json_body(inputs, id="order-1")
     urlopen(Request(f"{url}/v2/models/{model}/infer", body, {"traceparent": PARENT})).read()

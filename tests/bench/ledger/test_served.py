@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nobody_lends")]  # faul
 
 
 def left_early(target: Target) -> float:
-    connection = http.client.HTTPConnection(target.host, target.http, timeout=10)
+    connection = http.client.HTTPConnection(target.host, target.http, timeout=60)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()

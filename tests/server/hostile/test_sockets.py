@@ -12,6 +12,7 @@ import pytest
 
 from latebind.bench.server import serving
 from latebind.repository.directory import ModelDirectory
+from tests.server.conftest import PATIENCE
 from tests.server.hostile.handmade import good
 from tests.server.rest.test_doorkeeper import ADMIN, USER, token_files
 
@@ -44,7 +45,7 @@ def status(url: str, token: str | None, body: object = None) -> int:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     data = None if body is None else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=10.0) as reply:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=PATIENCE) as reply:
             return int(reply.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 from latebind.domain.config import DoorConfig
 from latebind.server.rest.openapi import document
 from latebind.server.rest.routes import ROUTES
-from tests.server.conftest import Site, logging_as_before, opened
+from tests.server.conftest import PATIENCE, Site, logging_as_before, opened
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 CASES = settings(max_examples=2000 if THOROUGH else 40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -100,7 +100,7 @@ def test_what_is_made_from_the_description_is_answered_as_it_says(sharing: Site)
     @CASES
     @given(cases())
     def check(case: Any) -> None:
-        response = case.call(base_url=f"http://127.0.0.1:{sharing.port}", timeout=10)
+        response = case.call(base_url=f"http://127.0.0.1:{sharing.port}", timeout=PATIENCE)
         statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
         case.validate_response(response, checks=CHECKS)
         assert response.status_code < 500 or response.status_code in (501, 503, 504)

@@ -83,7 +83,7 @@ def test_closing_tells_those_under_way_that_there_is_no_time_left(grpc_config: D
 
 
 def test_the_second_signal_gives_those_under_way_no_more_time(grpc_config: DoorConfig) -> None:
-    with opened(grpc_config, Limits(drain_seconds=20)) as site, calling(site) as stub:
+    with opened(grpc_config, Limits(drain_seconds=2 * int(PATIENCE))) as site, calling(site) as stub:
         call = begin_stuck_call(site, stub, timeout=PATIENCE)
         for _ in range(2):  # as a signal does that the main thread hears
             site.loop.call_soon_threadsafe(site.door._hear_signal)

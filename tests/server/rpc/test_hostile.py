@@ -14,7 +14,7 @@ from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.server.limits import Limits
 from latebind.server.rpc.messages import INFERENCE
 from latebind.server.rpc.wire import MOST_FIELDS, SMALL, joined, read_request, split, varint
-from tests.server.conftest import Site
+from tests.server.conftest import PATIENCE, Site
 from tests.server.rpc.conftest import SERVICE, Raw, X, address, given, outputs, request
 
 RIGHT = request(raw=[X.tobytes()])
@@ -93,7 +93,7 @@ def test_garbage_in_a_stream_is_a_refusal_and_the_next_request_is_answered(rpc_s
         sent = [b"\xff" * 10, WRITTEN, b"", failing.SerializeToString()]
         answers = [
             service_pb2.ModelStreamInferResponse.FromString(answer)
-            for answer in channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(sent), timeout=10.0)
+            for answer in channel.stream_stream(SERVICE + "ModelStreamInfer")(iter(sent), timeout=PATIENCE)
         ]
     assert "no ModelInferRequest" in answers[0].error_message
     np.testing.assert_array_equal(outputs(answers[1].infer_response)[0], X * 2)
@@ -108,7 +108,7 @@ def test_garbage_in_a_stream_is_a_refusal_and_the_next_request_is_answered(rpc_s
 )
 def test_what_is_no_http_2_ends_its_connection_alone(rpc_site: Site, raw: Raw, sent: bytes) -> None:
 
-    with socket.create_connection(("127.0.0.1", rpc_site.door.grpc_port or 0), timeout=10.0) as connection:
+    with socket.create_connection(("127.0.0.1", rpc_site.door.grpc_port or 0), timeout=PATIENCE) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         try:

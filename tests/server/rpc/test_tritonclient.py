@@ -17,7 +17,7 @@ from latebind.server.door import Door
 from tests.server.arithmetic import Arithmetic
 from tests.server.rpc.conftest import X, tensor
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def test_it_reads_health_and_metadata(client: Any) -> None:

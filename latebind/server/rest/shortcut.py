@@ -106,7 +106,7 @@ class Shortcut:
     def take(self, line: HttpProtocol, data: bytes, client: str) -> Short | None:
         """Begin to answer what has come on an idle connection; None where that goes the long way, untouched."""
         last: Familiar | None = line.familiar
-        asked = self._again(last, data) if last is not None and last.fits(data) else self._asked(line, data)
+        asked = self._again(line, last, data) if last is not None and last.fits(data) else self._asked(line, data)
         if asked is None:
             return None
         known, codec, call, data, begin = asked
@@ -138,7 +138,7 @@ class Shortcut:
             return None
         line.familiar = last = known.last
         if last is not None and last.fits(data):
-            return self._again(last, data)
+            return self._again(line, last, data)
         spec = self.desk.service.at_once(known.model, known.version)
         if spec is None:
             return None
@@ -151,14 +151,14 @@ class Shortcut:
         call, begin, end = recalled
         before, behind = data[: body + begin], text[end:]
         known.last = line.familiar = last = Familiar(known, codec, call, before=before, behind=behind, size=len(data))
-        return self._again(last, data)
+        return self._again(line, last, data)
 
-    def _again(self, last: Familiar, data: bytes) -> Asked | None:
-        """Return what is asked by a call that has come before, if it still may go this way."""
+    def _again(self, line: HttpProtocol, last: Familiar, data: bytes) -> Asked | None:
+        """Return what is asked by a call that has come before, of the model as it is served now."""
         known, codec, call = last.known, last.codec, last.call
         if self.desk.service.at_once(known.model, known.version) is not codec.spec:
-            known.last = None
-            return None
+            known.last = line.familiar = None
+            return self._asked(line, data)
         begin = len(last.before)
         if not last.behind:
             return known, codec, call, data, begin

@@ -140,7 +140,6 @@ class Library:
         functions.nghttp2_submit_ping.argtypes = (_POINTER, c.c_uint8, c.c_char_p)
         functions.nghttp2_session_resume_data.argtypes = (_POINTER, c.c_int32)
         functions.nghttp2_session_consume.argtypes = (_POINTER, c.c_int32, c.c_size_t)
-        functions.nghttp2_session_consume_connection.argtypes = (_POINTER, c.c_size_t)
         functions.nghttp2_session_set_local_window_size.argtypes = (_POINTER, c.c_uint8, c.c_int32, c.c_int32)
         functions.nghttp2_session_terminate_session.argtypes = (_POINTER, c.c_uint32)
         for name in ("want_read", "want_write", "del"):
@@ -251,12 +250,9 @@ class Session:
         """End a stream without an answer, or after it."""
         self._functions.nghttp2_submit_rst_stream(self._session, 0, stream, error)
 
-    def consume(self, stream: int, size: int, *, later: bool = False) -> None:
-        """Let the client send so many bytes more; where `later`, on other streams alone."""
-        if later:
-            self._functions.nghttp2_session_consume_connection(self._session, size)
-        else:
-            self._functions.nghttp2_session_consume(self._session, stream, size)
+    def consume(self, stream: int, size: int) -> None:
+        """Let the client send so many bytes more, on this stream and in all."""
+        self._functions.nghttp2_session_consume(self._session, stream, size)
 
     def ping(self) -> None:
         """Ask the client for a sign that it is there."""

@@ -5,6 +5,7 @@ import re
 import socket
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,7 @@ def test_errors_are_told_on_the_short_way_as_on_the_long_one(model: str) -> None
         binary(1.0).replace(b"[1, 16]", b"[1, 61]"),
         numbers(1.0).replace(b"1.0, 1.0", b'"1", 1.0'),
         numbers(1.0).replace(b'"inputs"', b'"output"'),
+        numbers(1.0).replace(b"[1.0, 1.0, 1.0", b'[1.0],"b":[1.0'),
     ],
 )
 def test_what_is_wrong_with_a_body_is_told_though_its_head_is_known(site: Site, wrong: bytes) -> None:
@@ -155,6 +157,29 @@ def test_requests_behind_a_short_one_are_answered_in_their_turn(site: Site) -> N
     values = [struct.pack("<16f", *[value] * 16) for value in (2.0, 4.0, 6.0)]
     places = [received.index(value) for value in (*values, b'"live":true')]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("asked", [numbers, binary], ids=["json", "binary"])
+def test_a_connection_follows_a_model_to_its_next_version(asked: Callable[[float], bytes]) -> None:
+    with opened() as site, site.connect() as connection:
+        ask(connection, asked(1.0), asked(1.0))
+        models = site.gateway.models
+        site.gateway.models = {**models, "double": replace(models["double"], version="7")}
+        replies = ask(connection, asked(2.0), asked(3.0), asked(4.0))
+        assert [re.search(rb'"model_version":"([0-9]+)"', reply.body)[1] for reply in replies] == [b"7"] * 3  # type: ignore[index]
+        assert site.gateway.short == 4
+
+
+def test_two_models_take_turns_on_a_connection() -> None:
+    def scalar(value: float) -> bytes:
+        inputs = [{"name": "x", "shape": [1], "datatype": "FP64", "data": [value]}]
+        return call("scalar", json.dumps({"inputs": inputs}).encode())
+
+    with opened() as site, site.connect() as connection:
+        replies = ask(connection, *[each(value) for value in (1.0, 2.0, 3.0) for each in (scalar, binary)])
+        assert site.gateway.short == 4
+    assert [json.loads(reply.body)["outputs"][0]["data"] for reply in replies[::2]] == [[2.0], [4.0], [6.0]]
+    assert [struct.unpack("<f", reply.body[-4:])[0] for reply in replies[1::2]] == [2.0, 4.0, 6.0]
 
 
 def test_a_call_without_places_waits_on_the_long_way(site: Site) -> None:

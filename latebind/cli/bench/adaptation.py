@@ -28,7 +28,7 @@ from latebind.cli.console import JsonFile, console, percent, progress, reporting
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
-from latebind.learned.promise import ANSWERS, Promise
+from latebind.learned.promise import ANSWERS, Promise, over
 
 
 def locality(
@@ -172,7 +172,8 @@ def calibration(
             repository, model, inputs, promise=promise, splits=splits, backend=backend, seed=seed
         )
     show(
-        f"{model}: {splits} calibrations on halves of {report.rows} rows, target {fidelity:g}, seed {seed}",
+        f"{model}: {splits} calibrations on halves of {report.rows} rows, target {fidelity:g}{over(promise.answers)}, "
+        f"seed {seed}",
         [
             {
                 "split": number,

@@ -1,6 +1,7 @@
 """What documents name: links, paths, commands and options that there are; and the index names all of them."""
 
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ OF_TODAY = [page for page in PAGES if page.name not in {"LOG.md", "CHANGELOG.md"
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)")
 PATH = re.compile(r"`((?:latebind|tests|examples|docs|deploy)/[\w./-]+\.(?:py|md|toml|yaml|sh|service|js))`")
 COMMAND = re.compile(r"(?<![\w/-])(?<!generic )latebind ((?:bench )?[a-z][a-z-]*)((?:(?!latebind )[^`|])*)")
+INSTALLED = re.compile(r"pip\s+install\s+(\S*?\w*\[[^\]]*\][\"']?)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 
@@ -49,6 +51,16 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     for line in code(page):
         for name, words in COMMAND.findall(line):
             assert set(OPTION.findall(words)) <= options(name), line
+
+
+@pytest.mark.parametrize("page", OF_TODAY, ids=lambda page: str(page.relative_to(ROOT)))
+def test_extras_that_are_to_be_installed_exist_and_are_quoted(page: Path) -> None:
+    # `.` is a checkout of latebind; brackets without quotes are a pattern to some shells
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for word in INSTALLED.findall(page.read_text()):
+        package, _, names = word.strip("'").rstrip("]").partition("[")
+        assert (word[0], word[-1]) == ("'", "'"), word
+        assert package not in {"latebind", "."} or set(names.split(",")) <= set(extras), word
 
 
 def test_the_check_bites(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Frames of a video as rows for a network of 32x32 images: a fixed camera shows much the same again and again.
 
 GATI (section 7.2) classifies frames of fixed cameras with networks for CIFAR-10. What the network makes of them does
-not matter; learned caches are to answer as it does. Needs PyAV: `pip install latebind[video]`.
+not matter; learned caches are to answer as it does. Needs PyAV: `pip install '.[video]'`.
 """
 
 from collections.abc import Iterator

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     Progress,
@@ -34,6 +35,8 @@ JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="W
 Row = Mapping[str, object]
 ESTIMATE_SECONDS = 600.0
 SAY_SECONDS = 10.0
+AMPLE = 10_000  # columns: as wide as any table would like to be
+FEW = 10  # rows that are still read one below another
 TELLING = 0.05  # of the work: before, the rest cannot be told from it
 
 
@@ -53,14 +56,24 @@ def reporting() -> Iterator[None]:
 
 
 def show(title: str, rows: Sequence[Row]) -> None:
-    """Print rows of equal keys as a table."""
+    """Print rows of equal keys as a table; where that would cut words off, a few rows are printed one below another."""
     table = Table(title=title, title_justify="left", header_style="bold")
     for key in rows[0] if rows else ():
         numeric = all(isinstance(row[key], int | float) for row in rows)
         table.add_column(key, justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*(written(value) for value in row.values()))
-    console.print(table)
+    needed = Measurement.get(console, console.options.update_width(AMPLE), table).minimum
+    console.print(_upright(title, rows) if needed > console.width and len(rows) <= FEW else table)
+
+
+def _upright(title: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False)
+    for row in rows:
+        for key, value in row.items():
+            table.add_row(key, written(value))
+        table.add_section()
+    return table
 
 
 def save(file: Path | None, figures: Any) -> None:

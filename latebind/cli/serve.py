@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 READY = "latebind serves at "  # printed with the URL once requests are answered; scripts wait for it
 GRPC_READY = "latebind serves gRPC at "  # the line before, where it does
+LIVE = [name for name in POLICIES if name != "static"]
+LIVE_RESIDENCY = [name for name, policy in RESIDENCY_POLICIES.items() if not hasattr(policy, "foretell")]  # no oracles
 
 
 def serve(
@@ -61,7 +63,7 @@ def serve(
         Path | None,
         typer.Option(
             help="TOML: [server], [engine], [policy], [residency], [adaptation], [generations], [observability], "
-            "[repository]; options win."
+            "[repository], [cluster]; options win."
         ),
     ] = None,
     cache: Annotated[
@@ -107,7 +109,7 @@ def serve(
         ),
     ] = None,
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None,
-    policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(POLICIES)}. late.")] = None,
+    policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(LIVE)}. late.")] = None,
     max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0 is what a model was built for.")] = None,
     window_ms: Annotated[float | None, typer.Option(help="How long graph batching holds a batch back. 0.")] = None,
     workers: Annotated[int | None, typer.Option(help="Workers that run at once. 1.")] = None,
@@ -125,12 +127,12 @@ def serve(
     memory: Annotated[
         str | None,
         typer.Option(
-            help="What weights and slots of all models may take, as 500MB or 2GiB: they load on demand. Activations "
-            "come on top. Default: all are loaded."
+            help="What weights, slots and the largest batches of all workers may take, as 500MB or 2GiB: models load "
+            "on demand. The processes come on top. Default: all are loaded."
         ),
     ] = None,
     evict: Annotated[
-        str | None, typer.Option(help=f"Who goes when room is needed: {', '.join(RESIDENCY_POLICIES)}. late.")
+        str | None, typer.Option(help=f"Who goes when room is needed: {', '.join(LIVE_RESIDENCY)}. late.")
     ] = None,
     tier: Annotated[
         str | None, typer.Option(help=f"Where what goes stays: {' or '.join(TIERS)}, which gives all back. {TIERS[0]}.")
@@ -314,7 +316,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
             settle()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
             _log(engines.models.values())
-            _say_where(settings, door.port, door.grpc_port)
+            _say_where(settings, door.port, door.grpc_port, dashboard=settings.server.shows_dashboard)
             await asyncio.wait({asyncio.create_task(door.closed())})
         if door.hurried:
             await engines.close(0.0)
@@ -329,15 +331,18 @@ def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: P
     check(on, settings, event_log=event_log is not None)
     selection.first()  # what is not there is told here, not by a replica
     with serving(selection, settings) as (port, grpc_port):
-        _say_where(settings, port, grpc_port)
+        _say_where(settings, port, grpc_port, dashboard=False)
         wait()
 
 
-def _say_where(settings: ServeConfig, port: int, grpc_port: int | None) -> None:
+def _say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashboard: bool) -> None:
     host = _printable(settings.server.host)
+    url = f"{'https' if settings.server.tls_cert else 'http'}://{host}:{port}"
+    if dashboard:
+        logger.info("look at it: %s/dashboard/", url)
     if grpc_port is not None:
         print(f"{GRPC_READY}{host}:{grpc_port}", flush=True)
-    print(f"{READY}{'https' if settings.server.tls_cert else 'http'}://{host}:{port}", flush=True)
+    print(f"{READY}{url}", flush=True)
 
 
 def _log(models: Iterable[ModelSpec]) -> None:

@@ -94,6 +94,9 @@ def _hosting(function: str, options: Options, *, port: int) -> _Hosting:
     unknown = [name for name in options if name not in known]
     if unknown:
         raise TypeError(f"latebind.{function}() has no option {unknown[0]!r}; it has {', '.join(known)}")
+    for name in ("backends", "arguments"):
+        if isinstance(text := options.get(name), str):
+            raise TypeError(f"latebind.{function}(): {name} is the text {text!r}: give words, {tuple(text.split())}")
     given: dict[str, Any] = {"port": port, **options}
     return _Hosting(**given)
 

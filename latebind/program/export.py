@@ -150,13 +150,22 @@ def _input_names(inputs: Mapping[str, Tensor] | Sequence[Tensor], given: Sequenc
     tensors = _tensors(inputs)
     for tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.dim() == 0 or tensor.shape[0] == 0 or tensor.device.type != "cpu":
-            raise ExportError("every example input must be a tensor on the CPU with a batch dimension of 1 or more")
+            raise ExportError(
+                "every example input must be a tensor on the CPU with a batch dimension of 1 or more, and one is "
+                f"{_described(tensor)}: torch.as_tensor makes one of an array or a list"
+            )
         _dtype_name(tensor.dtype)
     default = tuple(inputs) if isinstance(inputs, Mapping) else tuple(f"input_{i}" for i in range(len(tensors)))
     names = tuple(given) if given is not None else (("input",) if default == ("input_0",) else default)
     if not names or len(names) != len(tensors) or len(set(names)) != len(names):
         raise ExportError(f"{len(tensors)} example inputs need as many different names, not {list(names)}")
     return names
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)} on {value.device}"
+    return f"of type {type(value).__name__}"
 
 
 def _resize(tensor: Tensor, batch: int) -> Tensor:
@@ -168,7 +177,10 @@ def _try_run(called: _Flat, rows: tuple[Tensor, ...]) -> Foreign:
         with torch.no_grad():
             return called.call(*rows)
     except Exception as error:  # the module is foreign code: whatever it raises is the reason to report
-        raise ExportError(f"the module raised on {EXPORT_BATCH} rows of the example inputs: {error!r}") from error
+        raise ExportError(
+            f"the module raised on {EXPORT_BATCH} rows of the example inputs: {error!r}. Give rows as its forward "
+            "takes them, the batch dimension first, and by name what it takes by name only"
+        ) from error
 
 
 def _output_names(found: Foreign, given: Sequence[str] | None) -> tuple[str, ...]:

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.program.backends import Place, StageFunction, Use, backend_named, hand_on
 from latebind.program.device import HOST
-from latebind.program.export import export
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs
 from latebind.program.pieces import Piece, make_piece
@@ -100,14 +99,6 @@ def load_uncut(directory: ModelDirectory, *, threads: int = 1, backend: str | No
     graph = read_graph(directory, model)
     weights = read_tensors(directory, WEIGHTS)
     return compile_graph(graph, weights, backend=backend or model.backend, threads=threads)
-
-
-def compile_module(
-    module: nn.Module, example: Tensor | tuple[Tensor, ...], *, backend: str, threads: int
-) -> StageFunction:
-    """Export a module and compile it; the batch dimension is free. For small networks that live beside a model."""
-    exported = export(module, example if isinstance(example, tuple) else (example,))
-    return compile_graph(exported.graph, exported.weights, backend=backend, threads=threads)
 
 
 def compile_graph(

@@ -75,10 +75,6 @@ class Program:
         """Return the activation `(B, ...)` behind stage `stage`, counted from 0, for inputs of the model."""
         return _lasting(run_chain(self.stages[: stage + 1], inputs))[0]
 
-    def run_from(self, stage: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs for what `stage` takes: the activation behind the stage before it."""
-        return _lasting(run_chain(self.stages[stage:], inputs))
-
 
 def _lasting(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(tensor.clone() for tensor in outputs)

@@ -1,10 +1,13 @@
 """What commands say where nobody watches a terminal."""
 
+from io import StringIO
 from threading import Event
 
 import pytest
+from rich.console import Console
 from rich.progress import Progress
 
+from latebind.cli import console
 from latebind.cli.console import in_words, progress, saying
 
 
@@ -41,3 +44,24 @@ def test_work_that_is_short_says_nothing_without_a_terminal(capsys: pytest.Captu
     with progress("building") as tell:
         tell("cutting", 0.5)
     assert capsys.readouterr() == ("", "")
+
+
+ROW = {"model": "resnet56-large", "accuracy": 0.93, "profiled on": "AMD EPYC, threads 1"}
+
+
+def printed(rows: int, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    narrow = Console(width=width, record=True, file=StringIO())
+    monkeypatch.setattr(console, "console", narrow)
+    console.show("models", [ROW] * rows)
+    return narrow.export_text()
+
+
+def test_a_table_that_would_cut_words_off_is_printed_upright(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide, narrow = printed(2, 80, monkeypatch), printed(2, 36, monkeypatch)
+    assert len([line for line in wide.splitlines() if "resnet56-large" in line and "threads 1" in line]) == 2
+    assert "…" not in narrow
+    assert len([line for line in narrow.splitlines() if line.split()[1:4] == ["model", "│", "resnet56-large"]]) == 2
+
+
+def test_many_rows_stay_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printed(11, 36, monkeypatch).count("accur") == 1

@@ -1,6 +1,7 @@
 """A module served from Python, in a folder that remembers it, and what is refused."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -132,6 +133,18 @@ def test_a_fidelity_without_sense_is_told_before_anything_is_built(tmp_path: Pat
 def test_an_option_that_there_is_not_is_named_with_those_that_there_are() -> None:
     with pytest.raises(TypeError, match=r"latebind\.serving\(\) has no option 'nam'; it has name, folder"):
         latebind.serving(Doubles(), ROWS, nam="twice").__enter__()  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(("option", "instead"), [("backends", "('eager',)"), ("arguments", "('--workers', '2')")])
+def test_a_text_where_words_are_wanted_is_refused_with_the_words(option: str, instead: str) -> None:
+    text = " ".join(re.findall(r"[\w-]+", instead))
+    with pytest.raises(TypeError, match=rf"{option} is the text .*: give words, {re.escape(instead)}"):
+        latebind.serving(Doubles(), ROWS, **{option: text}).__enter__()  # type: ignore[arg-type]
+
+
+def test_rows_that_are_no_tensors_are_refused_with_what_makes_them_some(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"one is of type ndarray: torch\.as_tensor"):
+        build_once(Doubles(), ROWS.numpy(), tmp_path)  # type: ignore[arg-type]
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_built(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from torch import nn
 
 from examples.cifar10.model import resnet20
 from latebind.domain.errors import ConfigError, ExportError
-from latebind.program.backends import BACKENDS, backend_named
+from latebind.program.backends import BACKENDS, StageFunction, backend_named
 from latebind.program.cut import cut_points, good_points, split
 from latebind.program.export import Exported, export, run_module
-from latebind.program.load import compile_graph, compile_module, compile_stages
+from latebind.program.load import compile_graph, compile_stages
 from latebind.program.measure import run_chain
 from latebind.program.verify import chain_error, relative_error
 from tests.program.modules import Branchy, Translator, TwoInputs, TwoOutputs, Uncuttable
@@ -33,6 +33,12 @@ class Small:
     module: nn.Module
     rows: tuple[torch.Tensor, ...]
     exported: Exported
+
+
+def compile_whole(module: nn.Module, rows: torch.Tensor, *, backend: str) -> StageFunction:
+    """Return a module as one stage that takes any number of rows."""
+    exported = export(module, (rows,))
+    return compile_graph(exported.graph, exported.weights, backend=usable(backend), threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +117,7 @@ def test_modules_of_every_kind_run_on_every_exact_backend(small: Small, backend:
 @pytest.mark.parametrize("size", [8, 32])
 def test_each_call_is_right_whatever_sizes_and_memory_came_before(backend: str, size: int) -> None:
     conv = nn.Conv2d(16, 16, 3, padding=1).eval()
-    stage = compile_module(conv, torch.randn(2, 16, size, size), backend=usable(backend), threads=1)
+    stage = compile_whole(conv, torch.randn(2, 16, size, size), backend=backend)
     same = torch.randn(3, 16, size, size)
     for rows in (same, torch.randn(3, 16, size, size), same, same[:1], torch.randn(7, 16, size, size), same[1:2], same):
         (found,) = stage(rows)
@@ -120,7 +126,7 @@ def test_each_call_is_right_whatever_sizes_and_memory_came_before(backend: str, 
 
 @pytest.mark.parametrize("backend", [*FAST_EXACT, "compile"])
 def test_an_output_that_is_a_view_of_the_input_is_a_copy(backend: str) -> None:
-    stage = compile_module(nn.Flatten(), torch.randn(2, 3, 4), backend=usable(backend), threads=1)
+    stage = compile_whole(nn.Flatten(), torch.randn(2, 3, 4), backend=backend)
     rows = torch.ones(3, 3, 4)
     (found,) = stage(rows[1:])
     rows.zero_()
@@ -130,7 +136,7 @@ def test_an_output_that_is_a_view_of_the_input_is_a_copy(backend: str) -> None:
 @pytest.mark.parametrize("backend", FAST_EXACT)
 def test_a_stage_takes_rows_in_any_memory_layout(backend: str) -> None:
     conv = nn.Conv2d(16, 16, 3, padding=1).eval()
-    stage = compile_module(conv, torch.randn(2, 16, 32, 32), backend=usable(backend), threads=1)
+    stage = compile_whole(conv, torch.randn(2, 16, 32, 32), backend=backend)
     rows = torch.randn(6, 16, 32, 32)
     expected = run_module(conv, (rows[::2],))
     assert relative_error(stage(rows[::2]), expected) <= 1e-5
@@ -149,7 +155,7 @@ def test_an_operator_that_openvino_cannot_convert_is_reported() -> None:
             return found
 
     with pytest.raises(ExportError, match="OpenVINO cannot convert"):
-        compile_module(Special(), torch.randn(2, 3), backend=usable("openvino"), threads=1)
+        compile_whole(Special(), torch.randn(2, 3), backend="openvino")
 
 
 def test_relative_error_is_infinite_for_another_shape_type_or_infinity() -> None:

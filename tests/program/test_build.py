@@ -12,6 +12,7 @@ from latebind.program import load
 from latebind.program.build import BuildReport, build_program
 from latebind.program.export import run_module
 from latebind.program.load import load_program, load_uncut
+from latebind.program.measure import run_chain
 from latebind.program.program import profile_program
 from latebind.program.stored import read_model, read_profile, read_spec_and_costs, read_stages
 from latebind.program.verify import relative_error
@@ -69,7 +70,7 @@ def test_the_way_through_the_stages_can_be_walked_in_parts(built: BuildReport) -
     program = load_program(built.directory)
     half = program.run_through(3, IMAGES)
     assert half.shape == (4, *program.activations[3])
-    assert torch.equal(program.run_from(4, half)[0], program.run(IMAGES)[0])
+    assert torch.equal(run_chain(program.stages[4:], (half,))[0], program.run(IMAGES)[0])
 
 
 def test_costs_cover_every_stage_and_batch(built: BuildReport) -> None:

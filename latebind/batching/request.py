@@ -22,7 +22,11 @@ LEGAL_MOVES = {
 }
 
 
-QUEUED, RUNNING, LEAVING = State  # to look a member up in its class takes ten times as long
+QUEUED, RUNNING, LEAVING = (
+    State.QUEUED,
+    State.RUNNING,
+    State.LEAVING,
+)  # to look a member up in its class takes ten times as long
 
 
 class Request:

@@ -12,6 +12,7 @@ from latebind.engine.ends import Ended, Stepped
 TO_ENGINE = Struct("<BBBxHIIIQd")  # kind, more follows, priority, model, trace, slot, steps of input, request, deadline
 TO_DOOR = Struct("<BxhhHQff")  # outcome, stage, node, option, request, two times in seconds
 OUTCOMES = tuple(Outcome)  # by their numbers: calling the class takes five times as long
+Numbers = tuple[int, ...]
 Message = tuple[Any, ...]  # one to the engine, as `TO_ENGINE` has it
 NO_STEP = -1  # the node of a message that tells of a request, whose times are those that it waited and ran
 
@@ -89,7 +90,9 @@ class EventReader:
                 found.append(Cancelled(request))
                 first = last + 1
                 continue
-            requests, slots, inputs = (request,), (slot,), (steps,)
+            slots: Numbers = (slot,)
+            inputs: Numbers = (steps,)
+            requests: Numbers = (request,)
             if first < last:  # most calls have one row
                 _, _, _, _, _, slots, inputs, requests, _ = zip(*rows[first : last + 1], strict=True)
             first = last + 1

@@ -12,7 +12,7 @@ from latebind.batching.admission import Admission
 from latebind.batching.decisions import GoOn, Launch, Shed
 from latebind.batching.lane import Lane
 from latebind.batching.picture import draw
-from latebind.batching.request import Request, State
+from latebind.batching.request import LEAVING, QUEUED, RUNNING, Request
 from latebind.batching.table import SubBatch
 from latebind.batching.view import Models
 from latebind.batching.worker import Crew, Worker
@@ -115,9 +115,9 @@ class Scheduler:
         assert not members & queued, "a request is queued and running"
         assert members | queued == set(self._live), "a live request is neither queued nor running"
         assert len(queued) == self._waiting, "the count of queued requests is off"
-        assert self._leaving == sum([r.state is State.LEAVING for r in self._live.values()]), "the count of who leaves"
-        assert all(self._live[i].state is State.QUEUED for i in queued), "a queued request has another state"
-        assert all(self._live[i].state is not State.QUEUED for i in members), "a running request counts as queued"
+        assert self._leaving == sum([r.state is LEAVING for r in self._live.values()]), "the count of who leaves"
+        assert all(self._live[i].state is QUEUED for i in queued), "a queued request has another state"
+        assert all(self._live[i].state is not QUEUED for i in members), "a running request counts as queued"
         slots = [(request.model, request.slot) for request in self._live.values()]
         assert len(set(slots)) == len(slots), "a slot has two owners"
         assert all(entry.complete.keys() <= entry.members.keys() for entry in entries), "who has left is held back"
@@ -132,41 +132,43 @@ class Scheduler:
     # Events ---------------------------------------------------------------------------------------------------------
 
     def _arrived(self, event: Arrived, now: float, actions: list[Action]) -> None:
-        lane = self._lanes.get(event.model)
+        model, requests, slots, due = event.model, event.requests, event.slots, event.deadline
+        lane = self._lanes.get(model)
         if lane is None:
-            raise IllegalEvent(f"requests {event.requests} are for {event.model!r}, which is not served")
-        if not self._live.keys().isdisjoint(event.requests):
-            raise IllegalEvent(f"a request of {event.requests} has arrived twice")
+            raise IllegalEvent(f"requests {requests} are for {model!r}, which is not served")
+        for i in requests:
+            if i in self._live:
+                raise IllegalEvent(f"a request of {requests} has arrived twice")
         if lane.estimate.heard != lane.heard:
             self._renew(lane)
         refusal, seconds, slack = self._admission.refusal(lane, event, now, actions)
         if refusal is not None:
             if refusal is Outcome.REFUSED_LATE and not self._live:
                 lane.estimate.relent()
-            actions.extend([Reply(i, event.model, refusal, NOT_RUN, seconds, 0.0, slack) for i in event.requests])
+            actions.extend([Reply(i, model, refusal, NOT_RUN, seconds, 0.0, slack) for i in requests])
             return
-        count, due = len(event.requests), event.deadline
-        inputs, outputs = event.inputs or (1,) * count, event.outputs or (0,) * count
-        for i, slot, ins, outs in zip(event.requests, event.slots, inputs, outputs, strict=True):
-            request = self._live[i] = Request(i, event.model, slot, due, now, ins, outs, event.priority, slack)
+        inputs, outputs, priority = event.inputs, event.outputs, event.priority
+        for place, i in enumerate(requests):
+            ins, outs = inputs[place] if inputs else 1, outputs[place] if outputs else 0
+            request = self._live[i] = Request(i, model, slots[place], due, now, ins, outs, priority, slack)
             lane.add(request)
             if self._sheds:
                 heappush(self._last_starts, (due - lane.least(ins), i))
-        self._accepted += count
-        self._waiting += count
+        self._accepted += len(requests)
+        self._waiting += len(requests)
         if self._residency is not None:
-            self._residency.arrived(event.model, event.requests, now)
+            self._residency.arrived(model, requests, now)
 
     def _renew(self, lane: Lane) -> None:
         lane.renew(min(self._policy.batch_limit(lane.view), self._crew.largest))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
         request = self._live.get(event.request)  # none: its reply was under way when the client left
-        if request is not None and request.state is State.QUEUED:
+        if request is not None and request.state is QUEUED:
             self._dequeue(request)
             self._end(request, Outcome.CANCELLED, now, actions)
-        elif request is not None and request.state is State.RUNNING:
-            request.move(State.LEAVING)
+        elif request is not None and request.state is RUNNING:
+            request.move(LEAVING)
             self._leaving += 1
 
     def _stage_done(self, event: StageDone, now: float, actions: list[Action]) -> None:
@@ -274,7 +276,7 @@ class Scheduler:
         """End the queued requests that even a batch of one, started now, would answer too late."""
         while self._last_starts and (self._last_starts[0][0] < now or not self._is_queued(self._last_starts[0][1])):
             request = self._live.get(heappop(self._last_starts)[1])
-            if request is not None and request.state is State.QUEUED:
+            if request is not None and request.state is QUEUED:
                 self._dequeue(request)
                 self._end(request, Outcome.EXPIRED, now, actions)
 
@@ -309,7 +311,7 @@ class Scheduler:
     def _shed(self, worker: Worker, decision: Shed, now: float, actions: list[Action]) -> None:
         for i in decision.requests:
             request = self._live[i]
-            if request.state is State.QUEUED:
+            if request.state is QUEUED:
                 self._dequeue(request)
                 self._end(request, Outcome.EXPIRED, now, actions)
                 continue
@@ -322,10 +324,10 @@ class Scheduler:
 
     def _start(self, worker: Worker, launch: Launch, now: float) -> None:
         lane = self._lanes[launch.model]
-        members = {i: lane.queue[i] for i in launch.requests}
+        members = lane.take(launch.requests)
+        self._waiting -= len(members)
         for request in members.values():
-            self._dequeue(request)
-            request.move(State.RUNNING)
+            request.move(RUNNING)
             request.started = now
         if worker.table.entries:
             worker.refills[launch.model] += len(members)
@@ -337,10 +339,10 @@ class Scheduler:
         """At a stage boundary, let go of members whose client has left or whose deadline has passed."""
         earliest = now if self._sheds else -inf
         some = batch.members.values() if self._leaving or batch.due < earliest else ()
-        for request in [r for r in some if r.deadline < earliest or r.state is State.LEAVING]:
+        for request in [r for r in some if r.deadline < earliest or r.state is LEAVING]:
             del batch.members[request.id]
             batch.complete.pop(request.id, None)
-            outcome = Outcome.CANCELLED if request.state is State.LEAVING else Outcome.EXPIRED
+            outcome = Outcome.CANCELLED if request.state is LEAVING else Outcome.EXPIRED
             self._end(request, outcome, now, actions, batch.stage)
 
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
@@ -365,7 +367,7 @@ class Scheduler:
         return self._residency
 
     def _is_queued(self, request: int) -> bool:
-        return (found := self._live.get(request)) is not None and found.state is State.QUEUED
+        return (found := self._live.get(request)) is not None and found.state is QUEUED
 
     def _run(self, number: int, place: int, now: float, actions: list[Action], chosen: Sequence[int] = ()) -> None:
         worker = self._workers[number]
@@ -381,7 +383,7 @@ class Scheduler:
 
     def _end_all(self, batch: SubBatch, outcome: Outcome, now: float, actions: list[Action], stage: int) -> None:
         for request in batch.members.values():
-            gone = request.state is State.LEAVING
+            gone = request.state is LEAVING
             left_at = batch.complete.get(request.id, stage)
             self._end(request, Outcome.CANCELLED if gone else outcome, now, actions, left_at)
         batch.members.clear()
@@ -391,9 +393,10 @@ class Scheduler:
         """Answer; `stage` is the last that it ran."""
         del self._live[request.id]
         self._ended += 1
-        self._leaving -= request.state is State.LEAVING
-        waited = min(request.started, now) - request.arrived
-        ran = max(0.0, now - request.started)
+        if request.state is LEAVING:
+            self._leaving -= 1
+        started = request.started if request.started < now else now
+        waited, ran = started - request.arrived, now - started
         actions.append(Reply(request.id, request.model, outcome, stage, waited, ran, request.slack))
         if self._residency is not None:
             self._residency.touch(request.model)

@@ -70,12 +70,14 @@ class Admission:
 
         Where `is_there`, their model is taken to be in memory.
         """
+        inputs = event.inputs
+        longest = inputs[0] if len(inputs) == 1 else max(inputs, default=1)
         others = len(event.requests) - 1 - (lane.behind(event.priority) if event.priority else 0)
         comes = 0.0 if is_there or self._loads is None else self._loads.seconds_to(event.model, now)
         work = self._work_before(comes, event.model, now)
         own = (len(lane.held) + others) * lane.seconds_per_request / self._at_once
         ahead = max(comes, work / self._at_once) + own
-        return event.deadline - (now + ahead + lane.own(max(event.inputs, default=1), len(lane) + others))
+        return event.deadline - (now + ahead + lane.own(longest, len(lane) + others))
 
     def _work_before(self, comes: float, model: str, now: float) -> float:
         """Return the seconds of work that others are who may begin, or whose model is there before one's own turn."""

@@ -1,5 +1,6 @@
 """One model as the scheduler has it: who waits, and the figures that decide whether a newcomer can be in time."""
 
+from collections.abc import Sequence
 from math import inf
 
 from latebind.batching.estimate import Estimate
@@ -72,6 +73,14 @@ class Lane:
             self._models.went(self.view, 1, self.seconds_per_request)
         else:
             self.held.remove(request)
+
+    def take(self, requests: Sequence[int]) -> dict[int, Request]:
+        """Take those out who begin, and return them."""
+        members: dict[int, Request] = {}
+        for i in requests:
+            members[i] = self.queue.remove(i)
+            self._models.went(self.view, 1, self.seconds_per_request)
+        return members
 
     def release(self, before: float = inf) -> None:
         """Let those begin who are held, in the order in which they came, up to the request `before`."""

@@ -116,12 +116,13 @@ class Queue(Mapping[int, Request]):
         self._prior += request.priority > 0
         insort(self._deadlines, (request.deadline, request.id))
 
-    def remove(self, number: int) -> None:
-        """Take a request out."""
+    def remove(self, number: int) -> Request:
+        """Take a request out and return it."""
         request = self._requests.pop(number)
         self._prior -= request.priority > 0
         self._arrivals = self._arrivals - request.arrived if self._requests else 0.0
         del self._deadlines[bisect_left(self._deadlines, (request.deadline, number))]
+        return request
 
 
 def _rank(request: Request) -> int:

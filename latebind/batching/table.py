@@ -7,14 +7,12 @@ same work otherwise: whoever is at a stage waits there for others, and any stage
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import inf
 
 from latebind.batching.request import Request
 from latebind.domain.model import ModelSpec, StageKind
 
 
-@dataclass(slots=True, eq=False)
 class SubBatch:
     """Requests of one model that run together, before step `step` of `stage`; those `complete` wait for the others.
 
@@ -24,16 +22,21 @@ class SubBatch:
     end for nobody.
     """
 
-    spec: ModelSpec
-    members: dict[int, Request]
-    stage: int = 0
-    step: int = 0
-    complete: dict[int, int] = field(default_factory=dict)
-    preempted: float | None = None  # when another was let past
-    rows: int = 0  # that a worker computes where it does not get rid of those who have left
-    padded: int = 0  # rows that it computes whoever is in it
-    _told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    _due: tuple[int, float] = (0, inf)  # of how many members the first is due, and when
+    __slots__ = ("_due", "_told", "complete", "members", "padded", "preempted", "rows", "spec", "stage", "step")
+
+    def __init__(
+        self, spec: ModelSpec, members: dict[int, Request], stage: int = 0, step: int = 0, *, padded: int = 0
+    ) -> None:
+        self.spec = spec
+        self.members = members
+        self.stage = stage
+        self.step = step
+        self.complete: dict[int, int] = {}
+        self.preempted: float | None = None  # when another was let past
+        self.rows = len(members)  # that a worker computes where it does not get rid of those who have left
+        self.padded = padded  # rows that it computes whoever is in it
+        self._told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        self._due: tuple[int, float] = (0, inf)  # of how many members the first is due, and when
 
     @property
     def kind(self) -> StageKind:
@@ -45,9 +48,6 @@ class SubBatch:
     def inputs(self) -> int:
         """The steps of the longest input."""
         return max(request.inputs for request in self.members.values())
-
-    def __post_init__(self) -> None:
-        self.rows = len(self.members)
 
     def told(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the numbers of the members and their slots, made anew only when somebody has come or gone."""

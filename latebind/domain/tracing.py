@@ -154,6 +154,14 @@ class Tracer:
         self._running: dict[int, tuple[Run, list[Path]]] = {}  # by worker
         self._looks: dict[tuple[int, int], float] = {}  # since when tensors of a query and node are looked into
 
+    def observe_all(self, happened: Iterable[tuple[float, Event, Sequence[Action]]]) -> list[Trace]:
+        """Take in events, with the time before each and the actions behind it; return who has ended."""
+        ended: list[Trace] = []
+        for now, event, actions in happened:
+            if self._paths or (type(event) is Arrived and event.trace):
+                ended.extend(self.observe(event, actions, now=now))
+        return ended
+
     def observe(self, event: Event, actions: Iterable[Action], *, now: float) -> Sequence[Trace]:
         """Take in one event, which happened at `now`, and the actions that answered it."""
         if type(event) is Arrived and event.trace:

@@ -1,15 +1,14 @@
 """Activations between two stages: of the batch that ran last, and of those that others were let past."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor, stack
 
 from latebind.domain.actions import Run
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What a stage takes, each tensor `(B, ...)`. The rows are those of `requests`, of whom some may have left."""
 
     requests: tuple[int, ...]

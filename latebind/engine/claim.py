@@ -11,8 +11,9 @@ import msgspec
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import Expired, Failed, LatebindError, Loading, Refused, StepFailed, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.engine.ends import Ended, Stepped
 from latebind.engine.lane import Lane
-from latebind.engine.messages import Ended, Stepped, pack_arrived, pack_cancelled
+from latebind.engine.messages import pack_arrived, pack_cancelled
 from latebind.engine.pool import Step
 from latebind.engine.slots import Rows
 from latebind.sequence.padding import steps, trimmed

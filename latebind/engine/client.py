@@ -20,9 +20,10 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claim import Claim
+from latebind.engine.ends import Ended, Stepped
 from latebind.engine.expecting import Expecting
 from latebind.engine.lane import Lane
-from latebind.engine.messages import Ended, EndedReader, Stepped
+from latebind.engine.messages import EndedReader
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, Adopted, EngineOrder, EngineStarted
 from latebind.engine.query_steps import steps_of_queries
 from latebind.engine.running import read_running

@@ -240,9 +240,8 @@ class Driver:
         runs: list[Run] = []
         replies: list[bytes] = []
         with self._deciding:
-            before, first = self._wake_time, len(self._uncounted)
+            now, before, first = time.monotonic(), self._wake_time, len(self._uncounted)
             for event in events:
-                now = time.monotonic()
                 actions = self._scheduler.handle(event, now)
                 self._uncounted.append((now, event, actions))
                 for action in actions:
@@ -279,7 +278,7 @@ class Driver:
         """
         for now, event, actions in self._uncounted:
             self._metrics.observe(event, actions, now=now)
-            self._traces.extend(self._tracer.observe(event, actions, now=now))
+        self._traces.extend(self._tracer.observe_all(self._uncounted))
         self._uncounted.clear()
 
 

@@ -1,19 +1,19 @@
 """What crosses between door and engine: messages of fixed size, tensors never. No pickle."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct
-
-import msgspec
+from typing import Any
 
 from latebind.domain.actions import Outcome, Reply, StepEnded
 from latebind.domain.events import Arrived, Cancelled
+from latebind.engine.ends import Ended, Stepped
 
 TO_ENGINE = Struct("<BBBxHIIIQd")  # kind, more follows, priority, model, trace, slot, steps of input, request, deadline
 TO_DOOR = Struct("<BxhhHQff")  # outcome, stage, node, option, request, two times in seconds
 OUTCOMES = tuple(Outcome)  # by their numbers: calling the class takes five times as long
 Numbers = tuple[int, ...]
-Call = tuple[str, float, Numbers, Numbers, Numbers, Numbers, int, int]  # an `Arrived` before it says what is next
+Message = tuple[Any, ...]  # one to the engine, as `TO_ENGINE` has it
 NO_STEP = -1  # the node of a message that tells of a request, whose times are those that it waited and ran
 
 
@@ -24,29 +24,7 @@ class Kind(IntEnum):
     CANCELLED = 1
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
-    """The engine's word that a request has ended; its outputs lie in its slot if the outcome is ANSWERED."""
-
-    request: int
-    outcome: Outcome
-    stage: int
-    waited: float
-    ran: float
-
-
-class Stepped(msgspec.Struct, frozen=True, gc=False):
-    """The engine's word that a step of a query has ended: `node`, with the model that is its `option`, at `stage`.
-
-    `budget` and `spent` are the seconds that it was planned to take and took.
-    """
-
-    request: int
-    node: int
-    option: int
-    outcome: Outcome
-    stage: int
-    budget: float
-    spent: float
+ARRIVED, CANCELLED = Kind.ARRIVED, Kind.CANCELLED  # to look a member up in its class takes ten times as long
 
 
 def pack_arrived(
@@ -64,16 +42,16 @@ def pack_arrived(
     """
     last = len(requests) - 1
     if not last and not inputs:  # most calls
-        return TO_ENGINE.pack(Kind.ARRIVED, False, priority, model, trace, slots[0], 1, requests[0], deadline)
+        return TO_ENGINE.pack(ARRIVED, False, priority, model, trace, slots[0], 1, requests[0], deadline)
     return b"".join(
-        TO_ENGINE.pack(Kind.ARRIVED, i < last, priority, model, trace, slot, steps, request, deadline)
+        TO_ENGINE.pack(ARRIVED, i < last, priority, model, trace, slot, steps, request, deadline)
         for i, (request, slot, steps) in enumerate(zip(requests, slots, inputs or (1,) * (last + 1), strict=True))
     )
 
 
 def pack_cancelled(request: int) -> bytes:
     """Write that the client of `request` has gone."""
-    return TO_ENGINE.pack(Kind.CANCELLED, False, 0, 0, 0, 0, 0, request, 0.0)
+    return TO_ENGINE.pack(CANCELLED, False, 0, 0, 0, 0, 0, request, 0.0)
 
 
 def pack_ended(ended: Reply | Ended) -> bytes:
@@ -89,33 +67,38 @@ def pack_stepped(step: StepEnded | Stepped) -> bytes:
 class EventReader:
     """Turns the bytes from the door into events; keeps what is incomplete until the rest comes."""
 
-    def __init__(self, models: list[str]) -> None:
+    def __init__(self, models: Sequence[str]) -> None:
         self._models = models
         self._bytes = b""
-        self._rows: list[tuple[int, int, int]] = []
+        self._rows: list[Message] = []  # of a call whose last row has not come
 
-    def feed(self, data: bytes) -> Iterator[Arrived | Cancelled]:
-        """Yield the events that `data` completes; a call says so where another of its model is next."""
+    def feed(self, data: bytes) -> list[Arrived | Cancelled]:
+        """Return the events that `data` completes; a call says so where another of its model is next."""
         self._bytes, whole = _split(self._bytes + data, TO_ENGINE.size)
-        call: Call | None = None
-        for kind, more, priority, model, trace, slot, steps, request, deadline in TO_ENGINE.iter_unpack(whole):
-            if kind == Kind.CANCELLED:
-                if call is not None:
-                    yield Arrived(*call)
-                    call = None
-                yield Cancelled(request)
-                continue
-            self._rows.append((request, slot, steps))
+        rows: list[Message] = [*self._rows, *TO_ENGINE.iter_unpack(whole)]
+        end = len(rows)
+        while end and rows[end - 1][1]:
+            end -= 1
+        self._rows = rows[end:]
+        found: list[Arrived | Cancelled] = []
+        first = 0
+        for last in range(end):
+            kind, more, priority, model, trace, slot, steps, request, deadline = rows[last]
             if more:
                 continue
-            name = self._models[model]
-            if call is not None:
-                yield Arrived(*call, more=call[0] == name)
-            requests, slots, inputs = zip(*self._rows, strict=True)
-            call = name, deadline, requests, slots, inputs, (), priority, trace
-            self._rows.clear()
-        if call is not None:
-            yield Arrived(*call)
+            if kind == CANCELLED:
+                found.append(Cancelled(request))
+                first = last + 1
+                continue
+            slots: Numbers = (slot,)
+            inputs: Numbers = (steps,)
+            requests: Numbers = (request,)
+            if first < last:  # most calls have one row
+                _, _, _, _, _, slots, inputs, requests, _ = zip(*rows[first : last + 1], strict=True)
+            first = last + 1
+            follows = first < end and rows[first][0] == ARRIVED and rows[first][3] == model
+            found.append(Arrived(self._models[model], deadline, requests, slots, inputs, (), priority, trace, follows))
+        return found
 
 
 class EndedReader:
@@ -124,14 +107,15 @@ class EndedReader:
     def __init__(self) -> None:
         self._bytes = b""
 
-    def feed(self, data: bytes) -> Iterator[Ended | Stepped]:
-        """Yield the requests and steps that `data` completes, a query behind its steps."""
+    def feed(self, data: bytes) -> list[Ended | Stepped]:
+        """Return the requests and steps that `data` completes, a query behind its steps."""
         self._bytes, whole = _split(self._bytes + data, TO_DOOR.size)
-        for outcome, stage, node, option, request, first, second in TO_DOOR.iter_unpack(whole):
-            if node == NO_STEP:
-                yield Ended(request, OUTCOMES[outcome], stage, first, second)
-            else:
-                yield Stepped(request, node, option, OUTCOMES[outcome], stage, first, second)
+        return [
+            Ended(request, OUTCOMES[outcome], stage, first, second)
+            if node == NO_STEP
+            else Stepped(request, node, option, OUTCOMES[outcome], stage, first, second)
+            for outcome, stage, node, option, request, first, second in TO_DOOR.iter_unpack(whole)
+        ]
 
 
 def _split(data: bytes, size: int) -> tuple[bytes, bytes]:

@@ -40,7 +40,7 @@ from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.program.device import HOST, find_device, identity
 
-READ_BYTES = 1 << 16
+READ_BYTES = 1 << 14
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from latebind.domain.actions import Run
 from latebind.domain.events import Arrived
 from latebind.engine.slots import SlotMemory
 
+AT_ONCE = nullcontext()
 MOST_VIEWS = 1024  # that are kept of a model's slots
 
 
@@ -82,7 +83,7 @@ class HostStaging:
 
     def running(self) -> AbstractContextManager[object]:
         """Calls return when all is computed."""
-        return nullcontext()
+        return AT_ONCE
 
     def wait(self) -> None:
         """Calls return when all is computed."""
@@ -90,16 +91,15 @@ class HostStaging:
     def inputs(self, action: Run) -> tuple[Tensor, ...]:
         """Return views where the slots follow each other, else copies."""
         inputs, slots = self._inputs[action.model], action.slots
-        if follow_each_other(slots):
-            return inputs.of(slots[0], len(slots))
-        return tuple([rows[list(slots)] for rows in inputs.whole])
+        return inputs.of(slots) or tuple([rows[list(slots)] for rows in inputs.whole])
 
     def answer(self, model: str, slots: Sequence[int], results: Sequence[Tensor], places: Sequence[int]) -> None:
         """Copy all at once where slots and rows follow each other, else row by row."""
         outputs = self._outputs[model]
-        if slots and follow_each_other(slots) and follow_each_other(places):
+        together = outputs.of(slots) if slots and follow_each_other(places) else None
+        if together is not None:
             first, count = places[0], len(places)
-            for rows, result in zip(outputs.of(slots[0], count), results, strict=True):
+            for rows, result in zip(together, results, strict=True):
                 rows.copy_(result if result.shape[0] == count else result[first : first + count])
             return
         for rows, result in zip(outputs.whole, results, strict=True):
@@ -115,15 +115,17 @@ class Views:
 
     def __init__(self, arrays: Sequence[NDArray[np.generic]]) -> None:
         self.whole = tensors_of(arrays)
-        self._made: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self._made: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
 
-    def of(self, first: int, count: int) -> tuple[Tensor, ...]:
-        """Return so many slots from the first on, of each tensor. From any thread: two may make the same view."""
-        found = self._made.get((first, count))
-        if found is None:
+    def of(self, slots: Sequence[int]) -> tuple[Tensor, ...] | None:
+        """Return these slots of each tensor where they follow each other. From any thread: two may make the same."""
+        slots = tuple(slots)
+        found = self._made.get(slots)
+        if found is None and follow_each_other(slots):
             if len(self._made) >= MOST_VIEWS:
                 self._made.clear()
-            found = self._made[first, count] = tuple([rows[first : first + count] for rows in self.whole])
+            first, behind = slots[0], slots[-1] + 1
+            found = self._made[slots] = tuple([rows[first:behind] for rows in self.whole])
         return found
 
 
@@ -134,5 +136,7 @@ def tensors_of(arrays: Sequence[NDArray[np.generic]]) -> tuple[Tensor, ...]:
 
 def follow_each_other(rows: Sequence[int]) -> bool:
     """Tell whether each row lies behind the one before it."""
+    if isinstance(rows, range):
+        return rows.step == 1
     first, count = rows[0], len(rows)
-    return count == 1 or tuple(rows) == tuple(range(first, first + count))
+    return count == 1 or (rows[-1] - first == count - 1 and tuple(rows) == tuple(range(first, first + count)))

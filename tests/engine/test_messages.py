@@ -6,12 +6,11 @@ from msgspec.structs import replace
 
 from latebind.domain.actions import Outcome
 from latebind.domain.events import Arrived, Cancelled
+from latebind.engine.ends import Ended, Stepped
 from latebind.engine.messages import (
     TO_ENGINE,
-    Ended,
     EndedReader,
     EventReader,
-    Stepped,
     pack_arrived,
     pack_cancelled,
     pack_ended,

@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from latebind.domain.actions import Outcome
+from latebind.domain.actions import Outcome, Reply
 from latebind.domain.metrics import SECONDS_BUCKETS, ModelMetrics
 from latebind.server.dashboard.history import Change, History
 from latebind.server.gateway import ModelMetrics as Told
@@ -13,11 +13,10 @@ NONE = [0] * len(SECONDS_BUCKETS)
 
 def model(answered: int = 0, *, pending: int = 0, **others: int) -> Told:
     metrics = ModelMetrics(1)
-    metrics.outcomes.update({Outcome[outcome.upper()]: count for outcome, count in others.items()})
-    metrics.outcomes[Outcome.ANSWERED] = answered
     metrics.pending = pending
-    for _ in range(answered):
-        metrics.latency.add(0.0001)
+    for outcome, count in {"answered": answered, **others}.items():
+        for number in range(count):
+            metrics.ended(Reply(number, "net", Outcome[outcome.upper()], 0, 0.0, 0.0001), 0.0)
     return cast(Told, metrics.snapshot())
 
 

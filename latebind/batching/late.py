@@ -90,14 +90,18 @@ class Late(LazyPlus):
         return min(super()._share(view, model), -(-waiting // alike))
 
     def _most_answers(self, view: WorkView, now: float) -> Decision:
-        choices = []
+        choices, sheds = [], self._config.shed
         waiting = view.models.requests + view.resting
+        lone = len(view.entries) == 1 and not view.models.waiting
         for place, entry in enumerate(view.entries):
-            model, resting = view.model_of(entry), len(entry.members)
+            model, resting, due = view.models.named(entry.spec.name), len(entry.members), entry.due
             most = min(self.most(model), view.granularity)
             count = together(model, entry.stage, resting, waiting, most, now)
-            choice = Choice(model, entry.stage, place, count, entry.due)
-            if self._config.shed and choice.due < now + choice.seconds:
+            in_time = not sheds or due >= now + model.estimate.exits.next(entry.stage, count).seconds
+            if count == resting and in_time and (lone or resting >= most):
+                return GoOn(place)
+            choice = Choice(model, entry.stage, place, count, due)
+            if not in_time:
                 late = too_late(choice, entry, now)
                 if late:
                     return Shed(model.name, late)

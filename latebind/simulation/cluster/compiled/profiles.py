@@ -28,6 +28,7 @@ class Profiles:
     """
 
     seconds: Floats
+    lookups: NDArray[np.uint8]
     rest: Floats
     soon: Floats
     best: Floats
@@ -37,7 +38,6 @@ class Profiles:
     chance_shares: Floats
     ends: NDArray[np.int32]
     alive: Floats
-    lookups: NDArray[np.uint8]
 
 
 def profiles_of(models: list[ServedModel], largest: list[int]) -> tuple[Profiles, list[int]]:
@@ -58,7 +58,7 @@ def profiles_of(models: list[ServedModel], largest: list[int]) -> tuple[Profiles
             seconds[place, stage, 1:] = _of_a_stage(costs, stage, most, curves)
             leaves[place, stage] = costs.hit_rates.get(stage, 0.0) > 0.0 or stage + 1 == n
             lookups[place, stage] = stage in model.spec.lookups
-    return Profiles(seconds, *_worked_out(seconds, shares, leaves, counts), lookups=lookups), own
+    return Profiles(seconds, lookups, *_worked_out(seconds, shares, leaves, counts)), own
 
 
 def _of_a_stage(costs: ModelCosts, stage: int, most: int, curves: dict[Curve, Floats]) -> Floats:

@@ -51,9 +51,9 @@ class Speed:
     `events` of both kinds (arrivals and stage boundaries) are handled in a second of CPU. A `boundary` is one in the
     middle of a batch of several, between `STAGES` some of which have a lookup behind them, without anybody leaving, its
     decision included: the mean of all, and apart those behind a stage without a lookup (`plain`) and behind a `lookup`,
-    where somebody could have left. Nobody rests there; `beside` is one where others rest at a stage, before it or after, so
-    that there is a choice though nobody waits. A `decision` is one of the policy alone, where it is asked: of `late`
-    where a batch begins, behind a lookup, and where somebody waits; of others not where there is no choice.
+    where somebody could have left. Nobody rests there; `beside` is one where others rest at a stage, before it or
+    after, so that there is a choice though nobody waits. A `decision` is one of the policy alone, where it is asked: of
+    `late` where a batch begins, behind a lookup, and where somebody waits; of others not where there is no choice.
     """
 
     policy: str

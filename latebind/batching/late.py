@@ -1,10 +1,11 @@
 """`late`: everything at once. Elastic over workers, lazy at boundaries, and by what learned caches let one hope for.
 
 Without learned caches, or where a model writes sequences, it is `lazy+` on each worker. With them, whoever has not left
-at a boundary rests there, and at each boundary the worker does what is expected to give the most answers a second, as
-many together as the measured curve makes worth it: newcomers whose first lookup is cheap are asked before the misses
-of others go deep, and misses go on together only where that is cheaper than one by one. Deadlines come first: who would
-be late otherwise goes ahead where that costs nobody else an answer, and who cannot be in time any more is told.
+at a boundary rests there, and at each boundary where somebody could have left or has come the worker does what is
+expected to give the most answers a second, as many together as the measured curve makes worth it: newcomers whose first
+lookup is cheap are asked before the misses of others go deep, and misses go on together only where that is cheaper than
+one by one. Deadlines come first: who would be late otherwise goes ahead where that costs nobody else an answer, and who
+cannot be in time any more is told.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,7 +3,7 @@
 Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simulator drive the very same code.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from math import inf, nextafter
 
@@ -33,8 +33,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._policy = make_policy(config.policy)
-        self._leave = config.policy.leave
-        self._compact = config.policy.compact
+        self._leave, self._compact = config.policy.leave, config.policy.compact
         self._sheds = config.policy.shed
         self._models = Models()
         coverage, hopes = config.policy.coverage, self._policy.counts_exits
@@ -46,8 +45,8 @@ class Scheduler:
         if config.residency.budget:
             self._residency = Residency(config.residency, config.models, self._lanes, self._models, self._crew)
         self._live: dict[int, Request] = {}
-        at_once = self._crew.at_once
-        self._admission = Admission(self._lanes, self._models, self._residency, at_once=at_once, sheds=self._sheds)
+        at_once, sheds = self._crew.at_once, self._sheds
+        self._admission = Admission(self._lanes, self._models, self._residency, at_once=at_once, sheds=sheds)
         self._last_starts: list[tuple[float, int]] = []  # heap: when a queued request must start at the latest
         for lane in lanes:
             self._renew(lane)
@@ -70,20 +69,18 @@ class Scheduler:
 
         Raises `IllegalEvent`, with nothing changed, for an event that the state does not allow.
         """
-        return self.handle_all((event,), now)
+        actions: list[Action] = []
+        self._handlers[type(event)](event, now, actions)
+        if self._waiting or self._undecided or self._residency is not None:
+            self._decide(event, now, actions)
+        return actions
 
     def handle_all(self, events: Iterable[Event], now: float) -> list[Action]:
         """Take in what happened at once, and decide once; there is one event at least."""
         actions: list[Action] = []
         for event in events:
             self._handlers[type(event)](event, now, actions)
-        if self._residency is not None:
-            actions.extend(self._residency.decide(now))
-        if (self._waiting or self._undecided) and not (type(event) is Arrived and event.more):
-            if self._sheds:
-                self._drop_late(now, actions)
-            self._undecided = False
-            self._launch(now, actions)
+        self._decide(event, now, actions)
         return actions
 
     def stats(self) -> dict[str, int]:
@@ -107,22 +104,18 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        entries = list(self._crew.begun())
-        members = {i for entry in entries for i in entry.members}
+        members = {i for entry in self._crew.begun() for i in entry.members}
         queued = {i for lane in self._lanes.values() for i in (*lane.queue, *lane.held)}
         assert self._accepted == self._ended + len(self._live), "accepted is not queued + running + ended"
-        assert sum(len(entry.members) for entry in entries) == len(members), "a request runs twice"
         assert not members & queued, "a request is queued and running"
         assert members | queued == set(self._live), "a live request is neither queued nor running"
         assert len(queued) == self._waiting, "the count of queued requests is off"
         assert self._leaving == sum([r.state is LEAVING for r in self._live.values()]), "the count of who leaves"
         assert all(self._live[i].state is QUEUED for i in queued), "a queued request has another state"
         assert all(self._live[i].state is not QUEUED for i in members), "a running request counts as queued"
-        slots = [(request.model, request.slot) for request in self._live.values()]
-        assert len(set(slots)) == len(slots), "a slot has two owners"
-        assert all(entry.complete.keys() <= entry.members.keys() for entry in entries), "who has left is held back"
+        assert len({(r.model, r.slot) for r in self._live.values()}) == len(self._live), "a slot has two owners"
         self._crew.check()
-        assert not (self._may_begin() and self._wake == inf and not self._crew.running), (
+        assert not (self._models.requests and self._wake == inf and not self._crew.running), (
             "nobody works and who waits is forgotten"
         )
         self._admission.check()
@@ -173,27 +166,28 @@ class Scheduler:
 
     def _stage_done(self, event: StageDone, now: float, actions: list[Action]) -> None:
         worker, batch = self._crew.busy(event.worker)
-        for i in event.exited:
-            if i not in batch.members:
+        members, stage, exited = batch.members, batch.stage, event.exited
+        for i in exited:
+            if i not in members:
                 raise IllegalEvent(f"request {i} left a batch of worker {event.worker} that it is not in")
-        stage = batch.stage
         # Who left aside may have had the longest input.
-        if worker.launched[0] == len(batch.members) or batch.padded or not self._compact:
+        if batch.ran == len(members) or batch.padded or not self._compact:
             self._crew.learn(worker, batch, now)
         if not self._leave:
-            batch.know(event.exited, stage)
-            if len(batch.complete) == len(batch.members):
+            batch.know(exited, stage)
+            if len(batch.complete) == len(members):
                 self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
-            for i in event.exited:
-                self._end(batch.members.pop(i), Outcome.ANSWERED, now, actions, stage)
+            for i in exited:
+                self._end(members.pop(i), Outcome.ANSWERED, now, actions, stage)
         if stage + 1 == batch.spec.stages and batch.kind is not StageKind.DECODER:
             self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
-            self._let_go(batch, now, actions)
-            if batch.members:
+            if self._leaving or (self._sheds and batch.due < now):
+                self._let_go(batch, now, actions)
+            if members:
                 batch.advance()
-        self._settle(event.worker, batch, now, actions)
+        self._settle(worker, batch, now, actions)
 
     def _exited(self, event: Exited, now: float, actions: list[Action]) -> None:
         """End those that are still here; others were answered by the end of their network just before."""
@@ -211,26 +205,27 @@ class Scheduler:
         self._workers[event.worker].drop_empty()
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
-        _, batch = self._crew.busy(event.worker)
+        worker, batch = self._crew.busy(event.worker)
         self._end_all(batch, Outcome.FAILED, now, actions, batch.stage - 1)
-        self._settle(event.worker, batch, now, actions)
+        self._settle(worker, batch, now, actions)
 
-    def _settle(self, number: int, batch: SubBatch, now: float, actions: list[Action]) -> None:
+    def _settle(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """Put what has run in its new place; go on at once where nobody waits to be let in."""
-        worker = self._workers[number]
-        worker.running = None
-        if batch.members and not self._is_present(batch):
-            worker.put_aside(batch, now)
-        else:
-            worker.table.settle(batch, now)
-        if self._residency is not None:
-            self._residency.touch(batch.spec.name)
-            self._take_up(worker, self._residency, now, actions)
-        elif worker.table.entries and not self._waiting:
-            if worker.table.is_open:
-                self._undecided = True
+        worker.running, table, residency = None, worker.table, self._residency
+        if residency is not None:
+            if batch.members and not residency.present(batch):
+                worker.put_aside(batch, now)
             else:
-                self._run(number, -1, now, actions)
+                table.settle(batch, now)
+            residency.touch(batch.spec.name)
+            self._take_up(worker, residency, now, actions)
+            return
+        table.settle(batch, now)
+        going = None if self._waiting else table.going
+        if going is not None:
+            self._run(worker, going, now, actions)
+        elif table.entries:
+            self._undecided = True
 
     def _loaded(self, event: Loaded, now: float, actions: list[Action]) -> None:
         """Have those go on who have rested for want of a stage that is there now."""
@@ -272,38 +267,54 @@ class Scheduler:
 
     # Decisions ------------------------------------------------------------------------------------------------------
 
+    def _decide(self, last: Event, now: float, actions: list[Action]) -> None:
+        """Decide what is loaded, who is too late and what runs, after the `last` event of those told together."""
+        if self._residency is not None:
+            actions.extend(self._residency.decide(now))
+        if (self._waiting or self._undecided) and not (type(last) is Arrived and last.more):
+            if self._sheds:
+                self._drop_late(now, actions)
+            self._undecided = False
+            self._launch(now, actions)
+
     def _drop_late(self, now: float, actions: list[Action]) -> None:
         """End the queued requests that even a batch of one, started now, would answer too late."""
-        while self._last_starts and (self._last_starts[0][0] < now or not self._is_queued(self._last_starts[0][1])):
-            request = self._live.get(heappop(self._last_starts)[1])
+        while self._last_starts:
+            start, number = self._last_starts[0]
+            request = self._live.get(number)
             if request is not None and request.state is QUEUED:
+                if start >= now:
+                    return
                 self._dequeue(request)
                 self._end(request, Outcome.EXPIRED, now, actions)
+            heappop(self._last_starts)
 
     def _launch(self, now: float, actions: list[Action]) -> None:
         """Ask the policy for every free worker, until it wants to wait or nothing waits."""
         until = None
-        for number in self._crew.in_order():
-            worker = self._workers[number]
+        for worker in self._crew.in_order():
+            table = worker.table
             while worker.running is None and self._crew.may_run():
-                if not self._may_begin() and not worker.table.is_open:
-                    if worker.table.entries:
-                        self._run(number, -1, now, actions)
+                going = None if self._models.requests else table.going
+                if going is not None:
+                    self._run(worker, going, now, actions)
+                    break
+                if not (self._models.requests or table.entries):
                     break
                 decision = self._policy.decide(worker.view, now)
                 if isinstance(decision, Launch):
                     self._start(worker, decision, now)
-                    self._run(number, -1, now, actions)
+                    self._run(worker, table.pick(-1), now, actions)
                 elif isinstance(decision, GoOn):
-                    if not worker.table.entries:  # all that it has begun rests aside
+                    if not table.entries:  # all that it has begun rests aside
                         break
-                    self._run(number, decision.place, now, actions, decision.requests)
+                    self._run(worker, table.pick(decision.place, decision.requests), now, actions)
                 elif isinstance(decision, Shed):
                     self._shed(worker, decision, now, actions)
                 else:
                     until = min(decision.until, inf if until is None else until)
                     break
-        if until is not None and self._may_begin():
+        if until is not None and self._models.requests:
             self._ask_to_wake(until, now, actions)
         elif self._residency is not None and self._last_starts:  # somebody may get late while a model is loaded
             self._ask_to_wake(inf, now, actions)
@@ -338,8 +349,7 @@ class Scheduler:
     def _let_go(self, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """At a stage boundary, let go of members whose client has left or whose deadline has passed."""
         earliest = now if self._sheds else -inf
-        some = batch.members.values() if self._leaving or batch.due < earliest else ()
-        for request in [r for r in some if r.deadline < earliest or r.state is LEAVING]:
+        for request in [r for r in batch.members.values() if r.deadline < earliest or r.state is LEAVING]:
             del batch.members[request.id]
             batch.complete.pop(request.id, None)
             outcome = Outcome.CANCELLED if request.state is LEAVING else Outcome.EXPIRED
@@ -352,30 +362,18 @@ class Scheduler:
             self._wake = wanted
             actions.append(WakeAt(wanted))
 
-    # Bookkeeping ----------------------------------------------------------------------------------------------------
-
-    def _may_begin(self) -> bool:
-        """Tell whether somebody waits who may begin; others wait for their model."""
-        return self._models.requests > 0
-
-    def _is_present(self, batch: SubBatch) -> bool:
-        return self._residency is None or self._residency.present(batch)
-
     def _require_residency(self, event: Event) -> Residency:
         if self._residency is None:
             raise IllegalEvent(f"{event} has come, and models are not loaded while requests come")
         return self._residency
 
-    def _is_queued(self, request: int) -> bool:
-        return (found := self._live.get(request)) is not None and found.state is QUEUED
-
-    def _run(self, number: int, place: int, now: float, actions: list[Action], chosen: Sequence[int] = ()) -> None:
-        worker = self._workers[number]
-        batch = worker.running = worker.table.pick(place, chosen)
+    def _run(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
+        worker.running = batch
         requests, slots = batch.told()
+        batch.ran = len(requests)
         rows = batch.padded or (0 if self._compact else batch.rows)
-        wide = self._crew.begin(worker, rows or len(requests), now)
-        actions.append(Run(number, batch.spec.name, batch.stage, requests, slots, rows, wide))
+        wide = self._crew.begin(worker, rows or batch.ran, now)
+        actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots, rows, wide))
 
     def _dequeue(self, request: Request) -> None:
         self._lanes[request.model].remove(request.id)
@@ -383,9 +381,8 @@ class Scheduler:
 
     def _end_all(self, batch: SubBatch, outcome: Outcome, now: float, actions: list[Action], stage: int) -> None:
         for request in batch.members.values():
-            gone = request.state is LEAVING
-            left_at = batch.complete.get(request.id, stage)
-            self._end(request, Outcome.CANCELLED if gone else outcome, now, actions, left_at)
+            end = Outcome.CANCELLED if request.state is LEAVING else outcome
+            self._end(request, end, now, actions, batch.complete.get(request.id, stage))
         batch.members.clear()
         batch.complete.clear()
 

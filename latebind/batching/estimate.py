@@ -36,6 +36,8 @@ class Estimate:
         self.pace = self.decoding = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(spec.stages)))
         if self.decoder:
             self.pace = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(self.decoder)))
+        kinds = [spec.kind(i) for i in range(spec.stages)]
+        self._paces = [self.decoding if kind is StageKind.DECODER else self.pace for kind in kinds]
         self.exits = Exits(spec, costs, self.pace)
         self.lone = Lone([_share(costs, i) for i in range(spec.stages)]) if costs.wide else None
         self._tables: dict[int, _Table] = {}
@@ -66,7 +68,7 @@ class Estimate:
         """Tell whether one request, alone, has the cores of all workers for a step of a stage, where others come."""
         if self.lone is None:
             return False
-        pace = self._pace(stage)
+        pace = self._paces[stage]
         seconds = pace.factor * self._costs.step(stage, 1, inputs) + pace.launch
         return self.lone.pays(stage, seconds, rate)
 
@@ -77,13 +79,13 @@ class Estimate:
 
     def observe(self, seconds: float, batch: int, stage: int, inputs: int, *, wide: bool = False) -> None:
         """Hear how long one step of a stage has taken, from its launch to the news of its end."""
-        table = self._table(batch)
+        table = self._tables.get(batch) or self._table(batch)
         expected = table.unit[stage]
         if inputs > 1:
             expected += (table.slope[stage] - table.slope[stage + 1]) * (inputs - 1)
         if wide and self.lone is not None:
             expected *= self.lone.share(stage)
-        self._pace(stage).observe(expected, seconds)
+        self._paces[stage].observe(expected, seconds)
 
     def rest(self, batch: int, stage: int, step: int, inputs: int, outputs: int | None = None) -> float:
         """Return the seconds from before step `step` of `stage` to the end, in a batch of this size.
@@ -122,7 +124,7 @@ class Estimate:
 
     def unit(self, batch: int, stage: int) -> float:
         """Return the seconds of one step of a stage."""
-        pace = self._pace(stage)
+        pace = self._paces[stage]
         return pace.factor * self._table(batch).unit[stage] + pace.launch
 
     def worth_batching(self, most: int) -> int:
@@ -157,9 +159,6 @@ class Estimate:
             rates = [(batch, batch / self.whole(batch, inputs, self.mean_outputs)) for batch in sizes(most)]
             found = self._answered[most] = Answered(rates, max(rates, key=lambda one: one[1])[0])
         return found
-
-    def _pace(self, stage: int) -> Pace:
-        return self.decoding if self._spec.kind(stage) is StageKind.DECODER else self.pace
 
     def _paced(self, seconds: float, launches: float) -> float:
         """Return what so many launches take by now that are not steps of a decoder."""

@@ -1,10 +1,11 @@
 """`late`: everything at once. Elastic over workers, lazy at boundaries, and by what learned caches let one hope for.
 
 Without learned caches, or where a model writes sequences, it is `lazy+` on each worker. With them, whoever has not left
-at a boundary rests there, and at each boundary the worker does what is expected to give the most answers a second, as
-many together as the measured curve makes worth it: newcomers whose first lookup is cheap are asked before the misses
-of others go deep, and misses go on together only where that is cheaper than one by one. Deadlines come first: who would
-be late otherwise goes ahead where that costs nobody else an answer, and who cannot be in time any more is told.
+at a boundary rests there, and at each boundary where somebody could have left or has come the worker does what is
+expected to give the most answers a second, as many together as the measured curve makes worth it: newcomers whose first
+lookup is cheap are asked before the misses of others go deep, and misses go on together only where that is cheaper than
+one by one. Deadlines come first: who would be late otherwise goes ahead where that costs nobody else an answer, and who
+cannot be in time any more is told.
 """
 
 from collections.abc import Callable, Sequence
@@ -90,14 +91,18 @@ class Late(LazyPlus):
         return min(super()._share(view, model), -(-waiting // alike))
 
     def _most_answers(self, view: WorkView, now: float) -> Decision:
-        choices = []
+        choices, sheds = [], self._config.shed
         waiting = view.models.requests + view.resting
+        lone = len(view.entries) == 1 and not view.models.waiting
         for place, entry in enumerate(view.entries):
-            model, resting = view.model_of(entry), len(entry.members)
+            model, resting, due = view.models.named(entry.spec.name), len(entry.members), entry.due
             most = min(self.most(model), view.granularity)
             count = together(model, entry.stage, resting, waiting, most, now)
-            choice = Choice(model, entry.stage, place, count, entry.due)
-            if self._config.shed and choice.due < now + choice.seconds:
+            in_time = not sheds or due >= now + model.estimate.exits.next(entry.stage, count).seconds
+            if count == resting and in_time and (lone or resting >= most):
+                return GoOn(place)
+            choice = Choice(model, entry.stage, place, count, due)
+            if not in_time:
                 late = too_late(choice, entry, now)
                 if late:
                     return Shed(model.name, late)

@@ -10,6 +10,7 @@ LONGEST = 3.0  # times what a launch should take: whatever is longer was held up
 SLOWER = 0.02  # share by which all launches take longer or shorter when what follows is worked out anew
 CHANGED = 0.1  # share by which what a launch costs has changed, likewise
 RELENT = 0.1  # of what was learned is forgotten with each request that it keeps out of an idle engine
+LEAST = 0.1  # times the profile's seconds
 NOTHING = 1e-6  # seconds: less than that is rounding
 
 
@@ -39,9 +40,9 @@ class Pace:
             self.known = True
             self._expected = self._seen = expected
         self.heard += 1
-        latest = max(LATEST, 1.0 / self.heard)
-        if latest == LATEST:
-            seconds = min(seconds, LONGEST * (self.factor * expected + self.launch))
+        latest = 1.0 / self.heard
+        if latest <= LATEST:
+            latest, seconds = LATEST, min(seconds, LONGEST * (self.factor * expected + self.launch))
         apart, other = expected - self._expected, seconds - self._seen
         self._expected += latest * apart
         self._seen += latest * other
@@ -58,14 +59,15 @@ class Pace:
             self._fit()
 
     def _fit(self) -> None:
-        doubt = (DOUBT * self._expected) ** 2
+        factor, expected, (then, cost) = self.factor, self._expected, self._then
+        doubt = DOUBT * DOUBT * expected * expected
         if doubt:
-            self.factor = max(0.1, (self._covariance + doubt) / (self._variance + doubt))
-        self.launch = self._seen - self.factor * self._expected
-        if self.launch < self.factor * self._least:  # the profile is of a slower machine: the factor has to say so
-            self.factor = max(0.1, self._seen / max(0.5 * self._expected, self._expected + self._least))
-            self.launch = self.factor * self._least
-        factor, launch = self._then
-        if abs(self.factor - factor) > SLOWER * factor or abs(self.launch - launch) > CHANGED * abs(launch):
+            factor = max(LEAST, (self._covariance + doubt) / (self._variance + doubt))
+        launch = self._seen - factor * expected
+        if launch < factor * self._least:  # the profile is of a slower machine: the factor has to say so
+            factor = max(LEAST, self._seen / max(0.5 * expected, expected + self._least))
+            launch = factor * self._least
+        self.factor, self.launch = factor, launch
+        if abs(factor - then) > SLOWER * then or abs(launch - cost) > CHANGED * abs(cost):
             self.changes += 1
-            self._then = self.factor, self.launch
+            self._then = factor, launch

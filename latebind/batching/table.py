@@ -22,7 +22,7 @@ class SubBatch:
     end for nobody.
     """
 
-    __slots__ = ("_due", "_told", "complete", "members", "padded", "preempted", "rows", "spec", "stage", "step")
+    __slots__ = ("_due", "_told", "complete", "members", "padded", "preempted", "ran", "rows", "spec", "stage", "step")
 
     def __init__(
         self, spec: ModelSpec, members: dict[int, Request], stage: int = 0, step: int = 0, *, padded: int = 0
@@ -35,6 +35,7 @@ class SubBatch:
         self.preempted: float | None = None  # when another was let past
         self.rows = len(members)  # that a worker computes where it does not get rid of those who have left
         self.padded = padded  # rows that it computes whoever is in it
+        self.ran = 0  # how many of its members ran together last
         self._told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         self._due: tuple[int, float] = (0, inf)  # of how many members the first is due, and when
 
@@ -126,9 +127,9 @@ class BatchTable:
         self.settle(batch, now)
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is a choice of what goes on where nobody waits to begin."""
-        return False
+    def going(self) -> SubBatch | None:
+        """Who goes on where nobody waits to begin; None where there is nobody, or a choice."""
+        return self.entries[-1] if self.entries else None
 
     def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
         """Return what runs next: the top, whichever place is named."""
@@ -201,13 +202,23 @@ class StagePools(BatchTable):
     The last entry is the newest, as in a stack; where all of it goes on each time, this is one.
     """
 
+    def __init__(self, most: int = sys.maxsize) -> None:
+        super().__init__(most)
+        self._moved: SubBatch | None = None  # who has gone on, of whom nobody could leave
+
     @property
-    def is_open(self) -> bool:
-        """Whether some rest who need not go on together; those at a decoder's step do."""
-        entries = self.entries
-        if len(entries) != 1:
-            return len(entries) > 1
-        return len(entries[0].members) > 1 and entries[0].kind is not StageKind.DECODER
+    def going(self) -> SubBatch | None:
+        """Who goes on where nobody waits to begin: one alone, those at a decoder's step, or who was to go on before.
+
+        To them nothing has come that would have others go on: behind a stage without a lookup all are still there, the
+        answers to be hoped for a second have risen, and those of who rests have not changed.
+        """
+        moved, entries = self._moved, self.entries
+        if moved is not None and len(moved.members) == moved.ran:
+            return moved
+        if len(entries) == 1 and (len(entries[0].members) == 1 or entries[0].kind is StageKind.DECODER):
+            return entries[0]
+        return None
 
     def pick(self, place: int, requests: Sequence[int] = ()) -> SubBatch:
         """Return the one at `place` of the entries, or these members of it as one of their own."""
@@ -222,6 +233,7 @@ class StagePools(BatchTable):
 
     def settle(self, moved: SubBatch, now: float) -> None:
         """Drop one that is empty; have one that has moved join those who rest where it has come to."""
+        self._moved = None
         if not moved.members:
             self.entries.remove(moved)
             if self.entries:
@@ -234,3 +246,10 @@ class StagePools(BatchTable):
                     self._resume(now)
                 self._join(moved, other)
                 return
+        if moved.stage - 1 not in moved.spec.lookups:
+            self._moved = moved
+
+    def take_out(self, batch: SubBatch, now: float) -> None:
+        """Take out one that cannot go on."""
+        self._moved = None
+        super().take_out(batch, now)

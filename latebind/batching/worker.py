@@ -13,7 +13,8 @@ from latebind.domain.errors import IllegalEvent
 class Worker:
     """The batch table of a worker, and beside it those whose next stage is not in memory."""
 
-    def __init__(self, view: WorkView, table: BatchTable) -> None:
+    def __init__(self, number: int, view: WorkView, table: BatchTable) -> None:
+        self.number = number
         self.table = table
         self.view = view
         self.running: SubBatch | None = None
@@ -60,27 +61,28 @@ class Crew:
         for granularity in config.granularities or (ANY_SIZE,) * config.workers:
             table = policy.table(granularity)
             views.append(WorkView(models, table.entries, granularity, views))
-            self.workers.append(Worker(views[-1], table))
+            self.workers.append(Worker(len(self.workers), views[-1], table))
         self.at_once = min(config.at_once or config.workers, config.workers)
         self._models = models
+        self._estimates = {model.name: model.estimate for model in models}
         self._widens = policy.widens and self.at_once > 1
-        self._largest_first = sorted(range(config.workers), key=lambda number: -views[number].granularity)
+        self._largest_first = sorted(self.workers, key=lambda worker: -worker.view.granularity)
 
     @property
     def largest(self) -> int:
         """The largest batch that any worker takes."""
-        return self.workers[self._largest_first[0]].view.granularity
+        return self._largest_first[0].view.granularity
 
     def begun(self) -> Iterator[SubBatch]:
         """Yield what all workers have begun."""
         for worker in self.workers:
             yield from worker.begun
 
-    def in_order(self) -> Sequence[int]:
+    def in_order(self) -> Sequence[Worker]:
         """Return the workers that have begun something, then the others, those with the largest batches first."""
         if len(self.workers) == 1:
             return self._largest_first
-        return sorted(self._largest_first, key=lambda number: not self.workers[number].table.entries)
+        return sorted(self._largest_first, key=lambda worker: not worker.table.entries)
 
     def may_run(self) -> bool:
         """Tell whether one more may run."""
@@ -110,13 +112,13 @@ class Crew:
         assert batch is not None, "nothing runs"
         inputs = batch.inputs if batch.spec.kinds else 1
         coming = sum([model.queue.rate(now) for model in self._models])
-        return self._models.named(batch.spec.name).estimate.widens(batch.stage, inputs, coming)
+        return self._estimates[batch.spec.name].widens(batch.stage, inputs, coming)
 
     def learn(self, worker: Worker, batch: SubBatch, now: float) -> None:
         """Hear that a worker has run a stage for all who are in a batch."""
         size, begun = worker.launched
         inputs = batch.inputs if batch.spec.kinds else 1
-        estimate = self._models.named(batch.spec.name).estimate
+        estimate = self._estimates[batch.spec.name]
         estimate.observe(now - begun, size, batch.stage, inputs, wide=worker.wide)
         if worker.alone and (worker.wide or self._only(worker)):
             estimate.observe_alone(now - begun, batch.stage, inputs, wide=worker.wide)
@@ -152,6 +154,10 @@ class Crew:
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
+        begun = list(self.begun())
+        members = {i for entry in begun for i in entry.members}
+        assert sum([len(entry.members) for entry in begun]) == len(members), "a request runs twice"
+        assert all(entry.complete.keys() <= entry.members.keys() for entry in begun), "who has left is held back"
         assert self.running <= self.at_once, "too many run at once"
         for worker in self.workers:
             assert worker.running is None or worker.running in worker.table.entries, (

@@ -23,6 +23,9 @@ from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
 
 STAGES = 8
+LOOKUPS = {2: 0.3, 4: 0.2}  # stages with a lookup behind them, and the share of requests that leaves there
+SILENT = 0.5  # of the lookups answer nobody, so that boundaries behind them are seen at which nobody leaves
+HITS = 0.3  # of a batch that the others answer
 MAX_BATCH = 16
 BACKLOGS = (0, 10, 1000)
 READINGS = 1000  # of both clocks, for what a reading costs
@@ -46,9 +49,11 @@ class Speed:
     """One measurement with so many waiting throughout, at the largest batch that the policy forms.
 
     `events` of both kinds (arrivals and stage boundaries) are handled in a second of CPU. A `boundary` is one in the
-    middle of a batch, without anybody leaving, its decision included; `beside` is one where others rest at a stage,
-    before it or after, so that there is a choice though nobody waits. A `decision` is one of the policy alone, at
-    boundaries and where a batch begins. Where there is no choice, it is asked for the first of a batch only.
+    middle of a batch of several, between `STAGES` some of which have a lookup behind them, without anybody leaving, its
+    decision included: the mean of all, and apart those behind a stage without a lookup (`plain`) and behind a `lookup`,
+    where somebody could have left. Nobody rests there; `beside` is one where others rest at a stage, before it or
+    after, so that there is a choice though nobody waits. A `decision` is one of the policy alone, where it is asked: of
+    `late` where a batch begins, behind a lookup, and where somebody waits; of others not where there is no choice.
     """
 
     policy: str
@@ -56,6 +61,8 @@ class Speed:
     batch: int
     events: float
     boundary: Spent
+    plain: Spent
+    lookup: Spent
     beside: Spent
     decision: Spent
 
@@ -148,20 +155,21 @@ def _play(
     events: int,
     random: Random,
     empty: Spent,
-) -> tuple[float, Spent, Spent]:
-    """Play closed-loop traffic: whoever is answered is replaced; 30 % leave at a boundary that has a lookup.
+) -> tuple[float, Spent, Spent, Spent, Spent]:
+    """Play closed-loop traffic: whoever is answered is replaced; `HITS` leave where a lookup answers anybody.
 
-    Return the events handled in a second of CPU, and what the boundaries took where nobody left, alone and beside
-    others who rested.
+    Return the events handled in a second of CPU, and what the boundaries took where nobody left: all where nobody
+    rested, of these without and with a lookup, and those beside others who rested.
     """
-    watch, beside = _Watch(empty), _Watch(empty)
+    every, plain, lookup, beside = (_Watch(empty) for _ in range(4))
     last = backlog = waiting + batch
     running = _launched(scheduler.handle(_arrival(0, backlog), 0.0))
     now, handled, seconds, left = 0.0, 0, 0.0, 0
     while handled < events:
         now += model.costs.step(running.stage, len(running.requests))
-        hits = running.stage in (2, 4)
-        exited = tuple(i for i in running.requests if hits and random.random() < 0.3)
+        looked = running.stage in LOOKUPS
+        hits = looked and random.random() >= SILENT
+        exited = tuple(i for i in running.requests if hits and random.random() < HITS)
         done = StageDone(running.worker, exited)
         leaving = len(running.requests) if running.stage == STAGES - 1 else len(exited)
         left += leaving
@@ -174,15 +182,16 @@ def _play(
             scheduler.handle(arrival, now)
         came, between = time.thread_time(), time.perf_counter()
         actions = scheduler.handle(done, now)
-        ended = time.thread_time()
+        ended, clock = time.thread_time(), time.perf_counter() - between
         seconds += ended - begun - empty.cpu
         handled += 1 + coming
-        if not leaving:
+        if not leaving and len(running.requests) > 1:
             alone = alone and scheduler.stats()["running"] == len(_launched(actions).requests)
-            (watch if alone else beside).times.append((ended - came, time.perf_counter() - between))
+            for watch in (every, lookup if looked else plain) if alone else (beside,):
+                watch.times.append((ended - came, clock))
         running = _launched(actions)
     scheduler.check()
-    return handled / seconds, watch.spent(), beside.spent()
+    return handled / seconds, every.spent(), plain.spent(), lookup.spent(), beside.spent()
 
 
 def _launched(actions: list[Action]) -> Run:
@@ -195,7 +204,7 @@ def _arrival(first: int, count: int, now: float = 0.0) -> Arrived:
 
 
 def _config(policy: str, waiting: int) -> SchedulerConfig:
-    costs = ModelCosts(tuple(Curve((1, MAX_BATCH), (3e-4, 3e-3)) for _ in range(STAGES)), {}, {2: 0.3, 4: 0.2})
-    spec = ModelSpec("net", "1", (), (), STAGES, MAX_BATCH, (2, 4))
+    costs = ModelCosts(tuple(Curve((1, MAX_BATCH), (3e-4, 3e-3)) for _ in range(STAGES)), {}, LOOKUPS)
+    spec = ModelSpec("net", "1", (), (), STAGES, MAX_BATCH, tuple(LOOKUPS))
     model = ServedModel(spec, costs, waiting + 10 * MAX_BATCH)
     return SchedulerConfig((model,), 1, PolicyConfig(policy, MAX_BATCH, 0.0))

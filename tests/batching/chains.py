@@ -27,7 +27,8 @@ def chain(
 
     One request takes a share `wide` of that with the cores of all workers.
     """
-    spec = ModelSpec(name, "1", (VECTOR,), (VECTOR,), len(kinds), max_batch, kinds=kinds)
+    lookups = tuple(hit_rates or {})
+    spec = ModelSpec(name, "1", (VECTOR,), (VECTOR,), len(kinds), max_batch, lookups, kinds)
     shares = () if wide is None else (wide,) * len(kinds)
     costs = ModelCosts((curve,) * len(kinds), hit_rates=dict(hit_rates or {}), output_steps=output_steps, wide=shares)
     return ServedModel(spec, costs, 1000)

@@ -16,7 +16,7 @@ from latebind.batching.view import ModelView
 from latebind.domain.actions import Outcome, Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
-from latebind.domain.events import Arrived, StageDone
+from latebind.domain.events import Arrived, Cancelled, StageDone
 from latebind.domain.model import StageKind
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Simulator
@@ -255,3 +255,73 @@ def test_a_sub_batch_is_due_with_the_first_of_those_who_are_in_it_now() -> None:
     assert batch.due == 6.0
     batch.members.clear()
     assert batch.due == inf
+
+
+def misses(*stages: Curve, hits: int) -> tuple[Scheduler, tuple[int, ...]]:
+    """Return a scheduler in which so many run the first stage, and who; half of all leave behind `hits`."""
+    model = chain(*(STATIC,) * len(stages), max_batch=16, hit_rates={hits: 0.5})
+    model = replace(model, costs=replace(model.costs, stages=stages))
+    scheduler = Scheduler(SchedulerConfig((model,), 1, PolicyConfig("late")))
+    everybody = tuple(range(8))
+    scheduler.handle(Arrived("net", 1e6, everybody, everybody), 0.0)
+    return scheduler, everybody
+
+
+def test_who_could_not_leave_goes_on_with_those_it_came_with_though_fewer_would_begin() -> None:
+    scheduler, begun = misses(FLAT, FLAT, LINEAR, FLAT, hits=2)
+    for stage in (1, 2):  # before the last two, two would begin together, for eight are no quicker there
+        assert scheduler.handle(StageDone(0), float(stage)) == [Run(0, "net", stage, begun, begun)]
+
+
+def test_who_could_have_left_is_chosen_anew_though_nobody_has() -> None:
+    scheduler, begun = misses(FLAT, LINEAR, LINEAR, hits=0)
+    (run,) = scheduler.handle(StageDone(0), 1.0)
+    assert isinstance(run, Run)
+    assert run.stage == 1
+    assert len(run.requests) < len(begun)
+
+
+def test_where_somebody_has_gone_between_lookups_the_others_are_chosen_anew() -> None:
+    scheduler, begun = misses(FLAT, FLAT, LINEAR, FLAT, hits=2)
+    scheduler.handle(StageDone(0), 1.0)
+    scheduler.handle(Cancelled(begun[0]), 1.5)
+    _, run = scheduler.handle(StageDone(0), 2.0)
+    assert isinstance(run, Run)
+    assert run.stage == 2
+    assert len(run.requests) < len(begun) - 1
+
+
+@pytest.mark.parametrize(("newcomers", "stage"), [((), 2), ((20,), 0)])
+def test_where_somebody_waits_all_are_weighed_at_any_boundary(newcomers: tuple[int, ...], stage: int) -> None:
+    scheduler, _ = misses(FLAT, *(LINEAR,) * 4, hits=0)
+    scheduler.handle(StageDone(0), 1.0)
+    for number in newcomers:
+        scheduler.handle(Arrived("net", 1e6, (number,), (number,)), 1.5)
+    (run,) = scheduler.handle(StageDone(0), 2.0)
+    assert isinstance(run, Run)
+    assert run.stage == stage
+
+
+def test_who_has_come_to_others_that_rest_is_chosen_with_them() -> None:
+    pools, spec = StagePools(), chain(STATIC, STATIC, STATIC).spec
+    resting, moved = (SubBatch(spec, {i: Request(i, "net", i, 1e3, 0.0)}, stage) for i, stage in ((1, 1), (2, 0)))
+    for batch in (resting, moved):
+        pools.push(batch, 0.0)
+    moved.ran = 1
+    moved.advance()
+    pools.settle(moved, 1.0)
+    assert [list(entry.members) for entry in pools.entries] == [[1, 2]]
+    assert pools.going is None
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize(("gap", "count"), [(1.0, 4), (1.5, 2)])
+def test_how_many_go_on_hangs_on_the_share_of_its_time_that_a_worker_is_busy(
+    seconds: float, gap: float, count: int
+) -> None:
+    """A worker that is ten times as quick, and asked ten times as often, decides alike."""
+    curve = Curve((1, 16), (seconds, 12.0 * seconds))
+    model = view_of(
+        chain(STATIC, STATIC, curve=curve, max_batch=16, hit_rates=EARLY), [gap * seconds * i for i in range(60)]
+    )
+    assert together(model, 1, 4, 4, 16, 59.5 * gap * seconds) == count

@@ -4,7 +4,7 @@ import pytest
 
 from latebind.batching.decisions import Launch
 from latebind.batching.estimate import Estimate
-from latebind.batching.lazy_plus import LazyPlus, gathered, quickest
+from latebind.batching.lazy_plus import LazyPlus, gathered, joining_pays, quickest
 from latebind.batching.queue import Queue
 from latebind.batching.request import Request
 from latebind.batching.table import SubBatch
@@ -13,7 +13,7 @@ from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.simulation.workloads import Arrival
-from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends
+from tests.batching.chains import DECODER, ENCODER, STATIC, Timeline, chain, config, ends
 
 LONG = 1e3
 
@@ -245,3 +245,12 @@ def test_where_nobody_can_await_anybody_the_most_urgent_begins_alone() -> None:
 
 def test_who_has_a_priority_is_not_passed_over() -> None:
     assert begun(waiting(2.0, 50.0, 50.0, 50.0, 50.0, priority=1)) == (0, 1)
+
+
+@pytest.mark.parametrize(("running", "coming", "pays"), [(8, 8, True), (1, 8, False), (8, 1, False)])
+def test_who_is_joined_runs_as_many_steps_as_the_longest_input_of_all(running: int, coming: int, pays: bool) -> None:
+    """One that has them before it, and one that takes a second to catch up: alone they take as many seconds."""
+    served = chain(STATIC, ENCODER)
+    model = ModelView(served.spec, Estimate(served.spec, served.costs), Queue())
+    one, other = (Request(i, "net", i, LONG, 0.0, inputs) for i, inputs in ((1, running), (2, coming)))
+    assert joining_pays(model, SubBatch(served.spec, {1: one}, stage=1), [other]) is pays

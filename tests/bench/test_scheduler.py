@@ -14,6 +14,12 @@ def test_a_boundary_and_a_decision_take_some_time(waiting: int) -> None:
     assert found.events > 0.0
 
 
+def test_boundaries_are_told_apart_by_whether_somebody_could_have_left() -> None:
+    found = measure("late", waiting=0, events=600, rounds=1, seed=0)
+    assert 0.0 < found.plain.clock < found.lookup.clock
+    assert found.plain.cpu <= found.boundary.cpu <= found.lookup.cpu
+
+
 @pytest.mark.parametrize(
     ("ratios", "least"),
     [((0.9, 0.95, 1.05), 2.5), ((0.9, 1.1, 1.2), 1.5), ((1.1, 1.2, 1.3), 1.0), ((1.1, 1.2, 0.9), None)],

@@ -28,14 +28,17 @@ def scheduler(
 ) -> None:
     """What scheduler and policies cost on one core: a boundary, a decision, many models, and when stages are worth it.
 
-    CPU time of the thread, which means something on a busy machine as well, and by the clock.
+    CPU time of the thread, which means something on a busy machine as well, and by the clock. Boundaries are those of a
+    model with a lookup behind some stages at which nobody leaves: the mean of all where nobody rests, of these apart
+    those without and behind a lookup, and those beside others who rest at a stage.
     """
     with reporting():
         speeds = scheduler_bench.run(policies=policy or tuple(POLICIES), events=events, rounds=rounds, seed=seed)
         costs = many.run(events=events // 3, rounds=rounds)
         worth = nodes.run(launch=launch_us * 1e-6, requests=NODE_REQUESTS, seeds=NODE_SEEDS)
     show(
-        f"scheduler, {events} events, least of {rounds} rounds, seed {seed}; CPU (by the clock)",
+        f"scheduler, {events} events, least of {rounds} rounds, seed {seed}; CPU (by the clock); boundaries of "
+        f"{scheduler_bench.STAGES} stages, {len(scheduler_bench.LOOKUPS)} with a lookup, where nobody leaves",
         [
             {
                 "policy": speed.policy,
@@ -43,6 +46,8 @@ def scheduler(
                 "waiting": speed.waiting,
                 "events a second": f"{speed.events:,.0f}",
                 "boundary us": speed.boundary.microseconds(),
+                "without lookup": speed.plain.microseconds(),
+                "behind one": speed.lookup.microseconds(),
                 "where others rest": speed.beside.microseconds(),
                 "decision of it us": speed.decision.microseconds(),
             }

@@ -19,7 +19,7 @@ def begin(s: State, machine: int, worker: int, model: int, stage: int) -> int:
     b = of.batches(s)[batch]
     tally.free_batch = b.above
     tally.spare_batches -= 1
-    b.soonest = b.latest = b.count = b.rests = b.above = 0
+    b.soonest = b.latest = b.count = b.rests = b.above = b.ran = 0
     b.stage, b.model, b.below = stage, model, w.top
     if w.top:
         of.batches(s)[w.top].above = batch
@@ -103,6 +103,7 @@ def resume(s: State, batch: int, now: float) -> None:
 def settle(s: State, machine: int, worker: int, batch: int, now: float) -> None:
     """Drop a batch that is empty; have one that has moved join those who rest where it has come to."""
     w, b = of.workers(s)[worker], of.batches(s)[batch]
+    w.moved = 0
     if not b.count:
         drop(s, machine, worker, batch)
         resume(s, w.top, now)
@@ -117,6 +118,20 @@ def settle(s: State, machine: int, worker: int, batch: int, now: float) -> None:
             merge(s, batch, other)
             return
         other = o.above
+    profile = of.models(s)[of.machines(s)[machine].kind * of.settings(s)[0].models + b.model].profile
+    if not (b.stage and of.lookups(s)[profile, b.stage - 1]):
+        w.moved = batch
+
+
+@compiled
+def going(s: State, worker: int) -> int:
+    """Return who goes on where nobody waits to begin; 0 where there is nobody, or a choice."""
+    w = of.workers(s)[worker]
+    if of.settings(s)[0].graph:
+        return int(w.top)
+    if w.moved and of.batches(s)[w.moved].count == of.batches(s)[w.moved].ran:
+        return int(w.moved)
+    return int(w.top if w.count == 1 and of.batches(s)[w.top].count == 1 else 0)
 
 
 @compiled

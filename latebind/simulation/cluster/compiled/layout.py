@@ -99,7 +99,17 @@ MACHINE = np.dtype(
     ],
     align=True,
 )
-WORKER = np.dtype([("running", "i8"), ("bottom", "i8"), ("top", "i8"), ("count", "i8"), ("early", "i8")], align=True)
+WORKER = np.dtype(
+    [
+        ("running", "i8"),
+        ("bottom", "i8"),
+        ("top", "i8"),
+        ("count", "i8"),
+        ("early", "i8"),
+        ("moved", "i8"),  # who has gone on, of whom nobody could leave
+    ],
+    align=True,
+)
 BATCH = np.dtype(
     [
         ("soonest", "i8"),
@@ -110,6 +120,7 @@ BATCH = np.dtype(
         ("above", "i8"),
         ("below", "i8"),
         ("rests", "i8"),  # whether another was let past
+        ("ran", "i8"),  # how many ran together last
         ("preempted", "f8"),
     ],
     align=True,

@@ -171,11 +171,12 @@ def launch(s: State, machine: int, worker: int, now: float) -> None:
     """Have a free worker do what the policy says."""
     w, m, config = of.workers(s)[worker], of.machines(s)[machine], of.settings(s)[0]
     while not w.running:
-        is_open = not config.graph and (w.count > 1 or (w.count == 1 and of.batches(s)[w.top].count > 1))
-        if not m.ready and not is_open:
-            if w.count:
-                run(s, machine, worker, w.top, now)
-            return
+        if not m.ready:
+            batch = batches.going(s, worker)
+            if batch:
+                run(s, machine, worker, batch, now)
+            if batch or not w.count:
+                return
         if config.graph:
             whole_batch(s, machine, worker, now)
         elif config.exits:
@@ -190,7 +191,7 @@ def launch(s: State, machine: int, worker: int, now: float) -> None:
 def run(s: State, machine: int, worker: int, batch: int, now: float) -> None:
     """Have a batch run its stage."""
     b, config = of.batches(s)[batch], of.settings(s)[0]
-    of.workers(s)[worker].running = batch
+    of.workers(s)[worker].running, b.ran = batch, b.count
     model = of.models(s)[of.machines(s)[machine].kind * config.models + b.model]
     seconds = of.seconds(s)[model.profile, b.stage, b.count]
     of.busy(s)[machine] += seconds

@@ -23,10 +23,12 @@ class Profiles:
 
     `best` are the answers a second of the latter. By batch (P, B + 1): `answered` a second from start to end, seconds
     of `work` that a request is where batches are no larger, and at each of `ends` (P,) places (P, B + 1, S) the seconds
-    and shares of who has left. `alive` (P, S + 1) is the share of requests that runs a stage.
+    and shares of who has left. `alive` (P, S + 1) is the share of requests that runs a stage, `lookups` (P, S) says
+    whether one stands behind it.
     """
 
     seconds: Floats
+    lookups: NDArray[np.uint8]
     rest: Floats
     soon: Floats
     best: Floats
@@ -40,13 +42,13 @@ class Profiles:
 
 def profiles_of(models: list[ServedModel], largest: list[int]) -> tuple[Profiles, list[int]]:
     """Return the profiles of models that are run in batches of at most `largest`, and which each has."""
-    places: dict[tuple[int, int], int] = {}
-    own = [places.setdefault((id(m.costs), m.spec.stages), len(places)) for m in models]
+    places: dict[tuple[int, int, tuple[int, ...]], int] = {}
+    own = [places.setdefault((id(m.costs), m.spec.stages, m.spec.lookups), len(places)) for m in models]
     some = {place: model for model, place in zip(models, own, strict=True)}
     stages, most = max(m.spec.stages for m in models), max(largest)
     seconds = np.zeros((len(some), stages + 1, most + 1))
     shares, leaves = np.zeros((len(some), stages + 1)), np.zeros((len(some), stages), dtype=np.uint8)
-    counts = np.zeros(len(some), dtype=np.int32)
+    lookups, counts = np.zeros_like(leaves), np.zeros(len(some), dtype=np.int32)
     curves: dict[Curve, Floats] = {}
     for place, model in some.items():
         n, costs = model.spec.stages, model.costs
@@ -55,7 +57,8 @@ def profiles_of(models: list[ServedModel], largest: list[int]) -> tuple[Profiles
         for stage in range(n):
             seconds[place, stage, 1:] = _of_a_stage(costs, stage, most, curves)
             leaves[place, stage] = costs.hit_rates.get(stage, 0.0) > 0.0 or stage + 1 == n
-    return Profiles(seconds, *_worked_out(seconds, shares, leaves, counts)), own
+            lookups[place, stage] = stage in model.spec.lookups
+    return Profiles(seconds, lookups, *_worked_out(seconds, shares, leaves, counts)), own
 
 
 def _of_a_stage(costs: ModelCosts, stage: int, most: int, curves: dict[Curve, Floats]) -> Floats:

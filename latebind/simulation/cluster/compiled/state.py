@@ -118,6 +118,7 @@ def _costs(profiles: Profiles) -> Arrays:
         "chance_shares": profiles.chance_shares,
         "ends": profiles.ends.astype(np.int64),
         "alive": profiles.alive,
+        "lookups": profiles.lookups,
     }
 
 

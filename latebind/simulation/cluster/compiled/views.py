@@ -54,6 +54,7 @@ ARRAYS: dict[str, tuple[np.dtype[Any], int]] = {
     "chance_shares": (FLOAT, 3),
     "ends": (WHOLE, 1),  # how many such places there are
     "alive": (FLOAT, 2),  # the share of requests that runs a stage, by profile and stage
+    "lookups": (BYTE, 2),  # whether one stands behind a stage, likewise
     "event_times": (FLOAT, 1),
     "event_orders": (WHOLE, 1),
     "event_slots": (WHOLE, 1),
@@ -129,3 +130,4 @@ unanswered, work, home_starts, homes = _view("unanswered"), _view("work"), _view
 busy, times, wanted, leaves = _view("busy"), _view("times"), _view("wanted"), _view("leaves")
 ended, outcomes, taken, some = _view("ended"), _view("outcomes"), _view("taken"), _view("some")
 marks, choices, beliefs, offers = _view("marks"), _view("choices"), _view("beliefs"), _view("offers")
+lookups = _view("lookups")

@@ -154,6 +154,11 @@ class Tracer:
         self._running: dict[int, tuple[Run, list[Path]]] = {}  # by worker
         self._looks: dict[tuple[int, int], float] = {}  # since when tensors of a query and node are looked into
 
+    @property
+    def follows(self) -> bool:
+        """Whether anybody is followed now."""
+        return bool(self._paths)
+
     def observe(self, event: Event, actions: Iterable[Action], *, now: float) -> Sequence[Trace]:
         """Take in one event, which happened at `now`, and the actions that answered it."""
         if type(event) is Arrived and event.trace:

@@ -277,9 +277,12 @@ class Driver:
 
         Together it takes a fraction of what it does between two stages, where nothing of it is in the core's caches.
         """
+        follows = self._tracer.follows
         for now, event, actions in self._uncounted:
             self._metrics.observe(event, actions, now=now)
-            self._traces.extend(self._tracer.observe(event, actions, now=now))
+            if follows or (type(event) is Arrived and event.trace):
+                follows = True
+                self._traces.extend(self._tracer.observe(event, actions, now=now))
         self._uncounted.clear()
 
 

@@ -142,7 +142,7 @@ class Estimate:
         found = self._worth.get(most)
         if found is None:
             inputs = TYPICAL_STEPS if self._spec.kinds else 1
-            each = [self.whole(batch, inputs, self.mean_outputs) / batch for batch in range(1, most + 1)]
+            each = [self._beside(batch, inputs) / batch for batch in range(1, most + 1)]
             enough = NEARLY * min(each)
             found = self._worth[most] = 1 + next(i for i, seconds in enumerate(each) if seconds <= enough)
         return found
@@ -156,13 +156,25 @@ class Estimate:
         found = self._answered.get(most)
         if found is None:
             inputs = TYPICAL_STEPS if self._spec.kinds else 1
-            rates = [(batch, batch / self.whole(batch, inputs, self.mean_outputs)) for batch in sizes(most)]
+            rates = [(batch, batch / self._beside(batch, inputs)) for batch in sizes(most)]
             found = self._answered[most] = Answered(rates, max(rates, key=lambda one: one[1])[0])
         return found
 
     def _paced(self, seconds: float, launches: float) -> float:
         """Return what so many launches take by now that are not steps of a decoder."""
         return self.pace.factor * seconds + self.pace.launch * launches
+
+    def _beside(self, batch: int, inputs: int) -> float:
+        """Return the seconds of the whole model in a batch of this size, to hold against those of other sizes.
+
+        No launch costs less than nothing. Where it seems to, the profile is of a slower moment, which all sizes share:
+        small batches, which have more launches for each request, are not quicker for that. As long as only these run
+        nothing else can be learned, so they would stay.
+        """
+        if self.pace.launch >= 0.0:
+            return self.whole(batch, inputs, self.mean_outputs)
+        launches = self._once[0] + self._encoders[0] * inputs
+        return self.pace.level * (self.whole(batch, inputs, self.mean_outputs) - self.pace.launch * launches)
 
     def _table(self, batch: int) -> "_Table":
         found = self._tables.get(batch)

@@ -32,6 +32,12 @@ class Pace:
         self._expected = self._seen = 0.0  # averages
         self._variance = self._covariance = 0.0
 
+    @property
+    def level(self) -> float:
+        """What launches take on average, as a share of what they would if they cost nothing but the factor."""
+        alone = self.factor * self._expected
+        return self._seen / alone if alone else 1.0
+
     def observe(self, expected: float, seconds: float) -> None:
         """Hear that a launch took so long, where the profile says `expected`."""
         if not self.known:

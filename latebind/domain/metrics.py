@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from latebind.domain.actions import Action, Evict, Load, Map, Outcome, Reply, Run, StepEnded
@@ -214,46 +214,79 @@ class Metrics:
         self._running: dict[int, tuple[ModelMetrics, int, float]] = {}  # by worker: whose stage, of how many
         self._budget = config.residency.budget
         self._memory = {served.spec.name: MemoryMetrics(served.footprint) for served in config.models}
+        # Most events and actions are none of these: to find that out costs less than to try one after another.
+        self._hear: dict[type[Event], Callable[..., None]] = {
+            Arrived: self._arrived,
+            StageDone: self._stage_ended,
+            StageFailed: self._stage_ended,
+            Loaded: self._loaded,
+            LoadFailed: self._load_failed,
+        }
+        self._counts: dict[type[Action], Callable[..., None]] = {
+            Run: self._ran,
+            Reply: self._replied,
+            StepEnded: self._step_ended,
+            Map: self._map,
+            Load: self._load,
+            Evict: self._evict,
+        }
 
     def observe(self, event: Event, actions: Iterable[Action], *, now: float) -> None:
         """Take in one event, which happened at `now` (seconds), and the actions that answered it."""
-        match event:
-            case Arrived():
-                self._models[event.model].pending += len(event.requests)
-            case StageDone() | StageFailed():
-                ran = self._running.pop(event.worker, None)
-                if ran is not None:  # None: it began before anybody counted
-                    model, size, begun = ran
-                    model.took(size, now - begun)
-            case Loaded():
-                self._memory[event.model].loaded(event)
-            case LoadFailed():
-                self._memory[event.model].failures += 1
+        hear = self._hear.get(type(event))
+        if hear is not None:
+            hear(event, now)
         for action in actions:
-            match action:
-                case Run():
-                    model = self._models[action.model]
-                    model.ran(action)
-                    self._running[action.worker] = model, len(action.requests), now
-                case Reply():
-                    model = self._models[action.model]
-                    model.pending -= 1
-                    model.ended(action, now)
-                case StepEnded():
-                    self._models[action.model].ended(action, now)
-                    self._steps[action.query][action.node].ended(action)
-                case Map():
-                    self._mapped(action)
-                case Load():
-                    self._memory[action.model].loads += 1
-                case Evict():
-                    self._memory[action.model].evicted(action)
+            count = self._counts.get(type(action))
+            if count is not None:
+                count(action, now)
 
-    def _mapped(self, action: Map) -> None:
+    def _arrived(self, event: Arrived, now: float) -> None:
+        del now
+        self._models[event.model].pending += len(event.requests)
+
+    def _stage_ended(self, event: StageDone | StageFailed, now: float) -> None:
+        ran = self._running.pop(event.worker, None)
+        if ran is not None:  # None: it began before anybody counted
+            model, size, begun = ran
+            model.took(size, now - begun)
+
+    def _loaded(self, event: Loaded, now: float) -> None:
+        del now
+        self._memory[event.model].loaded(event)
+
+    def _load_failed(self, event: LoadFailed, now: float) -> None:
+        del now
+        self._memory[event.model].failures += 1
+
+    def _ran(self, action: Run, now: float) -> None:
+        model = self._models[action.model]
+        model.ran(action)
+        self._running[action.worker] = model, len(action.requests), now
+
+    def _replied(self, action: Reply, now: float) -> None:
+        model = self._models[action.model]
+        model.pending -= 1
+        model.ended(action, now)
+
+    def _step_ended(self, action: StepEnded, now: float) -> None:
+        self._models[action.model].ended(action, now)
+        self._steps[action.query][action.node].ended(action)
+
+    def _load(self, action: Load, now: float) -> None:
+        del now
+        self._memory[action.model].loads += 1
+
+    def _evict(self, action: Evict, now: float) -> None:
+        del now
+        self._memory[action.model].evicted(action)
+
+    def _map(self, action: Map, now: float) -> None:
         """Count a step that was planned when it began, behind another that had begun."""
-        steps = self._steps[action.query]
+        del now
+        steps, chosen = self._steps[action.query], action.chosen
         if action.query in self._replan and action.node < len(steps):
-            steps[action.node].replanned += sum([option != NOT_RUN for option in action.chosen]) > 1
+            steps[action.node].replanned += len(chosen) - chosen.count(NOT_RUN) > 1
 
     def snapshot(self) -> dict[str, Any]:
         """Return the figures of every model and query as plain types, ready for JSON; of memory where it is limited."""

@@ -65,7 +65,7 @@ class _Mapping:
         places = _Places(defined, slots, rows)
         wiring = defined.wiring
         steps = [
-            tuple(_to_step(node, places.taken(node, place), _quiet(one, places)) for place, one in enumerate(inputs))
+            tuple(_to_step(node, places.taken(node, place), one, places) for place, one in enumerate(inputs))
             for node, inputs in enumerate(wiring.inputs)
         ]
         own = slots[defined.query.name].outputs
@@ -96,15 +96,32 @@ class _Places:
         return tuple(zip(arrays, self._first[node], strict=True))
 
 
-def _to_step(node: int, places: Sequence[Place], read: Read) -> Write:
+def _to_step(node: int, to: Sequence[Place], tensor: Tensor, places: _Places) -> Write:
+    """Write an input of a step. Most are an input of the query as it came, which is copied without a call more."""
+    if isinstance(tensor, Ref) and tensor.node == INPUT:
+        return _copied(node, to, places.inputs[tensor.place])
+    read = _quiet(tensor, places)
+
     def write(look: Look) -> None:
         option = look.chosen[node]
         if option < 0:
             raise _missing(node)
-        array, first = places[option]
+        array, first = to[option]
         array[first + look.slot] = read(look)
 
     return write
+
+
+def _copied(node: int, to: Sequence[Place], given: Rows) -> Write:
+    def copy(look: Look) -> None:
+        option = look.chosen[node]
+        if option < 0:
+            raise _missing(node)
+        array, first = to[option]
+        slot = look.slot
+        array[first + slot] = given[slot]
+
+    return copy
 
 
 def _to_output(array: Rows, tensor: Tensor, places: _Places) -> Write:

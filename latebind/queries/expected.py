@@ -179,7 +179,8 @@ class _Tables:
                 self._held.clear()
             rest = self._rests[place] = self._rest(place.node, place.ahead)
         chosen, highest, quickest = 0, -inf, inf
-        for option, accuracy in enumerate(self.graph.query.nodes[place.node].accuracies):
+        accuracies = self.graph.query.nodes[place.node].accuracies
+        for option, accuracy in enumerate(accuracies) if len(accuracies) > 1 else ():
             right, cost, seconds = self._terms(rest, outlooks[option], accuracy, left)
             worth = right - cost
             if worth > highest + TIE or (worth > highest - TIE and seconds < quickest):

@@ -37,7 +37,8 @@ class Life:
     """A request of a query. `doom` is how it will end, once nothing of it is at work any more, and `failed` the node.
 
     Of each node, `chosen` is the option that it runs with, `began` when it could begin, `planned` what was planned for
-    it beforehand. The nodes in `open` may still begin.
+    it beforehand. The nodes in `open` may still begin, and the turn of those that are `due` has come, in this order. So
+    many are at `work`: they have to end before the query can.
     """
 
     def __init__(
@@ -61,16 +62,11 @@ class Life:
         self.open = frozenset(range(nodes))
         self.ran: set[int] = set()  # nodes, to their ends
         self._before = course.before.copy()  # how many each node still waits for
-        self._due = course.first.copy()  # those whose turn has come, ascending
+        self.due = course.first.copy()
         self.waited = 0.0
         self.doom: Outcome | None = None
         self.failed = NOT_RUN
-        self._working = 0
-
-    @property
-    def at_work(self) -> bool:
-        """Whether anything is done for it, which has to end before it can."""
-        return self._working > 0
+        self.work = 0
 
     @property
     def running(self) -> list[int]:
@@ -94,8 +90,8 @@ class Life:
         Nobody's turn comes once the query has to end.
         """
         found: list[int] = []
-        while self._due and self.doom is None:
-            node = self._due.pop(0)
+        while self.due and self.doom is None:
+            node = self.due.pop(0)
             if node < self.outputs and any(map(self.ran.isdisjoint, self.course.query.nodes[node].needs)):
                 self.move(node, Phase.LEFT_OUT)
             else:
@@ -109,7 +105,7 @@ class Life:
         if more is None:
             raise IllegalEvent(f"node {node} of request {self.request} is {before.name} and cannot become {phase.name}")
         self.phases[node] = phase
-        self._working += more
+        self.work += more
         if before <= Phase.JUDGED < phase:
             self.open -= {node}
         if before is Phase.RUNNING:
@@ -118,7 +114,7 @@ class Life:
             for other in self.course.behind[node]:
                 self._before[other] -= 1
                 if not self._before[other]:
-                    insort(self._due, other)
+                    insort(self.due, other)
 
     def fail(self, node: int, outcome: Outcome) -> None:
         """Have the query end with `outcome`, unless it already has to end."""

@@ -19,7 +19,6 @@ from latebind.queries.life import Life, Phase
 from latebind.queries.view import Choice
 from latebind.scheduler import Scheduler
 
-LOOKED = (Branched, Mapped, MapFailed)
 # How a query ends whose later step was refused: it had been accepted itself.
 ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED, Outcome.REFUSED_LOADING: Outcome.EXPIRED}
 
@@ -38,7 +37,7 @@ class QueryScheduler:
         self._untold: list[Event] = []  # to the scheduler of models
         self._accepted = 0
         self._ended = 0
-        self._handlers: dict[type[Event], Callable[..., None]] = {
+        self._looked: dict[type[Event], Callable[..., None]] = {
             Branched: self._branched,
             Mapped: self._mapped,
             MapFailed: self._map_failed,
@@ -51,9 +50,10 @@ class QueryScheduler:
         """
         actions: list[Action] = []
         more = False
-        if isinstance(event, LOOKED):
-            self._handlers[type(event)](event, now, actions)
-            more = event.more
+        looked = self._looked.get(type(event))
+        if looked is not None:
+            looked(event, now, actions)
+            more = event.more  # type: ignore[union-attr]
         elif isinstance(event, Arrived) and event.model in self._courses:
             self._arrived(event, now, actions)
         elif isinstance(event, Cancelled) and event.request in self._live:
@@ -95,7 +95,7 @@ class QueryScheduler:
             if phase is Phase.RUNNING
         }
         assert running == self._steps, "the steps that run are not those that are known"
-        assert all(life.at_work for life in self._live.values()), "a query is live and nothing is done for it"
+        assert all(life.work > 0 for life in self._live.values()), "a query is live and nothing is done for it"
         slots = [(life.course.name, life.slot) for life in self._live.values()]
         assert len(set(slots)) == len(slots), "a slot has two owners"
 
@@ -129,7 +129,8 @@ class QueryScheduler:
                 self._begin(life, node, now, actions)
             else:
                 life.move(node, Phase.LEFT_OUT)
-        self._go_on(life, now, actions)
+        if life.due or life.doom is not None or not life.work:
+            self._go_on(life, now, actions)
 
     def _mapped(self, event: Mapped, now: float, actions: list[Action]) -> None:
         life, node = self._life(event, (event.node,), (Phase.MAPPED,)), event.node
@@ -197,7 +198,7 @@ class QueryScheduler:
         if life.doom is not None:
             for node in life.running:
                 self._untold.append(Cancelled(life.step(node)))
-        if not life.at_work:
+        if not life.work:
             self._end(life, now, actions)
 
     def _begin(self, life: Life, node: int, now: float, actions: list[Action]) -> None:

@@ -54,6 +54,18 @@ def test_where_launches_cost_more_larger_batches_pay() -> None:
     assert estimate.worth_batching(16) > 8
 
 
+def test_on_a_quicker_machine_than_the_profile_says_small_batches_are_not_taken_to_pay() -> None:
+    """Together is a quarter quicker; all that has run are single requests, in half the time of the profile."""
+    served = chain(STATIC, curve=Curve((1, 8), (1.0, 6.0)))
+    estimate = Estimate(served.spec, served.costs)
+    for _ in range(300):
+        estimate.observe(0.5, 1, 0, 1)
+    assert estimate.pace.launch < 0.0
+    assert estimate.answered(8).quickest == 8
+    assert estimate.worth_batching(8) == 6  # within a fiftieth of 8
+    assert dict(estimate.answered(8).rates)[1] == pytest.approx(1 / 0.5, rel=0.05)
+
+
 def test_a_quicker_machine_than_the_profile_says_is_believed_within_reason() -> None:
     assert after(-0.3).pace.launch == pytest.approx(-0.3, rel=1e-3)
     found = after(-1.7)

@@ -316,7 +316,7 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
             settle()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
             _log(engines.models.values())
-            _say_where(settings, door.port, door.grpc_port, dashboard=settings.server.shows_dashboard)
+            say_where(settings, door.port, door.grpc_port, dashboard=settings.server.shows_dashboard)
             await asyncio.wait({asyncio.create_task(door.closed())})
         if door.hurried:
             await engines.close(0.0)
@@ -331,11 +331,12 @@ def _serve_on(on: str, settings: ServeConfig, selection: Selection, event_log: P
     check(on, settings, event_log=event_log is not None)
     selection.first()  # what is not there is told here, not by a replica
     with serving(selection, settings) as (port, grpc_port):
-        _say_where(settings, port, grpc_port, dashboard=False)
+        say_where(settings, port, grpc_port, dashboard=False)
         wait()
 
 
-def _say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashboard: bool) -> None:
+def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashboard: bool) -> None:
+    """Print the addresses, that of HTTP last, which scripts wait for; log where the dashboard is, if there is one."""
     host = _printable(settings.server.host)
     url = f"{'https' if settings.server.tls_cert else 'http'}://{host}:{port}"
     if dashboard:

@@ -82,6 +82,7 @@ def open_crew(
             "they run: give more --memory, or build the models with a smaller --max-batch"
         )
     pieces = {one.model.spec.name: one.pieces for one in opened}
+    give_back()  # what measuring has left behind
     return [first, *others], pieces, budget - working
 
 

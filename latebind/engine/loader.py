@@ -4,28 +4,33 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from math import inf
 from queue import SimpleQueue
 from threading import Thread
 
 from latebind.domain.actions import Evict, Load
 from latebind.domain.errors import LatebindError
 from latebind.domain.events import Loaded, LoadFailed
-from latebind.program.pieces import Piece
+from latebind.program.pieces import Piece, trim_heap
 from latebind.repository.pages import Brought
 
 logger = logging.getLogger(__name__)
+
+TRIMS_EVERY = 1.0  # seconds at least: the next batch has to have its pages anew
 
 
 class Loader:
     """Performs `Load` and `Evict` in the order in which it is told of them, once it has been started.
 
-    `pieces` are those of each model, numbered as its `Footprint` counts them.
+    `pieces` are those of each model, numbered as its `Footprint` counts them. Behind what goes, what the C library has
+    kept of activations goes too: of batches of several sizes the workers' arenas keep more than one batch takes.
     """
 
     def __init__(self, pieces: Mapping[str, Sequence[Piece]]) -> None:
         self._pieces = pieces
         self._told: SimpleQueue[Load | Evict | None] = SimpleQueue()
         self._thread: Thread | None = None
+        self._trimmed = -inf  # when what the C library keeps was last given back
 
     def start(self, report: Callable[[Loaded | LoadFailed], None]) -> None:
         """Begin; `report` hears, on the thread, how each load ended."""
@@ -78,3 +83,6 @@ class Loader:
         if action.part is not None:
             number, stays = action.part
             pieces[number].trim(stays)
+        if time.monotonic() - self._trimmed >= TRIMS_EVERY:
+            trim_heap()
+            self._trimmed = time.monotonic()

@@ -196,6 +196,11 @@ def let_go_all(pages: Sequence[Pages]) -> None:
 def give_back() -> None:
     """Have what nobody refers to any more go back to the system."""
     gc.collect()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Have the C library give back what it keeps of freed blocks: of activations, in an arena of each thread's own."""
     ctypes.CDLL(None).malloc_trim(0)
 
 

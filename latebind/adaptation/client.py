@@ -36,6 +36,10 @@ GATHER_SECONDS = 0.01  # that answers are gathered before they are sent, so that
 Adopt = Callable[[str, str], Awaitable[None]]  # model, version
 
 
+class NothingToFollow(ConfigError):
+    """No model that is served has learned caches that can be adapted."""
+
+
 class AdaptationClient:
     """Watches what the door answers. Make one with `start`, end it with `close`."""
 
@@ -55,7 +59,8 @@ class AdaptationClient:
     async def start(cls, order: AdaptationOrder, models: Sequence[ModelSpec], adopt: Adopt, forks: ForkServer) -> Self:
         """Start the service for `models`, in the order of the directories.
 
-        Those that it cannot follow are served as they were built; raises `ConfigError` where that is all of them.
+        Those that it cannot follow are served as they were built; raises `NothingToFollow` where that is all of them,
+        `ConfigError` if it cannot start.
         """
         messages, their_messages = socket.socketpair()
         control, their_control = socket.socketpair()
@@ -71,6 +76,8 @@ class AdaptationClient:
             if not isinstance(started, Started) or started.error:
                 reason = started.error if isinstance(started, Started) else "the adaptation service did not start"
                 raise ConfigError(reason)
+            if len(started.left_out) == len(order.directories):
+                raise NothingToFollow("; ".join(started.left_out.values()))
             client._leave_out(started.left_out)
         except BaseException:
             await client.close()

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from latebind.adaptation.client import AdaptationClient, Adopt
+from latebind.adaptation.client import AdaptationClient, Adopt, NothingToFollow
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.domain.errors import LatebindError
 from latebind.domain.model import ModelSpec
@@ -51,16 +51,19 @@ class Following:
     async def begin(self, patience: float) -> None:
         """Have the service follow what is there, and wait for that, but not longer than `patience` seconds.
 
-        It runs only on what others leave of the cores, so on a busy machine it may take minutes to start. Where it does
-        not start, the reason is logged, and what was built serves.
+        It runs only on what others leave of the cores, so on a busy machine it may take minutes to start. Raises
+        `ConfigError` where it does not start, and that is known by then.
         """
         first = asyncio.create_task(self.renew())
         await asyncio.wait({first}, timeout=patience)
-        self._renewing = asyncio.create_task(self._renew(first))
-        if first.done():
-            await self._renewing
-        else:
+        if not first.done():
             logger.warning("learned caches are not followed yet: no core is idle for the adaptation service to start")
+            self._renewing = asyncio.create_task(self._renew(first))
+            return
+        try:
+            first.result()
+        except NothingToFollow as error:
+            logger.warning("nothing to adapt: %s", error)
 
     async def renew(self) -> None:
         """Have the service follow what is there now. Raises `ConfigError` where it does not start."""
@@ -92,6 +95,6 @@ class Following:
             while self._find() != self._followed:
                 await self.renew()
         except LatebindError as error:
-            logger.error("learned caches are not followed, and stay as they are: %s", error)
+            logger.error("learned caches are not followed any more: %s", error)
         finally:
             self._renewing = None

@@ -99,6 +99,8 @@ class AdaptationService:
     def run(self) -> None:
         """Listen until the door closes its end, then save what was seen."""
         self._tell(Started(left_out=self._left_out))
+        if not self._lanes:
+            return
         for lane in self._lanes:
             self._lead(lane)
             self._use(lane, Use(lane.current, "as built" if lane.current == BUILT else "it was in use before"))
@@ -278,15 +280,13 @@ class AdaptationService:
 
 
 def _lanes_of(order: AdaptationOrder) -> tuple[list[Lane], dict[int, str]]:
-    """Return the models that can be followed, in order, and why others cannot; raises `ConfigError` if none can."""
+    """Return the models that can be followed, in order, and why others cannot."""
     lanes, left_out = [], {}
     for number, path in enumerate(order.directories):
         try:
             lanes.append(Lane(open_adapter(Path(path), order.config, threads=order.threads, backend=order.backend)))
-        except LatebindError as error:
+        except ConfigError as error:
             left_out[number] = str(error)
-    if not lanes:
-        raise ConfigError("; ".join(left_out.values()))
     return lanes, left_out
 
 

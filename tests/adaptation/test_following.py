@@ -48,6 +48,21 @@ def test_who_has_no_patience_is_not_kept_from_serving_by_a_service_that_starts_s
     asyncio.run(test())
 
 
+def test_where_no_model_can_be_followed_serving_begins_without_and_the_reason_is_told(
+    models: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    order = AdaptationOrder((str(models / "chain" / "1"),), CONFIG, threads=1, backend=None, cores=())
+
+    async def test() -> None:
+        following = Following(lambda: Followed(order, (), ()), nobody_adopts, FORKS)
+        await following.begin(60.0)
+        assert following.figures() == {}
+        await following.close()
+
+    asyncio.run(test())
+    assert "nothing to adapt: chain has no learned caches in use" in caplog.text
+
+
 def test_another_service_is_started_when_a_model_is_another(built: Built) -> None:
     first, exchanged = (followed(built.directory.path, made=made) for made in (1, 2))
 

@@ -1,10 +1,12 @@
 """The driver with a model that computes nothing, one thread and no process."""
 
 from collections.abc import Callable
+from io import BytesIO
 from typing import TypeVar, cast
 
 from latebind.domain.actions import Run
 from latebind.domain.config import SchedulerConfig
+from latebind.domain.eventlog import EventLog, read_log
 from latebind.domain.events import Arrived, Event, Exited, StageDone
 from latebind.engine.driver import MOST_UNCOUNTED, Driver
 from latebind.engine.slots import SlotMemory
@@ -62,3 +64,23 @@ def test_what_is_not_counted_yet_does_not_grow_with_the_stages_of_a_request() ->
     waiting = seen(lambda driver: len(driver._uncounted), stages=3 * MOST_UNCOUNTED, requests=2)
     assert max(waiting) < MOST_UNCOUNTED
     assert waiting[-1] == 0
+
+
+def test_calls_that_are_heard_of_together_have_come_at_one_time() -> None:
+    file = BytesIO()
+    config = SchedulerConfig((served("net", stages=1),))
+    coming: list[list[Event]] = [[Arrived("net", 1e9, (n,), (n,), more=n < 3) for n in (1, 2, 3)]]
+    driver = Driver(
+        config,
+        [cast(Worker, Idle())],
+        listen=lambda seconds: coming.pop() if coming else None,
+        wake=lambda: None,
+        send=lambda data: None,
+        staging=HostStaging([], cast(SlotMemory, None)),
+        log=EventLog(file, config),
+    )
+    driver._take_part()
+    file.seek(0)
+    entries = [entry for entry in read_log(file)[1] if isinstance(entry.event, Arrived)]
+    assert len({entry.now for entry in entries}) == 1
+    assert [len(entry.actions) for entry in entries] == [0, 0, 1]

@@ -16,8 +16,12 @@ def test_a_boundary_and_a_decision_take_some_time(waiting: int) -> None:
 
 def test_boundaries_are_told_apart_by_whether_somebody_could_have_left() -> None:
     found = measure("late", waiting=0, events=600, rounds=1, seed=0)
-    assert 0.0 < found.plain.clock < found.lookup.clock
-    assert found.plain.cpu <= found.boundary.cpu <= found.lookup.cpu
+    assert all(one.clock > 0.0 for one in (found.boundary, found.plain, found.lookup))
+    alike = measure(
+        "late", waiting=0, events=10, rounds=1, seed=0
+    )  # of ten events none is behind a lookup where all stay
+    assert alike.plain.clock > 0.0
+    assert alike.lookup.clock == 0.0
 
 
 @pytest.mark.parametrize(

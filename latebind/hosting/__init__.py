@@ -98,6 +98,8 @@ def _hosting(function: str, options: Options, *, port: int) -> _Hosting:
         if isinstance(text := options.get(name), str):
             raise TypeError(f"latebind.{function}(): {name} is the text {text!r}: give words, {tuple(text.split())}")
     given: dict[str, Any] = {"port": port, **options}
+    if not isinstance(given["port"], int):
+        raise TypeError(f"latebind.{function}(): port is {given['port']!r}: give a whole number")
     return _Hosting(**given)
 
 

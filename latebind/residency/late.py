@@ -33,7 +33,7 @@ class Late(ByImportance):
         super().__init__()
         self.whole = not config.stages
         self._foresight = config.foresight
-        self._trims = config.trim
+        self._trims = config.trim and not self.whole
         self._gaps: Gaps = JumpingGaps(config.window, JUMP)
         self._every = MovingGaps(ALPHA_OF_ALL, config.window)
         self._known: dict[str, _Known] = {}

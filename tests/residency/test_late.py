@@ -119,6 +119,14 @@ def test_whole_models_go_as_the_set_that_is_worth_least() -> None:
     assert policy.victims(memory.view(), 10, memory.models["new"], 10.0) == [Victim("c", (0,))]
 
 
+def test_a_model_that_goes_as_a_whole_is_worth_all_that_it_takes_to_load() -> None:
+    policy = Late(ResidencyConfig(stages=False))
+    memory = Memory(100, {"a": Footprint((8,), (1.0,), fixed=3.0, grain=4)})
+    policy.requested(memory.models["a"], 0.0)
+    load(memory, policy, "a", 0.0)
+    assert policy.worth(memory.models["a"], 5.0) == policy.gain(memory.models["a"], 5.0)
+
+
 def test_sizes_as_measured_count_from_then_on() -> None:
     policy = Late(ResidencyConfig())
     memory = Memory(100, {"a": sized(2, stages=2), "b": sized(2, stages=2), "new": sized()})

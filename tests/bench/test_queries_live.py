@@ -131,7 +131,7 @@ def test_all_sides_answer_all_rows_rightly_at_each_deadline(repository: Path) ->
     page = repository / "page.html"
     words = ["--part", "replanning", "--requests", "40", "--deadline-ms", "20000", "--deadline-ms", "30000"]
     tables = bench(repository, *words, "--page", str(page))
-    for title in ("due after 20000.00 ms", "due after 30000.00 ms"):
+    for title in ("due after 20000.000 ms", "due after 30000.000 ms"):
         assert [row["side"] for row in tables[title]] == ["static", "replanned", "expected"]
         assert {row["accuracy"] for row in tables[title]} == {"1.0000"}  # zeros where no step ran: class 0
         assert {row["points more than static"] for row in tables[title]} == {"+0.00 [+0.00, +0.00]"}

@@ -150,7 +150,7 @@ def _replanning(asked: Asked) -> Told:
     )
     tables = {"models by themselves, to their ends": report.model_rows(found)}
     for deadline, calls in found.calls.items():
-        tables[f"due after {deadline * 1e3:.4g} ms"] = report.side_rows(calls, deadline, asked.plan.seed)
+        tables[f"due after {deadline * 1e3:.3f} ms"] = report.side_rows(calls, deadline, asked.plan.seed)
     tables["which models answered"] = report.chosen_rows(found)
 
     def draw() -> "Sequence[go.Figure]":

@@ -14,7 +14,7 @@ def trade_figure(found: Found) -> go.Figure:
         figure.add_scatter(
             x=[float(np.mean([call.seconds for call in some])) * 1e3 for some in calls],
             y=[float(np.mean([call.right for call in some])) for some in calls],
-            text=[f"due after {deadline * 1e3:.4g} ms" for deadline in found.calls],
+            text=[f"due after {deadline * 1e3:.3f} ms" for deadline in found.calls],
             name=side,
             mode="markers+lines",
         )

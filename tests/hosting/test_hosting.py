@@ -135,6 +135,11 @@ def test_an_option_that_there_is_not_is_named_with_those_that_there_are() -> Non
         latebind.serving(Doubles(), ROWS, nam="twice").__enter__()  # type: ignore[call-arg]
 
 
+def test_a_port_that_is_a_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="port is '8000': give a whole number"):
+        latebind.serving(Doubles(), ROWS, port="8000").__enter__()  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("option", "instead"), [("backends", "('eager',)"), ("arguments", "('--workers', '2')")])
 def test_a_text_where_words_are_wanted_is_refused_with_the_words(option: str, instead: str) -> None:
     text = " ".join(re.findall(r"[\w-]+", instead))

@@ -93,6 +93,21 @@ def test_values_that_do_not_fit_are_told_though_the_text_around_them_is_known(si
     assert refused.status == 400
 
 
+@pytest.mark.parametrize("place", ["before the values", "behind them"])
+def test_a_text_that_differs_elsewhere_than_in_its_values_is_read_anew(site: Site, place: str) -> None:
+    inputs = f'"inputs":[{{"name":"x","shape":[1,16],"datatype":"FP32","data":{[1] * 16}}}]'
+
+    def asked(binary: str) -> bytes:
+        parts = [f'"parameters":{{"binary_data_output":{binary}}}', inputs]
+        return call("double", ("{" + ",".join(parts if place == "before the values" else parts[::-1]) + "}").encode())
+
+    wanted = ["true ", "true ", "true ", "true ", "false", "true "]
+    with site.connect() as connection:
+        replies = ask(connection, *[asked(binary) for binary in wanted])
+    told = ["inference-header-content-length" in reply.headers for reply in replies]
+    assert told == [binary == "true " for binary in wanted]
+
+
 def test_a_short_call_is_known_on_other_connections(site: Site) -> None:
     with site.connect() as connection:
         ask(connection, numbers(1.0))

@@ -70,7 +70,7 @@ def batching(
 
     Every ratio is printed against the mean of untuned windows (the paper's 15 times), the best window of 5 ms or more
     (its 5.3, 2.7 and 2.5 times), and the best of all, window 0 included, without and with leaving early. The best is
-    taken anew at each load. A star marks a baseline that does not keep up with the load.
+    taken anew at each load. A star marks a baseline that does not keep up with the load; intervals are of the seeds.
 
     Beside the accelerator, --models takes the costs that models here were measured to have.
 
@@ -211,9 +211,13 @@ def _capacity(asked: Asked, tell: parts.Progress) -> Told:
 
 def _colocated(asked: Asked, tell: parts.Progress) -> Told:
     found = parts.colocated(asked.plan, tell)
-    ratios, models = report.ratio_rows(found), report.model_rows(found)
-    names = ", ".join(parts.COLOCATED)
-    return [(f"{names} on one worker: times less", ratios), ("each of them: mean / p99 ms", models)], [ratios, models]
+    ratios, models, tails = report.ratio_rows(found), report.model_rows(found), report.tail_rows(found)
+    tables = [
+        (f"{', '.join(parts.COLOCATED)} on one worker: times less", ratios),
+        ("each of them: mean / p99 ms", models),
+        ("p99 of each, times less than under the baselines with the least mean", tails),
+    ]
+    return tables, [ratios, models, tails]
 
 
 def _lengths(asked: Asked, tell: parts.Progress) -> Told:

@@ -44,7 +44,7 @@ def models(
     if url is not None:
         with reporting():
             statistics = read_statistics(url, token_file)
-        show(f"models of {url}, since it began", [row(model) for model in statistics])
+        show(f"models of {url}, since their engine began", [row(model) for model in statistics])
         save(json_file, {"model_stats": statistics})
         return
     if repository is None:

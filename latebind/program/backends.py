@@ -217,6 +217,11 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
+def exact_backends(device: str = HOST.type) -> tuple[str, ...]:
+    """Return the backends that compute in a model's own precision and can be used here on this kind of device."""
+    return tuple(name for name, each in BACKENDS.items() if each.exact and each.unavailable(device) is None)
+
+
 def backend_named(name: str, *, device: str = HOST.type) -> Backend:
     """Return the backend of this name; raises `ConfigError` if there is none or it cannot be used here.
 

@@ -119,8 +119,7 @@ def cluster(
         )
         console.print(f"services of {trace or 'a trace that is drawn'}: {len(services)}")
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "Simulated clusters", PAGE_TEXT, list(found.values()))
+        write_page(page, "Simulated clusters", PAGE_TEXT, found.values())
     save(json_file, {one: {"tables": told.tables, "figures": told.raw} for one, told in found.items()})
 
 

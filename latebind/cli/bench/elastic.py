@@ -84,8 +84,7 @@ def elastic(
             f"{launch_ms:g} ms between batches made on the host, shared {sharing}, target {QOS * 1e3:g} ms"
         )
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "Elastic batches", PAGE_TEXT, list(found.values()))
+        write_page(page, "Elastic batches", PAGE_TEXT, found.values())
     save(json_file, {one: told.tables for one, told in found.items()})
 
 

@@ -87,8 +87,7 @@ def peers(
         )
         console.print(f"{rounds} rounds, client: {', '.join(dict.fromkeys(map(tool, spoken)))}, seed {seed}")
         found = tell_parts(part or Part, lambda one, tell: RUN[one](asked, tell))
-        if page is not None:
-            write_page(page, "Latebind beside other servers", PAGE_TEXT, list(found.values()))
+        write_page(page, "Latebind beside other servers", PAGE_TEXT, found.values())
     save(json_file, {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()})
 
 

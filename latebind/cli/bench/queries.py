@@ -101,8 +101,7 @@ def queries(
             f"gain {gain or 'as the paper reports'}, seed {seed}"
         )
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "Queries", PAGE_TEXT, list(found.values()))
+        write_page(page, "Queries", PAGE_TEXT, found.values())
     save(json_file, {one: told.tables for one, told in found.items()})
 
 

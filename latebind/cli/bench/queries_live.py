@@ -122,8 +122,7 @@ def queries_live(
         pace = f"{rate:g} a second" if rate else "one after another"
         console.print(f"{served.name}: {requests} rows a side, {pace}, split {split}, seed {seed}")
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "A query on live engines", PAGE_TEXT, list(found.values()))
+        write_page(page, "A query on live engines", PAGE_TEXT, found.values())
     tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
     save(json_file, {"query": served.name, "setting": asdict(setting), **tables})
 

@@ -120,8 +120,7 @@ def residency(
             f"{plan.storage.fixed:g} s and {bandwidth:g} MB/s{', uneven' if uneven else ''}, runs {execution:g} s"
         )
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "Models in less memory than they take", PAGE_TEXT, list(found.values()))
+        write_page(page, "Models in less memory than they take", PAGE_TEXT, found.values())
     save(json_file, {one: told.tables for one, told in found.items()})
 
 

@@ -125,8 +125,7 @@ def residency_live(
         )
         show("models, loaded from disk", report.zoo_rows(zoo))
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "Models in less memory than they take, live", PAGE_TEXT, list(found.values()))
+        write_page(page, "Models in less memory than they take, live", PAGE_TEXT, found.values())
     tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
     save(json_file, {"models": report.zoo_rows(zoo), "setting": asdict(setting), **tables})
 

@@ -129,8 +129,7 @@ def validate(
         found = tell_parts(part or Part, lambda one, tell: RUN[one](asked, tell))
         after = [pauses(core) for core in (door_core, engine_core)]
         console.print(f"at the end {_away(after)}")
-        if page is not None:
-            write_page(page, "Simulated beside live", PAGE_TEXT, list(found.values()))
+        write_page(page, "Simulated beside live", PAGE_TEXT, found.values())
     parts = {one: {"tables": told.tables, "rounds": told.raw} for one, told in found.items()}
     save(json_file, {"plan": asdict(asked.plan), "pauses": [*before, *after], **parts})
 

@@ -1,8 +1,11 @@
-"""Over which answers fidelity is promised, as an option of `build`, `calibrate` and benchmarks."""
+"""What learned caches are to promise, as options of `build`, `calibrate` and benchmarks."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
+
+from latebind.learned.promise import ANSWERS
 
 AnswersOption = Annotated[
     int,
@@ -11,6 +14,15 @@ AnswersOption = Annotated[
         "next ones may have less by chance."
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promised:
+    """The share of answers, how sure it is to be, and over how many."""
+
+    fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97
+    confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95
+    answers: AnswersOption = ANSWERS
 
 
 def answers_of(option: int) -> int | None:

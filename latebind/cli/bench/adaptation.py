@@ -9,10 +9,10 @@ import typer
 from latebind.bench import calibration as calibration_bench
 from latebind.bench import drift as drift_bench
 from latebind.bench import locality as locality_bench
-from latebind.cli.answers import AnswersOption, answers_of
 from latebind.cli.bench.options import Backend, Fidelity, Page, Seed, ServerLog
 from latebind.cli.bench.settings import Conditions, Subject
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
+from latebind.cli.promised import AnswersOption, answers_of
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 from latebind.learned.promise import ANSWERS, Promise, over

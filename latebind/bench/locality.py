@@ -89,10 +89,10 @@ class LocalityReport:
         found: NDArray[np.bool_] = self.classes[side] == self.classes[OFF]
         return found
 
-    def windows(self, side: str, step: int = WINDOW // 4) -> NDArray[np.float64]:
+    def windows(self, side: str) -> NDArray[np.float64]:
         """Return the fidelity in windows of 2,000 requests, where it adapts from the first version in use on."""
         same = self.same(side)
-        starts = range(self.begun.get(side, 0), len(same) - WINDOW + 1, step)
+        starts = range(self.begun.get(side, 0), len(same) - WINDOW + 1, WINDOW // 4)
         return np.array([same[start : start + WINDOW].mean() for start in starts])
 
     def rows(self) -> list[dict[str, object]]:

@@ -97,12 +97,12 @@ def _program(
     return Program(model.spec(), profile.costs(), backend, threads, stages, activations, fits, model.entry, device)
 
 
-def load_uncut(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> StageFunction:
-    """Return the same model as one callable, for comparison with the chain."""
+def load_uncut(directory: ModelDirectory, *, backend: str | None = None) -> StageFunction:
+    """Return the same model as one callable with one thread, for comparison with the chain."""
     model = read_model(directory)
     graph = read_graph(directory, model)
     weights = read_tensors(directory, WEIGHTS)
-    return compile_graph(graph, weights, backend=backend or model.backend, threads=threads)
+    return compile_graph(graph, weights, backend=backend or model.backend, threads=1)
 
 
 def compile_graph(

@@ -17,7 +17,7 @@ from latebind.engine.served import with_queries
 from latebind.engine.wide import widen
 from latebind.engine.worker import LoadedModel, load_model
 from latebind.program.device import HOST
-from latebind.program.pieces import Piece, give_back
+from latebind.program.pieces import Piece, give_back, set_large_blocks_apart
 from latebind.sequence.measure import warm_up
 from latebind.sequence.program import SequenceProgram
 
@@ -58,6 +58,7 @@ def open_crew(
     while they run. Raises `RepositoryError` for a model that does not run, and `ConfigError` where a piece does not
     fit, or slots and batches leave nothing of the budget.
     """
+    set_large_blocks_apart()
     cached = residency.tier == TIERS[0]
     opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in paths]
     twins = [[one.model.twin() for one in opened] for _ in range(1, config.crew)]  # before: these take memory too

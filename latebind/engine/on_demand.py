@@ -127,6 +127,7 @@ def _measure_stages(
     return seconds, curves, seen, working // MIB * MIB
 
 
+@torch.inference_mode()
 def _run(stage: StageFunction, rows: Rows) -> Rows:
     return {batch: tuple([tensor.clone() for tensor in stage(*some)]) for batch, some in rows.items()}
 
@@ -137,11 +138,16 @@ def _measure_sequence(
     """Load both pieces: what reads is of no use without what writes."""
     with ExitStack() as held:
         seconds = tuple(held.enter_context(_loaded(piece, model, budget)) for piece in pieces)
-        _, working = peak_growth(partial(warm_up, program, model.spec.max_batch))
+        _, working = peak_growth(partial(_warm_up, program, model.spec.max_batch))
         if not program.costs_fit:
             program = profile_sequence(program)
     footprint = Footprint(tuple(piece.size for piece in pieces), seconds)
     return replace(model, costs=program.costs, program=program, footprint=footprint, working=working // MIB * MIB)
+
+
+@torch.inference_mode()
+def _warm_up(program: SequenceProgram, largest: int) -> None:
+    warm_up(program, largest)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -17,6 +18,7 @@ Done = TypeVar("Done")
 KIB = 1 << 10
 GRAIN = 4 << 20  # bytes: finer ones save less than 0.1 % of loading
 LARGE_BLOCK = 4 << 20
+SMALL_BLOCK = 64 * KIB  # of those that are measured
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 FORGET_PEAK = "5"  # to clear_refs: the most that the process has taken is what it takes now
 
@@ -208,8 +210,9 @@ def set_large_blocks_apart() -> None:
     """Have the C library take large blocks from the system one by one, for the rest of this process.
 
     Once some were freed it would cut others of their size from its heap, where some outlived what they were for
-    (two stages of 17 MB each, compiled and dropped a dozen times, left 0 to 50 MB behind, now none). Activations stay
-    in the heap: to have their pages anew for every run would cost more than the run.
+    (two stages of 17 MB each, compiled and dropped a dozen times, left 0 to 50 MB behind, now none). Where memory is
+    limited, large activations go the same way: what the arenas of the workers' threads keep of freed ones nobody could
+    foretell. Small ones stay in the heap, where they find their pages again.
     """
     library = ctypes.CDLL(None)
     library.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
@@ -223,7 +226,23 @@ def resident_bytes(process: int | str = "self") -> int:
 
 
 def peak_growth(work: Callable[[], Done]) -> tuple[Done, int]:
-    """Return what some work returns, and by how many bytes this process grew at most; 0 where Linux does not tell."""
+    """Return what some work returns, and by how many bytes this process grows at most; 0 where Linux does not tell.
+
+    It is done twice on a thread of its own, and the second time counts: what is made once is nobody's. Every block but
+    the smallest is taken from the system by itself meanwhile, and goes back when it is freed. So what is counted is
+    what was in use, the same each time, and not what the C library's heap made of it. From then on large blocks are
+    apart.
+    """
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, SMALL_BLOCK)
+    try:
+        with ThreadPoolExecutor(1) as thread:  # whose arena has no holes that blocks would be put into
+            thread.submit(work).result()
+            return thread.submit(_peak_growth, work).result()
+    finally:
+        set_large_blocks_apart()
+
+
+def _peak_growth(work: Callable[[], Done]) -> tuple[Done, int]:
     give_back()
     try:
         Path("/proc/self/clear_refs").write_text(FORGET_PEAK)

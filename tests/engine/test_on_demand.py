@@ -22,7 +22,7 @@ from latebind.engine.worker import Worker, load_model
 from latebind.learned.lookup import open_lookups
 from latebind.program.backends import Absent, Place, StageFunction
 from latebind.program.build import build_program
-from latebind.program.pieces import GRAIN, CompiledPiece, peak_growth, resident_bytes
+from latebind.program.pieces import GRAIN, CompiledPiece, peak_growth, resident_bytes, set_large_blocks_apart
 from latebind.program.program import Program
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
@@ -197,6 +197,25 @@ def test_the_most_that_work_takes_is_told_though_it_is_given_back() -> None:
     assert size == 40 * MB
     assert 38 * MB <= grown < 50 * MB
     assert peak_growth(lambda: 0)[1] < 5 * MB
+
+
+def test_what_work_takes_at_most_does_not_hang_on_what_the_heap_keeps() -> None:
+    """In the heap, blocks of 2 MB do not fit where blocks of 1 MB lay: what was freed would count beside them."""
+    set_large_blocks_apart()
+    between = list[bytearray]()
+
+    def work() -> None:
+        small = []
+        for _ in range(20):
+            small.append(np.ones(MB, np.uint8))
+            between.append(bytearray(5_000))
+        small.clear()
+        large = [np.ones(2 * MB, np.uint8) for _ in range(10)]
+        assert len(large) == 10
+
+    grown = [peak_growth(work)[1] for _ in range(3)]
+    assert min(grown) >= 18 * MB
+    assert max(grown) < 25 * MB
 
 
 def test_a_compiled_stage_gives_its_memory_back(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from examples.query.scenes import GATE, INPUT, SIZES, Pictures, Scene, scene
+from examples.query.scenes import GATE, INPUT, SIZES, Pictures, Scene, scene, shortened
 from examples.query.train import accuracy_in, restored
 from latebind.cli.console import console, percent, progress, show
 from latebind.learned.accuracy import ACCURACY, Accuracy, write_accuracy
@@ -44,9 +44,10 @@ def main(arguments: Sequence[str]) -> None:
         action="append",
         help=f"try only this; may be repeated. Default: {' and '.join(TRIED)}",
     )
+    parser.add_argument("--quick", action="store_true", help="a third of the lessons for the learned caches")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    pictures = scene(given.data)
+    pictures = shortened(scene(given.data)) if given.quick else scene(given.data)
     builder = Builder(pictures, given.weights, given.out, given.fidelity, given.backend or TRIED, given.seed)
     with progress("building") as tell:
         builder.build_missing(tell)

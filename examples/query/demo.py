@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 
 from examples.query.build import Builder
-from examples.query.scenes import GATE, INPUT, Scene, scene
+from examples.query.scenes import GATE, INPUT, Scene, scene, shortened
 from examples.query.train import CORES, train_missing
 from latebind.bench.server import serving
 from latebind.cli.console import console, percent, progress, show
@@ -51,9 +51,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--data", type=Path, help="folder of CIFAR-10 as in examples/cifar10; default: digits")
     parser.add_argument("--out", type=Path, help="folder for weights and models; default: out/query/picture or digit")
     parser.add_argument("--requests", type=int, default=200, help="pictures at each deadline")
+    parser.add_argument("--quick", action="store_true", help="a third of the training: sooner, and worse answers")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    pictures = scene(given.data)
+    pictures = shortened(scene(given.data)) if given.quick else scene(given.data)
     out = given.out or Path("out/query") / pictures.query
     builder = Builder(pictures, out / "weights", out / "models", seed=given.seed)
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from examples.query.scenes import Pictures, Scene, scene
+from examples.query.scenes import Pictures, Scene, scene, shortened
 from latebind.cli.console import console, percent, progress, show
 
 BATCH = 128
@@ -33,9 +33,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/query/weights"), help="folder of weights")
     parser.add_argument("--model", action="append", help="only this one; may be repeated")
     parser.add_argument("--cores", type=int, default=CORES, help="networks that are trained side by side")
+    parser.add_argument("--quick", action="store_true", help="a third of the training: minutes, and worse answers")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    pictures = scene(given.data)
+    pictures = shortened(scene(given.data)) if given.quick else scene(given.data)
     unknown = [model for model in given.model or () if model not in pictures.models]
     if unknown:
         parser.error(f"there is no model {unknown[0]!r}: take some of {', '.join(pictures.models)}")
@@ -46,9 +47,8 @@ def main(arguments: Sequence[str]) -> None:
         for model in trained(given.out, pictures)
     ]
     show(str(given.out), rows)
-    console.print(
-        f"next: python -m examples.query.build{f' --data {given.data}' if given.data else ''} --weights {given.out}"
-    )
+    options = f"{f' --data {given.data}' if given.data else ''}{' --quick' if given.quick else ''}"
+    console.print(f"next: python -m examples.query.build{options} --weights {given.out}")
 
 
 def train_missing(pictures: Scene, folder: Path, models: Sequence[str], cores: int, seed: int, tell: Tell) -> None:

@@ -27,7 +27,16 @@ from latebind.learned.latency import seconds_before_sure
 from latebind.learned.lookup import load_functions
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
-from latebind.learned.stored import HELD_OUT, LESSONS, Rows, read_caches, read_rows
+from latebind.learned.stored import (
+    HELD_OUT,
+    LESSONS,
+    Rows,
+    SpareLookup,
+    StoredCaches,
+    StoredLookup,
+    read_caches,
+    read_rows,
+)
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 
@@ -58,6 +67,32 @@ class Compared:
     strange: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """What `build` left: caches, the rows that show and teach, and the lookups that can be adapted by these."""
+
+    caches: StoredCaches
+    held_out: Rows
+    lessons: Rows | None
+    at_hand: tuple[StoredLookup | SpareLookup, ...]
+
+    @classmethod
+    def read(cls, directory: ModelDirectory, model: str) -> "_Built":
+        """Read it. Raises `ConfigError` where there is nothing to adapt, or too much."""
+        caches = read_caches(directory)
+        held_out, lessons = (read_rows(directory, name) for name in (HELD_OUT, LESSONS))
+        if caches is None or held_out is None or not caches.lookups:
+            raise ConfigError(f"{model} has no learned caches in use: build or calibrate it with data first")
+        kept = [rows.features for rows in (held_out, lessons) if rows is not None]  # an older build kept fewer
+        at_hand = tuple(one for one in caches.at_hand if all(one.name in features for features in kept))
+        wide = [lookup.name for lookup in caches.lookups if lookup not in at_hand]
+        if wide:
+            raise ConfigError(
+                f"{model} uses lookups of too many features to adapt: {', '.join(wide)}; build it with others"
+            )
+        return cls(caches, held_out, lessons, at_hand)
+
+
 class Adapter:
     """Owns windows, versions and controller of one model. `see` and `learn` take long; no method is for two threads."""
 
@@ -66,22 +101,13 @@ class Adapter:
     ) -> None:
         self._program = load_program(directory, threads=threads, backend=backend)
         self.spec: ModelSpec = self._program.spec
-        caches = read_caches(directory)
-        held_out, lessons = (read_rows(directory, name) for name in (HELD_OUT, LESSONS))
-        if caches is None or held_out is None or not caches.lookups:
-            raise ConfigError(f"{self.spec.name} has no learned caches in use: build or calibrate it with data first")
-        kept = [rows.features for rows in (held_out, lessons) if rows is not None]  # an older build kept fewer
-        at_hand = [one for one in caches.at_hand if all(one.name in features for features in kept)]
-        wide = [lookup.name for lookup in caches.lookups if lookup not in at_hand]
-        if wide:
-            raise ConfigError(
-                f"{self.spec.name} uses lookups of too many features to adapt: {', '.join(wide)}; build it with others"
-            )
+        built = _Built.read(directory, self.spec.name)
+        caches, at_hand = built.caches, built.at_hand
         functions = load_functions(directory, at_hand, backend=self._program.backend, threads=threads)
         self._lookups = {one.name: (one.stage, functions[one.name]) for one in at_hand}
         self._thresholds = {one.name: one.threshold for one in caches.lookups}
-        self._held_out = self._of_lookups(held_out)
-        self._lessons = self._of_lookups(lessons) if lessons is not None else None
+        self._held_out = self._of_lookups(built.held_out)
+        self._lessons = self._of_lookups(built.lessons) if built.lessons is not None else None
         self._kept = Kept.of(self._held_out, {name: (self._heads[name], at) for name, at in self._thresholds.items()})
         self.stands = False  # whether the version in use was shown again by the last lesson
         self.trusted = True  # whether what `build` kept looks like the traffic

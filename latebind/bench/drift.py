@@ -5,7 +5,6 @@ input becomes brighter. Caught means that a guard acts: the version in use is le
 network, or a new one is asked for because of the change. Lessons that were due anyway do not count.
 """
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +20,13 @@ from latebind.adaptation.adapter import Adapter, Sampled, open_adapter
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, SHOWN, Decision, Retrain, Use
 from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
 from latebind.adaptation.sampling import Sampler
+from latebind.bench.folds import copied
 from latebind.bench.streams import brighter, zipf_stream
 from latebind.domain.config import AdaptationConfig
 from latebind.learned.activations import Observed
 from latebind.learned.build import recalibrate
 from latebind.learned.head import Head, HeadFunction
 from latebind.learned.samples import Samples
-from latebind.repository.directory import ModelDirectory
-from latebind.repository.listing import Repository, find_models
 
 CALIBRATE_SHARE = 0.4
 SETTLE, AFTER = 3_000, 2_000  # requests before the change and after
@@ -79,38 +77,26 @@ def run(
 
     `by` is what is added to inputs to make them brighter.
     """
-    (source,) = find_models(repository, [model])
     found: list[Trial] = []
+    rows = {
+        bright: {name: torch.from_numpy(array) for name, array in some.items()}
+        for bright, some in ((False, inputs), (True, brighter(inputs, by)))
+    }
+    order = np.random.default_rng(seed).permutation(len(labels))
+    held, sent = np.split(order, [round(CALIBRATE_SHARE * len(labels))])
     with TemporaryDirectory() as folder:
-        copy = Repository(folder).path_for(model, "1")
-        shutil.copytree(source, copy)
-        held, sent = np.split(
-            np.random.default_rng(seed).permutation(len(labels)), [round(CALIBRATE_SHARE * len(labels))]
-        )
-        tensors = {name: torch.from_numpy(rows) for name, rows in inputs.items()}
-        recalibrate(
-            ModelDirectory.open(copy),
-            Samples({name: rows[np.sort(held)] for name, rows in tensors.items()}),
-            fidelity=fidelity,
-            seed=seed,
-        )
-        bright = {name: torch.from_numpy(rows) for name, rows in brighter(inputs, by).items()}
+        copy = copied(repository, model, Path(folder))
+        others = Samples({name: tensor[np.sort(held)] for name, tensor in rows[False].items()})
+        recalibrate(copy, others, fidelity=fidelity, seed=seed)
         looked: dict[bool, Observed] = {}
         for number in range(2 * trials):
             progress(f"trial {number + 1} of {2 * trials}", number / (2 * trials))
             config = AdaptationConfig(on=True, sample=sample, folder=f"{folder}/adapted-{number}")
-            adapter = open_adapter(copy, config, threads=1, backend=None)
-            if not looked:
-                looked = {bright_: adapter.look(rows) for bright_, rows in ((False, tensors), (True, bright))}
-            change = ("mix", "brightness")[number % 2]
-            street = _Street(
-                adapter,
-                {False: tensors, True: bright},
-                looked=looked,
-                random=np.random.default_rng(seed + number),
-                sample=sample,
-            )
-            found.append(street.trial(change, labels, sent, settle, after))
+            adapter = open_adapter(copy.path, config, threads=1, backend=None)
+            looked = looked or {bright: adapter.look(some) for bright, some in rows.items()}
+            random = np.random.default_rng(seed + number)
+            street = _Street(adapter, rows, looked=looked, random=random, sample=sample)
+            found.append(street.trial(("mix", "brightness")[number % 2], labels, sent, settle, after))
     return found
 
 

@@ -49,16 +49,20 @@ def answerable(
         return
     if not 2 <= folds.count <= rows:
         raise ConfigError(f"{folds.count} folds of {rows} rows: give 2 or more, and not more than there are rows")
-    (source,) = find_models(repository, [model])
     for fold in range(folds.count):
         here = np.arange(rows) % folds.count == fold
         others = Samples({name: torch.from_numpy(array[~here]) for name, array in inputs.items()})
         with TemporaryDirectory() as folder:
-            copy = Repository(folder).path_for(model, "1")
-            shutil.copytree(source, copy)
+            copy = copied(repository, model, Path(folder))
             progress(f"calibrating for fold {fold + 1} of {folds.count}", fold / folds.count)
-            recalibrate(
-                ModelDirectory.open(copy), others, fidelity=folds.fidelity, aside=False, backend=backend, seed=seed
-            )
+            recalibrate(copy, others, fidelity=folds.fidelity, aside=False, backend=backend, seed=seed)
             progress(f"asking for fold {fold + 1} of {folds.count}", (fold + 0.4) / folds.count)
             yield Path(folder), np.flatnonzero(here)
+
+
+def copied(repository: Path, model: str, folder: Path) -> ModelDirectory:
+    """Return a copy of a model in `folder`, which may be calibrated otherwise."""
+    (source,) = find_models(repository, [model])
+    copy = Repository(folder).path_for(model, "1")
+    shutil.copytree(source, copy)
+    return ModelDirectory.open(copy)

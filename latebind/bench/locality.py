@@ -5,11 +5,10 @@ backend and worker; adaptation services run beside the door. After GATI, section
 figure 25: how much is sampled, how often is retrained.
 """
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -21,16 +20,15 @@ import torch
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from latebind.bench.client import Answered, Array, Caller, encode
+from latebind.bench.client import Answered, Array, Body, Caller, encode
 from latebind.bench.exits import Setting
+from latebind.bench.folds import copied
 from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.bench.streams import jittered, zipf_stream
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import recalibrate
 from latebind.learned.samples import Samples
-from latebind.repository.directory import ModelDirectory
-from latebind.repository.listing import Repository, find_models
 
 BLOCK = 50
 WARM_UP = 50
@@ -91,10 +89,10 @@ class LocalityReport:
         found: NDArray[np.bool_] = self.classes[side] == self.classes[OFF]
         return found
 
-    def windows(self, side: str, step: int = WINDOW // 4) -> NDArray[np.float64]:
+    def windows(self, side: str) -> NDArray[np.float64]:
         """Return the fidelity in windows of 2,000 requests, where it adapts from the first version in use on."""
         same = self.same(side)
-        starts = range(self.begun.get(side, 0), len(same) - WINDOW + 1, step)
+        starts = range(self.begun.get(side, 0), len(same) - WINDOW + 1, WINDOW // 4)
         return np.array([same[start : start + WINDOW].mean() for start in starts])
 
     def rows(self) -> list[dict[str, object]]:
@@ -128,28 +126,13 @@ def run(
     progress: Callable[[str, float], None],
 ) -> LocalityReport:
     """Calibrate a copy on some rows, then send a stream of the others to all servers."""
-    random = np.random.default_rng(setting.seed)
-    n = len(next(iter(inputs.values())))
-    if traffic.alpha is None:
-        held, sent = np.arange(0), np.tile(np.arange(n), traffic.passes)
-    else:
-        if labels is None:
-            raise ConfigError("a stream by classes needs labels: give data that has them")
-        order = random.permutation(n)
-        held, sent = np.split(order, [round(CALIBRATE_SHARE * n)])
-        sent = sent[
-            zipf_stream(labels[sent], alpha=traffic.alpha, phases=traffic.phases, length=traffic.length, random=random)
-        ]
-    (source,) = find_models(repository, [model])
+    held, sent = _stream(len(next(iter(inputs.values()))), labels, traffic, np.random.default_rng(setting.seed))
     with TemporaryDirectory() as folder:
-        copy = Repository(folder).path_for(model, "1")
-        shutil.copytree(source, copy)
+        copy = copied(repository, model, Path(folder))
         if len(held):
             progress("calibrating", 0.0)
             others = Samples({name: torch.from_numpy(rows[np.sort(held)]) for name, rows in inputs.items()})
-            recalibrate(
-                ModelDirectory.open(copy), others, fidelity=fidelity, backend=setting.backend, seed=setting.seed
-            )
+            recalibrate(copy, others, fidelity=fidelity, backend=setting.backend, seed=setting.seed)
         return _ask(
             Path(folder),
             model,
@@ -162,6 +145,19 @@ def run(
         )
 
 
+def _stream(
+    rows: int, labels: NDArray[Any] | None, traffic: Traffic, random: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of the rows to calibrate on, and of those to send in turn."""
+    if traffic.alpha is None:
+        return np.arange(0), np.tile(np.arange(rows), traffic.passes)
+    if labels is None:
+        raise ConfigError("a stream by classes needs labels: give data that has them")
+    held, sent = np.split(random.permutation(rows), [round(CALIBRATE_SHARE * rows)])
+    order = zipf_stream(labels[sent], alpha=traffic.alpha, phases=traffic.phases, length=traffic.length, random=random)
+    return held, sent[order]
+
+
 def _sides(services: Sequence[Service], folder: Path) -> dict[str, list[str]]:
     """Return the options of each server by the name of its side; several services are named by what they are."""
     sides = {OFF: ["--no-exits"], BUILT: ["--exits"]}
@@ -169,6 +165,26 @@ def _sides(services: Sequence[Service], folder: Path) -> dict[str, list[str]]:
         name = "adapted" if len(services) == 1 else f"adapted, {one.sample:.0%}, {one.interval:g} s"
         sides[name] = one.options(folder / f"service-{number}")
     return sides
+
+
+@dataclass(slots=True)
+class _Server:
+    """One of the servers, what it has answered, and the request from which on it has adapted."""
+
+    url: str
+    caller: Caller
+    adapts: bool
+    answers: list[Answered] = field(default_factory=list)
+    begun: int | None = None
+
+    def ask(self, bodies: Sequence[Body]) -> None:
+        """Ask one request after another."""
+        self.answers.extend(self.caller(body) for body in bodies)
+
+    def look(self, asked: int) -> None:
+        """Note whether it has published a version by now, when so many were asked."""
+        if self.adapts and self.begun is None and _told(self.url).get("published", 0):
+            self.begun = asked
 
 
 def _ask(
@@ -182,36 +198,37 @@ def _ask(
     services: Sequence[Service],
     progress: Callable[[str, float], None],
 ) -> LocalityReport:
-    sides = _sides(services, repository / model)
     common = ["--model", model, "--cores", str(setting.engine_core), "--policy", "serial", "--deadline-ms", "5000"]
     common += ["--backend", setting.backend] if setting.backend else []
     random, shuffle = np.random.default_rng(setting.seed + 1), Random(setting.seed)
-    answers: dict[str, list[Answered]] = {name: [] for name in sides}
-    begun = dict.fromkeys([name for name in sides if name not in {OFF, BUILT}], len(sent))
     with ExitStack() as stack:
         stack.enter_context(pinned(setting.door_cores))
-        urls = {
-            name: stack.enter_context(serving(repository, *common, *flags, cores=setting.door_cores, log=setting.log))
-            for name, flags in sides.items()
-        }
-        callers = {name: Caller(url, model) for name, url in urls.items()}
-        for name, caller in callers.items():
-            for row in sent[:1] if name in begun else sent[:WARM_UP]:
-                caller(encode({key: rows[row : row + 1] for key, rows in inputs.items()}))
+        servers = {}
+        for name, flags in _sides(services, repository / model).items():
+            served = serving(repository, *common, *flags, cores=setting.door_cores, log=setting.log)
+            url = stack.enter_context(served)
+            servers[name] = _Server(url, Caller(url, model), adapts=name not in {OFF, BUILT})
+            stack.callback(servers[name].caller.close)
+        for server in servers.values():
+            for row in sent[:1] if server.adapts else sent[:WARM_UP]:
+                server.caller(encode({key: rows[row : row + 1] for key, rows in inputs.items()}))
         for start in range(0, len(sent), BLOCK):
             progress("asking", start / len(sent))
             bodies = [
                 encode({key: jittered(rows[row], jitter, random)[None] for key, rows in inputs.items()})
                 for row in sent[start : start + BLOCK]
             ]
-            for name in shuffle.sample(list(callers), len(callers)):
-                answers[name].extend(callers[name](body) for body in bodies)
-            for name in [name for name, at in begun.items() if at == len(sent)]:
-                if _told(urls[name]).get("published", 0):
-                    begun[name] = start + BLOCK
-        told = {name: _told(urls[name]) for name in begun}
-        for caller in callers.values():
-            caller.close()
+            for name in shuffle.sample(list(servers), len(servers)):
+                servers[name].ask(bodies)
+            for server in servers.values():
+                server.look(start + BLOCK)
+        told = {name: _told(server.url) for name, server in servers.items() if server.adapts}
+    return _report(servers, told, len(sent), setting.seed)
+
+
+def _report(servers: Mapping[str, _Server], told: dict[str, dict[str, float]], sent: int, seed: int) -> LocalityReport:
+    """Sum the answers up. Raises `ConfigError` if a server refused any."""
+    answers = {name: server.answers for name, server in servers.items()}
     refused = Counter(answer.status for given in answers.values() for answer in given if answer.status != 200)
     if refused:
         raise ConfigError(f"the servers answered with {dict(refused)}: see their log")
@@ -222,9 +239,9 @@ def _ask(
             name: np.array([int(next(iter(answer.outputs.values()))[0].argmax()) for answer in given])
             for name, given in answers.items()
         },
-        begun=begun,
+        begun={name: sent if (at := servers[name].begun) is None else at for name in told},
         told=told,
-        seed=setting.seed,
+        seed=seed,
     )
 
 

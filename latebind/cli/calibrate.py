@@ -5,24 +5,23 @@ from typing import Annotated
 
 import typer
 
-from latebind.cli.answers import AnswersOption, answers_of
 from latebind.cli.console import JsonFile, progress, reporting, save, show
 from latebind.cli.lookups import Lookups, LookupsOption
+from latebind.cli.promised import Promised, answers_of
 from latebind.cli.sources import load_samples
 from latebind.learned.build import recalibrate
-from latebind.learned.promise import ANSWERS, CACHE_BYTES
+from latebind.learned.promise import CACHE_BYTES
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 
 
 def calibrate(
     repository: Annotated[Path, typer.Argument(help="A folder of models.")],
+    *,
     model: Annotated[str, typer.Option(help="Which model of the folder.")],
     data: Annotated[str, typer.Option(help="As for `latebind build`; only the part to calibrate is used.")],
     data_option: Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")] = None,
-    fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97,
-    confidence: Annotated[float, typer.Option(help="Confidence in that share.")] = 0.95,
-    answers: AnswersOption = ANSWERS,
+    promised: Promised,
     backend: Annotated[str | None, typer.Option(help="The backend that will serve, if not the one built for.")] = None,
     threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1,
     memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES
@@ -47,16 +46,18 @@ def calibrate(
         report = recalibrate(
             ModelDirectory.open(path),
             held_out,
-            fidelity=fidelity,
-            confidence=confidence,
+            fidelity=promised.fidelity,
+            confidence=promised.confidence,
             threads=threads,
             backend=backend,
             seed=seed,
             cache_bytes=int(memory * 1e6),
             tail=tail,
             aside=lookups.aside,
-            answers=answers_of(answers),
+            answers=answers_of(promised.answers),
             progress=tell,
         )
-    show(f"learned caches for fidelity {fidelity:g}", [{"": label, " ": text} for label, text in report.rows()])
+    show(
+        f"learned caches for fidelity {promised.fidelity:g}", [{"": label, " ": text} for label, text in report.rows()]
+    )
     save(json_file, report.rows())

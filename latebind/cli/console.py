@@ -100,8 +100,14 @@ def progress(title: str) -> Iterator[Callable[[str, float], None]]:
     # steps of a build differ in pace: the estimate looks back further than rich's half minute
     bars = Progress(*columns, console=errors, transient=True, speed_estimate_period=ESTIMATE_SECONDS)
     task = bars.add_task(title, total=1.0)
+
+    def tell(doing: str, share: float) -> None:
+        if share != bars.tasks[0].completed:
+            bars.update(task, stepped=bars.tasks[0].elapsed)
+        bars.update(task, description=f"{title}: {doing}", completed=share)
+
     with bars if errors.is_terminal else saying(lambda: in_words(bars.tasks[0]), SAY_SECONDS):
-        yield lambda doing, share: bars.update(task, description=f"{title}: {doing}", completed=share)
+        yield tell
 
 
 @contextmanager
@@ -125,11 +131,15 @@ def saying(line: Callable[[], str], period: float) -> Iterator[None]:
 def in_words(task: Task) -> str:
     """Return what a bar shows: `building resnet: cutting, 40% after 0:01:10, about 0:01:45 left`.
 
-    The rest is taken to go as fast as all before: the bar's estimate would not grow where one step goes on and on.
+    What is left when a step ends is taken to go as fast as all before, and goes down from there. Of a step that takes
+    longer than all before, such as a backend that compiles, nothing is known, so nothing is said.
     """
-    since, share = task.elapsed or 0.0, task.completed / (task.total or 1.0)
-    left = f", about {_clock(since * (1 - share) / share)} left" if TELLING <= share < 1.0 else ""
-    return f"{task.description}, {share:.0%} after {_clock(since)}{left}"
+    now, share = task.elapsed or 0.0, task.completed / (task.total or 1.0)
+    stepped: float = task.fields.get("stepped") or 0.0  # when the share was told
+    since = now - stepped
+    rest = stepped * (1 - share) / share - since if TELLING <= share < 1.0 else 0.0
+    left = f", about {_clock(rest)} left" if rest > 0.0 and since <= stepped else ""
+    return f"{task.description}, {share:.0%} after {_clock(now)}{left}"
 
 
 def milliseconds(seconds: float) -> str:

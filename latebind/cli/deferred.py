@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from latebind.cli.groups import flattened
+
 STYLE: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enable": False, "add_completion": False}
 """How every application of the command line speaks."""
 
@@ -51,7 +53,7 @@ def _imported(name: str, module: str) -> TyperCommand | TyperGroup:
     app = getattr(found, "app", None)
     if app is None:
         app = typer.Typer(**STYLE)
-        app.command()(getattr(found, name.replace("-", "_")))
+        app.command()(flattened(getattr(found, name.replace("-", "_"))))
     command = typer.main.get_command(app)
     assert isinstance(command, TyperCommand | TyperGroup)
     command.name = name

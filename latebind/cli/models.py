@@ -16,9 +16,9 @@ from latebind.domain.model import ModelSpec
 from latebind.learned.accuracy import read_accuracies, read_accuracy
 from latebind.learned.stored import read_caches
 from latebind.program.stored import read_model, read_profile
-from latebind.queries.file.definition import read_query
+from latebind.queries.file.definition import model_names, read_query
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.listing import find_models, find_queries
+from latebind.repository.listing import find_queries, sort_out
 
 
 def models(
@@ -32,7 +32,8 @@ def models(
 ) -> None:
     """List models: stages, backend, size, latency, learned caches and what they promise. Verifies every file.
 
-    Queries over them are listed too, with their steps; exit code 2 where one is not right, and what is wrong with it.
+    Queries over them are listed too, with their steps; exit code 2 where something is not right, and what is wrong with
+    it.
     With `--url` it lists what a running server has answered, the figures of its `/v2/models/stats`.
 
     Examples:
@@ -43,7 +44,7 @@ def models(
     if url is not None:
         with reporting():
             statistics = read_statistics(url, token_file)
-        show(f"models of {url}, since it began", [row(model) for model in statistics])
+        show(f"models of {url}, since their engine began", [row(model) for model in statistics])
         save(json_file, {"model_stats": statistics})
         return
     if repository is None:
@@ -51,20 +52,23 @@ def models(
     rows: list[Row] = []
     stages: list[Row] = []
     with reporting():
-        directories = [ModelDirectory.open(path) for path in find_models(repository)]
+        directories, wrong = sort_out(repository)
         for directory in directories:
             rows.append(_model(directory))
             stages += _stages(directory)
-        queries = _queries(find_queries(repository), directories)
-    show(f"models in {repository}", rows)
+        queries = _queries(find_queries(repository), directories, wrong)
+    if rows:
+        show(f"models in {repository}", rows)
+    if wrong:
+        show("of no use", [{"model": name, "wrong": reason} for name, reason in wrong.items()])
     if verbose:
         show("stages", stages)
     elif stages:
         console.print("every stage: --stages")
     if queries:
         show("queries", queries)
-    save(json_file, {"models": rows, "stages": stages, "queries": queries})
-    if any(query["wrong"] for query in queries):
+    save(json_file, {"models": rows, "stages": stages, "queries": queries, "wrong": wrong})
+    if wrong or any(query["wrong"] for query in queries):
         raise typer.Exit(2)
 
 
@@ -101,14 +105,19 @@ def _stages(directory: ModelDirectory) -> list[Row]:
     ]
 
 
-def _queries(files: Sequence[Path], directories: Sequence[ModelDirectory]) -> list[Row]:
+def _queries(files: Sequence[Path], directories: Sequence[ModelDirectory], wrong: Mapping[str, str]) -> list[Row]:
     specs = {spec.name: spec for spec in (read_model(directory).spec() for directory in directories)}
     accuracies = read_accuracies(directories)
-    return [_query(file, specs, accuracies) for file in files]
+    return [_query(file, specs, accuracies, wrong) for file in files]
 
 
-def _query(file: Path, specs: Mapping[str, ModelSpec], accuracies: Mapping[str, float]) -> Row:
+def _query(
+    file: Path, specs: Mapping[str, ModelSpec], accuracies: Mapping[str, float], wrong: Mapping[str, str]
+) -> Row:
     try:
+        missing = [model for model in model_names(file) if model in wrong]
+        if missing:
+            raise QueryError(f"{file} needs {' and '.join(missing)}, which is of no use")
         query = read_query(file, specs, accuracies).query
     except QueryError as error:
         return {"query": file.name, "steps": "", "models": "", "deadline": "", "planner": "", "wrong": str(error)}

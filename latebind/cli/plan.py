@@ -73,18 +73,23 @@ def plan(
         with progress("planning") as tell, playing(question, tell, processes) as runs:
             found = make_plan(question, runs, curve=page is not None)
         tables = (plan_rows(question, found), sensitivity_rows(found))
-        show("the fewest machines that are enough; * is the plan", tables[0])
-        if found.changes:
-            show("what becomes of the plan if things change", tables[1])
         said, assumed = answer(question, found), assumptions(question)
-        console.print(f"[bold]{said}[/]\nAssumed:", highlight=False)
-        for line in assumed:
-            console.print(f"* {line}", highlight=False)
+        _show(tables, said, assumed)
         if page is not None:
             _write(page, [said, "Assumed:", *assumed], tables, question, found)
         save(json_file, {"answer": said, "assumed": assumed, "plan": found})
     if found.best is None:
         raise typer.Exit(1)
+
+
+def _show(tables: Sequence[Rows], said: str, assumed: Sequence[str]) -> None:
+    plans, changes = tables
+    show("the fewest machines that are enough; * is the plan", plans)
+    if changes:
+        show("what becomes of the plan if things change", changes)
+    console.print(f"[bold]{said}[/]\nAssumed:", highlight=False)
+    for line in assumed:
+        console.print(f"* {line}", highlight=False)
 
 
 def _write(page: Path, text: Sequence[str], tables: Sequence[Rows], question: Question, found: Plan) -> None:

@@ -1,5 +1,6 @@
 """`latebind simulate`: the scheduler that serves, on a virtual clock with measured costs."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -17,9 +18,9 @@ from latebind.learned.stored import read_caches, with_caches
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
-from latebind.simulation.driver import Simulator
+from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.report import Summary, summarise
-from latebind.simulation.workloads import poisson
+from latebind.simulation.workloads import Arrival, poisson
 
 SHARES_OF_CAPACITY = (0.25, 0.5, 0.75, 0.9, 1.1)
 
@@ -58,8 +59,7 @@ def simulate(
         served = _served(repository, model, exits)
         # Answers are as long as those in the profile; inputs are taken to be as long as their answers.
         lengths = [(steps, steps) for steps in served.costs.output_steps]
-        estimate = Estimate(served.spec, served.costs)
-        capacity = workers * len(lengths) / sum(estimate.whole(1, *steps) for steps in lengths)
+        capacity = workers * _serial_capacity(served, lengths)
         rates = rate or [share * capacity for share in SHARES_OF_CAPACITY]
         cells = [(name, at) for name in policy or ["serial", "graph", "lazy+", "late"] for at in rates]
         results: list[tuple[str, float, Summary]] = []
@@ -70,11 +70,7 @@ def simulate(
                 served, rate=at, requests=requests, allowed=deadline_ms / 1e3, random=Random(seed), lengths=lengths
             )
             last = number + 1 == len(cells)
-            if event_log is not None and last:
-                with event_log.open("wb") as file:
-                    records = Simulator(config, log=EventLog(file, config)).run(arrivals)
-            else:
-                records = Simulator(config).run(arrivals)
+            records = _play(config, arrivals, event_log if last else None)
             results.append((name, at, summarise(records, allowed=deadline_ms / 1e3)))
     show(
         f"{served.spec.name}: {requests} requests a load, deadline {deadline_ms:g} ms, seed {seed}",
@@ -82,6 +78,20 @@ def simulate(
     )
     console.print(f"serial capacity at full depth: {capacity:.0f} requests a second")
     save(json_file, [{"policy": name, "rate": at, **asdict(summary)} for name, at, summary in results])
+
+
+def _play(config: SchedulerConfig, arrivals: Iterable[Arrival], event_log: Path | None) -> list[Record]:
+    """Run the simulation, which is written down where a file is named."""
+    if event_log is None:
+        return Simulator(config).run(arrivals)
+    with event_log.open("wb") as file:
+        return Simulator(config, log=EventLog(file, config)).run(arrivals)
+
+
+def _serial_capacity(served: ServedModel, lengths: Sequence[tuple[int, int]]) -> float:
+    """Return how many requests of these lengths a worker answers in a second, one by one, with nobody leaving early."""
+    estimate = Estimate(served.spec, served.costs)
+    return len(lengths) / sum(estimate.whole(1, *steps) for steps in lengths)
 
 
 def _served(repository: Path, model: str, exits: bool) -> ServedModel:

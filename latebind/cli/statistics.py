@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -25,10 +26,12 @@ def read_statistics(url: str, token_file: Path | None = None) -> list[Mapping[st
             found: list[Mapping[str, Any]] = json.load(reply)["model_stats"]
     except HTTPError as error:
         raise ConfigError(f"{url} answers {error.code}: {error.read(1000).decode(errors='replace')}") from None
-    except (URLError, OSError) as error:
-        raise ConfigError(f"{url} does not answer ({error}): does `latebind serve` run there?") from None
-    except (ValueError, KeyError):
-        raise ConfigError(f"{url} answers with something else than statistics: is it a latebind?") from None
+    except OSError as error:
+        why = error.reason if isinstance(error, URLError) else error
+        raise ConfigError(f"{url} does not answer ({why}): does `latebind serve` run there?") from None
+    except (HTTPException, ValueError, KeyError, TypeError):
+        said = "answers with something else than statistics: give the address behind `latebind serves at`, not gRPC's"
+        raise ConfigError(f"{url} {said}") from None
     return found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError
+from latebind.domain.names import instead
 from latebind.engine.engines import Engines, NotUp
 from latebind.repository.selection import Print, Selection, Serving
 from latebind.server.gateway import IndexEntry
@@ -62,7 +63,7 @@ class Catalogue:
         async with self._changing:
             serving = self._engines.serving
             if name not in serving.names:
-                raise NotFound(f"there is no model {name!r:.140} that is served")
+                raise NotFound(f"no model {name!r:.140} is served{instead(name, serving.names)}")
             queries = serving.needing([name])
             if queries and not dependents:
                 raise InvalidRequest(

@@ -190,8 +190,8 @@ def _error(spec: ModelSpec, end: Ended) -> LatebindError:
             return Refused(f"the queue of {who} is full: try again later")
         case Outcome.REFUSED_LATE:
             return Refused(
-                f"{who} cannot answer by the deadline, with what it has to do and to load first: "
-                "allow more time or try again later"
+                f"{who} cannot answer by the deadline, with what there is to do first: allow more time (`timeout`, in "
+                "microseconds) or try again later"
             )
         case Outcome.REFUSED_LOADING:
             seconds = f"{max(end.waited, 0.1):.1f} s"
@@ -201,7 +201,7 @@ def _error(spec: ModelSpec, end: Ended) -> LatebindError:
                 end.waited,
             )
         case Outcome.EXPIRED:
-            return Expired(f"{who} could not answer by the deadline any more: allow more time")
+            return Expired(f"{who} could not answer by the deadline any more: allow more time (`timeout`)")
         case Outcome.NOT_LOADED:
             return Unavailable(
                 f"{who} could not be brought into memory: try again later; the server's log says why, and `latebind "

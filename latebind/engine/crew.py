@@ -1,4 +1,4 @@
-"""The workers' models: loaded once, then a twin for each worker, so that all share one copy of the weights.
+"""The workers' models: loaded once, then a twin for each worker, over one copy of the weights where they are large.
 
 Ebird's workers each have a copy (section VIII-E: 15.2 % more memory), and it names sharing them as the remedy.
 """

@@ -59,8 +59,9 @@ class LoadedModel:
 def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedModel:
     """Load a model directory, of which `streams` workers may run twins at the same time.
 
-    A profile that was taken elsewhere is taken anew. Raises `RepositoryError`, and `ConfigError` for a device or
-    backend that is not there or cannot run this model.
+    Where these are all workers, each may have a copy of the weights (`program/copies.py`). A profile that was taken
+    elsewhere is taken anew. Raises `RepositoryError`, and `ConfigError` for a device or backend that is not there or
+    cannot run this model.
     """
     directory = ModelDirectory.open(path)
     if is_stored_sequence(directory):
@@ -71,7 +72,8 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
             sequence = profile_sequence(sequence)
         return LoadedModel(sequence.spec, sequence.costs, sequence, {}, directory)
     device, threads, backend = find_device(config.device), config.threads, config.backend
-    program = load_program(directory, threads=threads, backend=backend, device=device, streams=streams)
+    twins = streams if streams >= config.crew else 0
+    program = load_program(directory, threads=threads, backend=backend, device=device, streams=streams, twins=twins)
     if not config.exits:
         program = program.without_entry()
     if not program.costs_fit:

@@ -12,10 +12,12 @@ from typing import Any, TypedDict, Unpack
 from torch import nn
 
 from latebind.cli.console import progress
-from latebind.domain.config import DoorConfig
+from latebind.domain.config import DoorConfig, EngineConfig
 from latebind.hosting.building import Inputs, Rows, build_once
 from latebind.hosting.child import READY, Child, start
+from latebind.program.backends import exact_backends
 from latebind.program.build import tell_nobody
+from latebind.program.device import HOST, find_device
 from latebind.server.listening import check_addresses
 
 PORT = 8000
@@ -105,8 +107,12 @@ def _hosting(function: str, options: Options, *, port: int) -> _Hosting:
 
 @contextmanager
 def _served(module: nn.Module, inputs: Inputs, wanted: _Hosting, *, quiet: bool) -> Iterator[Child]:
+    kind = find_device(
+        EngineConfig(device=wanted.device).device
+    ).type  # told, as what follows, before a build that takes minutes
+    backends = wanted.backends or (() if kind == HOST.type else exact_backends(kind))
     if "--host" not in wanted.arguments:
-        check_addresses(DoorConfig(port=wanted.port))  # told before a build that takes minutes
+        check_addresses(DoorConfig(port=wanted.port))
     with ExitStack() as stack:
         folder = Path(wanted.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="latebind-")))
         with ExitStack() as building:
@@ -118,7 +124,7 @@ def _served(module: nn.Module, inputs: Inputs, wanted: _Hosting, *, quiet: bool)
                 samples=wanted.samples,
                 fidelity=wanted.fidelity,
                 max_batch=wanted.max_batch,
-                backends=wanted.backends,
+                backends=backends,
                 tell=tell_nobody if quiet else building.enter_context(progress("building")),
             )
         words = (str(folder), "--model", name, "--port", str(wanted.port), "--device", wanted.device)

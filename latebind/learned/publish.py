@@ -63,13 +63,29 @@ class Outcome:
 
 def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = False, reason: str = "") -> CacheReport:
     """Write the lookups and return the report. `new_entry`: the directory does not have the empty stage yet."""
-    found, promise = outcome.calibrated, outcome.promise
+    found = outcome.calibrated
     lookups = _in_use(outcome, found) if found else ()
     if found and not lookups:
         found, reason = None, "no lookup pays at this target: the network runs to its end"
     kept = _kept(outcome, lookups)
-    used = {lookup.name for lookup in lookups}
-    caches = StoredCaches(
+    caches = _stored(outcome, found, lookups, kept)
+    after = write_caches(
+        directory,
+        caches,
+        {one.plan.name: one.files for one in kept},
+        held_out=_held_out(outcome, kept),
+        lessons=_lessons(directory, kept),
+        new_entry=new_entry and bool(kept),
+    )
+    return _report(after, outcome, found, caches, reason)
+
+
+def _stored(
+    outcome: Outcome, found: Calibrated | None, lookups: tuple[StoredLookup, ...], kept: Sequence[Trained]
+) -> StoredCaches:
+    """Return what the model directory is to say of the lookups in use, and of those that are kept beside."""
+    promise, used = outcome.promise, {lookup.name for lookup in lookups}
+    return StoredCaches(
         format=FORMAT,
         target=promise.fidelity,
         confidence=promise.confidence,
@@ -86,32 +102,27 @@ def publish(directory: ModelDirectory, outcome: Outcome, *, new_entry: bool = Fa
         aside=outcome.costs.beside is not None,
         answers=promise.answers,
     )
-    files = {one.plan.name: one.files for one in kept}
-    held_out = _held_out(outcome, kept)
-    after = write_caches(
-        directory,
-        caches,
-        files,
-        held_out=held_out,
-        lessons=_lessons(directory, kept),
-        new_entry=new_entry and bool(kept),
-    )
+
+
+def _report(
+    directory: ModelDirectory, outcome: Outcome, found: Calibrated | None, caches: StoredCaches, warning: str
+) -> CacheReport:
     whole = sum(outcome.stages)
     return CacheReport(
-        directory=after,
-        target=promise.fidelity,
-        confidence=promise.confidence,
+        directory=directory,
+        target=caches.target,
+        confidence=caches.confidence,
         tried=tuple(_tried(outcome, k) for k in range(len(outcome.trained))) if outcome.worlds else (),
-        lookups=lookups,
+        lookups=caches.lookups,
         fidelity=caches.fidelity,
         lower=caches.lower,
         calibrated_on=caches.calibrated_on,
         seconds_without=whole,
         seconds_with=found.seconds if found else whole,
-        warning=reason,
+        warning=warning,
         aside=caches.aside,
         answers=caches.answers,
-        right=read_accuracy(after),
+        right=read_accuracy(directory),
         trials=tuple(_told(outcome, trial) for trial in outcome.trials),
     )
 

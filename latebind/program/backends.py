@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError, LatebindError
+from latebind.program.copies import Copies
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.inductor_stage import compile_with_inductor
@@ -88,7 +89,7 @@ class Use:
     """How a stage is to be used: on so many threads, with batches of these sizes most of all, and where.
 
     On `device` its inputs, outputs and weights lie. `streams` of its twins may run at the same time; where more are
-    asked to, they may wait for each other. A `lone` one takes one row and no more.
+    asked to, they may wait for each other. `copies` says whose the weights are. A `lone` one takes one row and no more.
     """
 
     threads: int
@@ -96,6 +97,7 @@ class Use:
     device: torch.device = HOST
     streams: int = 1
     lone: bool = False
+    copies: Copies = Copies.SHARED
 
 
 class Backend(Protocol):
@@ -199,6 +201,7 @@ class OpenVino:
             sizes=use.sizes,
             streams=use.streams,
             lone=use.lone,
+            copies=use.copies,
         )
 
 
@@ -215,6 +218,11 @@ BACKENDS: dict[str, Backend] = {
     "openvino": OpenVino(),
     "openvino-bf16": OpenVinoBf16(),
 }
+
+
+def exact_backends(device: str = HOST.type) -> tuple[str, ...]:
+    """Return the backends that compute in a model's own precision and can be used here on this kind of device."""
+    return tuple(name for name, each in BACKENDS.items() if each.exact and each.unavailable(device) is None)
 
 
 def backend_named(name: str, *, device: str = HOST.type) -> Backend:

@@ -17,7 +17,7 @@ def find_device(name: str) -> torch.device:
         return HOST
     if not torch.cuda.is_available():
         why = "torch finds no GPU: see nvidia-smi" if torch.version.cuda else "this torch is built for CPUs alone"
-        raise ConfigError(f"the device {name!r} is not there, {why}. Install a torch with CUDA, or use --device cpu")
+        raise ConfigError(f"the device {name!r} is not there, {why}. Install a torch with CUDA, or use cpu")
     number = int(name.partition(":")[2] or torch.cuda.current_device())
     if number >= torch.cuda.device_count():
         raise ConfigError(f"the device {name!r} is not there: choose from {', '.join(_cuda_devices())} and cpu")

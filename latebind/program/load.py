@@ -8,6 +8,7 @@ from torch import Tensor
 
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.program.backends import Place, StageFunction, Use, backend_named, hand_on
+from latebind.program.copies import Copies, copies_for
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs
@@ -25,11 +26,13 @@ def load_program(
     backend: str | None = None,
     device: torch.device = HOST,
     streams: int = 1,
+    twins: int = 0,
     lone: bool = False,
 ) -> Program:
     """Return the model of `directory` as a chain of stages on `threads` threads, or on a CUDA device.
 
-    `streams` of its twins run at once. Where `lone`, stages take one row.
+    `streams` of its twins run at once. If there are so many `twins` in all, each may have a copy of the weights where
+    that takes little memory; 0: they share what is large. Where `lone`, stages take one row.
 
     The backend is the one that `build` found best unless another is named. Raises `RepositoryError` for a directory
     whose files do not fit together or whose graph does not run, `ConfigError` for a backend that cannot be used here.
@@ -41,7 +44,8 @@ def load_program(
     chosen = backend if backend is not None else model.backend
     weights = read_tensors(directory, WEIGHTS)
     use = partial(compile_stages, graphs, weights, backend=chosen, threads=threads)
-    stages = use(device=device, streams=streams, lone=lone)
+    copies = copies_for(sum(weight.nbytes for weight in weights.values()), twins)
+    stages = use(device=device, streams=streams, lone=lone, copies=copies)
     passed = made_up_inputs(graphs[0].inputs, 1, device=device)
     for number, (graph, stage) in enumerate(zip(graphs, stages, strict=True)):
         passed = try_stage(directory, number, graph, stage, passed)
@@ -93,12 +97,12 @@ def _program(
     return Program(model.spec(), profile.costs(), backend, threads, stages, activations, fits, model.entry, device)
 
 
-def load_uncut(directory: ModelDirectory, *, threads: int = 1, backend: str | None = None) -> StageFunction:
-    """Return the same model as one callable, for comparison with the chain."""
+def load_uncut(directory: ModelDirectory, *, backend: str | None = None) -> StageFunction:
+    """Return the same model as one callable with one thread, for comparison with the chain."""
     model = read_model(directory)
     graph = read_graph(directory, model)
     weights = read_tensors(directory, WEIGHTS)
-    return compile_graph(graph, weights, backend=backend or model.backend, threads=threads)
+    return compile_graph(graph, weights, backend=backend or model.backend, threads=1)
 
 
 def compile_graph(
@@ -111,16 +115,17 @@ def compile_graph(
     device: torch.device = HOST,
     streams: int = 1,
     lone: bool = False,
+    copies: Copies = Copies.SHARED,
 ) -> StageFunction:
     """Compile a graph, whole or a stage, to a backend by its name; an empty stage hands on what it gets.
 
-    `sizes` are the batches that come most; `streams` twins may run at the same time; `lone` ones take one row. Weights
-    that are not on `device` are copied there.
+    `sizes` are the batches that come most; `streams` twins may run at the same time, with weights as `copies` says;
+    `lone` ones take one row. Weights that are not on `device` are copied there.
     """
     if not graph.nodes:
         return hand_on
     there = _on(device, weights)
-    use = Use(threads, tuple(sizes), device, streams, lone)
+    use = Use(threads, tuple(sizes), device, streams, lone, copies)
     return backend_named(backend, device=device.type).compile(graph, there, use)
 
 
@@ -133,13 +138,12 @@ def compile_stages(
     device: torch.device = HOST,
     streams: int = 1,
     lone: bool = False,
+    copies: Copies = Copies.SHARED,
 ) -> tuple[StageFunction, ...]:
     """Compile each graph of a chain; a weight that several stages read is on the device once."""
     there = _on(device, weights)
-    return tuple(
-        compile_graph(graph, there, backend=backend, threads=threads, device=device, streams=streams, lone=lone)
-        for graph in graphs
-    )
+    use = partial(compile_graph, weights=there, backend=backend, threads=threads, device=device)
+    return tuple(use(graph, streams=streams, lone=lone, copies=copies) for graph in graphs)
 
 
 def _on(device: torch.device, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -1,6 +1,5 @@
 """A loaded model: its stages as callables, its tensors and its costs. One thread at a time: each worker has a twin."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -80,17 +79,8 @@ def _lasting(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(tensor.clone() for tensor in outputs)
 
 
-def profile_program(
-    program: Program, *, inputs: Sequence[Tensor] | None = None, batches: Sequence[int] = ()
-) -> Program:
-    """Measure the program on this machine and return it with those costs. `inputs` are example rows, if there are.
-
-    Without `batches` they are those that all profiles have.
-    """
-    rows = (
-        tuple(inputs)
-        if inputs is not None
-        else made_up_inputs(program.spec.inputs, program.spec.max_batch, device=program.device)
-    )
-    curves = profile_stages(program.stages, rows, batches or profiled_batches(program.spec.max_batch))
+def profile_program(program: Program) -> Program:
+    """Measure the program on this machine, on rows that are made up, and return it with those costs."""
+    rows = made_up_inputs(program.spec.inputs, program.spec.max_batch, device=program.device)
+    curves = profile_stages(program.stages, rows, profiled_batches(program.spec.max_batch))
     return replace(program, costs=replace(program.costs, stages=curves), costs_fit=True)

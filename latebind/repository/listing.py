@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from latebind.domain.errors import NotFound, RepositoryError
+from latebind.domain.names import instead
 from latebind.queries.file.definition import ENDING, model_names, query_name
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.manifest import MANIFEST, NAME, VERSION
@@ -46,9 +47,9 @@ class Repository:
         found = self._versions(name) if NAME.fullmatch(name) and (self._root / name).is_dir() else ()
         chosen = [listed for listed in found if version in {None, listed.version}]
         if not chosen:
-            there = ", ".join(sorted({f"{listed.name}/{listed.version}" for listed in self.models()})) or "none"
             wanted = name if version is None else f"{name}/{version}"
-            raise NotFound(f"there is no model {wanted!r} in {self._root}; models there: {there}")
+            there = dict.fromkeys(listed.name if version is None else _titled(listed) for listed in self.models())
+            raise NotFound(f"there is no model {wanted!r} in {self._root}{instead(wanted, there)}")
         return ModelDirectory.open(chosen[-1].path)
 
     def path_for(self, name: str, version: str) -> Path:
@@ -73,6 +74,10 @@ class Repository:
     def _is_version(self, path: Path) -> bool:
         whole = VERSION.fullmatch(path.name) and (path / MANIFEST).is_file()
         return bool(whole) and is_inside(path, self._root)
+
+
+def _titled(listed: Listed) -> str:
+    return f"{listed.name}/{listed.version}"
 
 
 def is_inside(path: Path, root: Path) -> bool:
@@ -115,7 +120,38 @@ def find_served(place: Path, names: Sequence[str] | None = None) -> tuple[list[P
     """
     queries = find_queries(place, names)
     if not names:
-        return find_models(place), queries
+        try:
+            return find_models(place), queries
+        except RepositoryError as error:
+            raise RepositoryError(f"{error}{_without(place, queries)}") from None
     wanted = [name for name in names if name not in map(query_name, queries)]
     wanted += [model for path in queries for model in model_names(path)]
     return find_models(place, list(dict.fromkeys(wanted))), queries
+
+
+def sort_out(place: Path) -> tuple[list[ModelDirectory], dict[str, str]]:
+    """Return the newest versions of all models in `place` that are whole, and by name what is wrong with the others.
+
+    Raises `RepositoryError` where there is no model at all.
+    """
+    if (place / MANIFEST).is_file():
+        return [ModelDirectory.open(place)], {}
+    repository, whole, wrong = Repository(place), [], {}
+    for name in sorted({listed.name for listed in repository.models()}):
+        try:
+            whole.append(repository.open(name))
+        except RepositoryError as error:
+            wrong[name] = str(error)
+    if not whole and not wrong:
+        raise RepositoryError(f"{place} holds no model: make one with `latebind build`")
+    return whole, wrong
+
+
+def _without(place: Path, queries: Sequence[Path]) -> str:
+    """Return the words that serve what is whole; none where nothing is."""
+    if not place.is_dir() or (place / MANIFEST).is_file() or not Repository(place).models():
+        return ""
+    _, wrong = sort_out(place)
+    models = dict.fromkeys(listed.name for listed in Repository(place).models() if listed.name not in wrong)
+    names = [*models, *(query_name(path) for path in queries if set(model_names(path)) <= set(models))]
+    return f". To serve the others: {' '.join(f'--model {name}' for name in names)}" if names else ""

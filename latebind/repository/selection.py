@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from latebind.domain.errors import LatebindError, NotFound
+from latebind.domain.names import instead
 from latebind.queries.file.definition import ENDING, model_names, query_name
 from latebind.repository.listing import Repository, check_inside, find_served
 from latebind.repository.manifest import MANIFEST, NAME
@@ -108,13 +109,19 @@ class Selection:
             return _serving([Repository(self.place).open(model).path for model in model_names(query)], [query])
         if (self.place / MANIFEST).is_file():
             if name != _name(self.place):
-                raise NotFound(f"there is no model {name!r:.140} in the repository")
+                raise NotFound(f"there is no model {name!r:.140} in the repository{instead(name, self.names())}")
             return _serving([self.place], [])
         try:
             return _serving([Repository(self.place).open(name, version).path], [])
         except NotFound:
-            wanted = f"model {name!r:.140}" if version is None else f"version {version!r:.40} of model {name!r:.140}"
-            raise NotFound(f"there is no {wanted} in the repository") from None
+            raise NotFound(self._nothing(name, version)) from None
+
+    def _nothing(self, name: str, version: str | None) -> str:
+        """Return what is said of a model or version that is not there."""
+        versions = [listed.version for listed in Repository(self.place).models() if listed.name == name]
+        if versions:
+            return f"model {name!r} has no version {version!r:.40} in the repository: it has {', '.join(versions)}"
+        return f"there is no model {name!r:.140} in the repository{instead(name, self.names())}"
 
     def told(self, error: LatebindError | OSError) -> str:
         """Return what to tell clients of an error: without the place of the repository."""

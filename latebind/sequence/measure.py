@@ -36,11 +36,11 @@ def measure_sequence(
     return first, more, Curve(batches, tuple(steps))
 
 
-def profile_sequence(program: SequenceProgram, batches: Sequence[int] = ()) -> SequenceProgram:
+def profile_sequence(program: SequenceProgram) -> SequenceProgram:
     """Measure the program on this machine and return it with those costs; lengths of answers stay as they were."""
     rows = np.zeros((1, program.spec.inputs[0].shape[0]), np.int64)
     rows[:] = program.marks.start
-    reading, slope, step = measure_sequence(program, rows, batches)
+    reading, slope, step = measure_sequence(program, rows)
     costs = replace(program.costs, stages=(reading, step), slopes={0: slope})
     return replace(program, costs=costs, costs_fit=True)
 

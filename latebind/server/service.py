@@ -8,6 +8,7 @@ from typing import cast
 from latebind import __version__
 from latebind.domain.errors import InvalidRequest, NotFound, TurnedOff, Unavailable
 from latebind.domain.model import ModelSpec
+from latebind.domain.names import instead
 from latebind.domain.picture import Picture
 from latebind.logs import REQUEST
 from latebind.server.calls import Call
@@ -140,11 +141,14 @@ class Service:
         await self._changeable().unload(name, dependents=unload_dependents)
 
     def model(self, name: str, version: str | None = None) -> ModelSpec:
-        """Return the model of this name, in this version if one is given. Raises `NotFound` and `Unavailable`."""
+        """Return the model of this name, in this version if one is given. Raises `NotFound` and `Unavailable`.
+
+        What is raised tells other names: who may call this may list them.
+        """
         spec = self._gateway.models.get(name)
         if spec is None:
             reason = self._unavailable(name)
-            raise NotFound(f"there is no model {name!r:.140}") if reason is None else Unavailable(reason)
+            raise self._nothing(name) if reason is None else Unavailable(reason)
         if version is not None and version != spec.version:
             raise _no_version(spec, version)
         return spec
@@ -308,6 +312,13 @@ class Service:
 
     def _unavailable(self, name: str) -> str | None:
         return None if self._catalogue is None else self._catalogue.unavailable(name)
+
+    def _nothing(self, name: str) -> NotFound:
+        """Return what to raise for a model that is not served, and was to be never or is no more."""
+        for entry in self.index():
+            if entry["name"] == name:
+                return NotFound(f"model {name!r} is not served ({entry['reason'] or entry['state'].lower()}): load it")
+        return NotFound(f"there is no model {name!r:.140}{instead(name, sorted(self._gateway.models))}")
 
     def _changeable(self) -> Catalogue:
         if self._catalogue is None or not self._manage:

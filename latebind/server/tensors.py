@@ -64,7 +64,8 @@ class Tensor:
             raise InvalidRequest(f"{self.title} is {datatype!r:.40}{known}: it must be {self.datatype}")
         if not shape or not self._fits(tuple(shape[1:])):
             most = f", and rows of 1 to {self.shape[0]}" if self.is_padded else ""
-            wanted = f"{self._wanted()}, -1 being the batch{most}"
+            alone = f": one row is {[1, *shape]}" if shape and self._fits(tuple(shape)) else ""
+            wanted = f"{self._wanted()}, -1 being the batch{most}{alone}"
             raise InvalidRequest(f"{self.title} has shape {list(shape)!s:.80}: it must be {wanted}")
         if not 1 <= shape[0] <= max_rows:
             raise InvalidRequest(f"{self.title} has a batch of {shape[0]!s:.40} rows: send 1 to {max_rows}")
@@ -111,7 +112,8 @@ class Tensor:
         except FloatingPointError:
             raise InvalidRequest(f"{self.title} has a number that is too large for {self.datatype}") from None
         except (ValueError, OverflowError, RecursionError) as error:
-            raise InvalidRequest(f"{self.title} has data that is not {self.datatype}: {error}") from None
+            why = self._range() if isinstance(error, OverflowError) else error
+            raise InvalidRequest(f"{self.title} has data that is not {self.datatype}: {why}") from None
         if array.size != items or (is_nested and array.shape != tuple(shape)):
             raise InvalidRequest(f"{self.title} has data of shape {list(array.shape)}: {list(shape)} was said")
         self._check_limit(array)
@@ -145,6 +147,11 @@ class Tensor:
             return np.frombuffer(pack(f"<{len(values)}f", *values), self.dtype)
         except OverflowError:
             raise FloatingPointError from None
+
+    def _range(self) -> str:
+        """Return what values of this datatype must be."""
+        known = np.iinfo(self.dtype) if self.dtype.kind in "iu" else np.finfo(self.dtype)
+        return f"values must be {known.min} to {known.max}"
 
     def _wanted(self) -> list[int]:
         return [-1, *(-1 if self.is_padded else size for size in self.shape)]

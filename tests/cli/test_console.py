@@ -1,5 +1,9 @@
 """What commands say where nobody watches a terminal."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
 from io import StringIO
 from threading import Event
 
@@ -17,10 +21,41 @@ def test_a_line_tells_what_is_done_how_much_since_when_and_for_how_long_yet() ->
     task = bars.add_task("building resnet: cutting", total=1.0)
     assert in_words(bars.tasks[0]) == "building resnet: cutting, 0% after 0:00:00"
     now = 30.0
-    bars.update(task, completed=0.25)
+    bars.update(task, completed=0.25, stepped=now)
     assert in_words(bars.tasks[0]) == "building resnet: cutting, 25% after 0:00:30, about 0:01:30 left"
-    now = 60.0
-    assert in_words(bars.tasks[0]) == "building resnet: cutting, 25% after 0:01:00, about 0:03:00 left"
+    now = 50.0
+    assert in_words(bars.tasks[0]) == "building resnet: cutting, 25% after 0:00:50, about 0:01:10 left"
+
+
+@pytest.mark.parametrize("seconds", [61.0, 130.0, 600.0])
+def test_nothing_is_said_of_what_is_left_while_a_step_takes_longer_than_all_before(seconds: float) -> None:
+    now = 0.0
+    bars = Progress(get_time=lambda: now, disable=True)
+    task = bars.add_task("building resnet: trying the backend compile", total=1.0)
+    now = 30.0
+    bars.update(task, completed=0.2, stepped=now)
+    now = seconds
+    assert in_words(bars.tasks[0]).endswith(f"20% after {timedelta(seconds=seconds)}")
+
+
+def test_what_is_told_of_a_step_counts_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def say(line: Callable[[], str], period: float) -> Iterator[None]:
+        del period
+        yield
+        said.append(line())
+
+    now = 0.0
+    monkeypatch.setattr(console, "saying", say)
+    monkeypatch.setattr(console, "Progress", partial(Progress, get_time=lambda: now, disable=True))
+    with progress("building") as tell:
+        now = 20.0
+        tell("the first half", 0.5)
+        now = 30.0
+        tell("the first half, still", 0.5)
+    assert said == ["building: the first half, still, 50% after 0:00:30, about 0:00:10 left"]
 
 
 def test_lines_come_as_long_as_the_work_lasts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,8 @@ import torch
 
 from latebind.bench.client import Caller, Line, encode, written
 from latebind.bench.server import launched
-from latebind.cli.serve import LIVE_RESIDENCY, READY, say_where
+from latebind.cli.serve import READY, say_where
+from latebind.cli.serve_options import LIVE_RESIDENCY
 from latebind.cli.together import check_machine, known_keys
 from latebind.domain.config import DoorConfig, EngineConfig, ResidencyConfig, ServeConfig
 from latebind.domain.errors import ConfigError

@@ -1,7 +1,11 @@
 """`latebind models --url`: a running server's figures as it tells them itself."""
 
 import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +18,31 @@ from latebind.domain.errors import ConfigError
 from tests.server.conftest import opened, scalar
 
 CALL = {"inputs": [scalar(1.0)]}
+
+
+@pytest.fixture
+def unused() -> int:
+    """A port at which nobody listens."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return int(place.getsockname()[1])
+
+
+@contextmanager
+def answering(reply: bytes) -> Iterator[int]:
+    """Have one caller of a port get this, whatever it asks."""
+    with socket.create_server(("127.0.0.1", 0)) as place:
+
+        def answer() -> None:
+            caller, _ = place.accept()
+            with caller:
+                caller.recv(4096)
+                caller.sendall(reply)
+
+        thread = Thread(target=answer)
+        thread.start()
+        yield place.getsockname()[1]
+        thread.join(60)
 
 
 def test_the_table_and_the_route_tell_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,3 +80,16 @@ def test_a_server_that_wants_a_token_is_given_it(tmp_path: Path) -> None:
         assert read_statistics(url, file)
         with pytest.raises(ConfigError, match="answers 401"):
             read_statistics(url)
+
+
+def test_a_server_that_is_not_there_or_is_another_is_told_apart(unused: int) -> None:
+    with pytest.raises(
+        ConfigError, match=r"does not answer \(\[Errno 111\] Connection refused\): does `latebind serve`"
+    ):
+        read_statistics(f"http://127.0.0.1:{unused}")
+    for reply in (b"\0\0\x12\4\0\0\0\0\0", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]"):
+        with (
+            answering(reply) as port,
+            pytest.raises(ConfigError, match="something else than statistics: give the addr"),
+        ):
+            read_statistics(f"http://127.0.0.1:{port}")

@@ -58,7 +58,7 @@ def test_a_device_of_another_name_is_refused_with_those_there_are(name: str) -> 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_where_there_is_no_gpu_a_cuda_device_is_refused_with_what_to_do(models: Path) -> None:
     (path,) = find_models(models, ["chain"])
-    with pytest.raises(ConfigError, match=r"'cuda' is not there, .* or use --device cpu"):
+    with pytest.raises(ConfigError, match=r"'cuda' is not there, .* or use cpu"):
         load_model(path, EngineConfig(device="cuda"))
 
 

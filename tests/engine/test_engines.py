@@ -223,7 +223,7 @@ def test_a_bad_version_leaves_the_old_one_serving_and_says_why(built: Path, shop
             assert (entry["version"], entry["state"]) == ("1", "READY")
             assert "scale/2/weights.safetensors" in entry["reason"]
             assert await ask(engines) == 2.0
-            with pytest.raises(NotFound, match="no version '7' of model 'scale'"):
+            with pytest.raises(NotFound, match="'scale' has no version '7' in the repository: it has 1, 2"):
                 await catalogue.load("scale", "7")
 
     run(test())

@@ -140,6 +140,22 @@ def test_a_port_that_is_a_text_is_refused() -> None:
         latebind.serving(Doubles(), ROWS, port="8000").__enter__()  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        pytest.param(
+            "cuda", "'cuda' is not there", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU")
+        ),
+        ("cuda:77", "'cuda:77' is not there"),
+        ("gpu", "give cpu, cuda, or cuda:0"),
+    ],
+)
+def test_a_device_that_is_not_there_is_told_before_anything_is_built(tmp_path: Path, device: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        latebind.serving(Doubles(), ROWS, folder=tmp_path, device=device).__enter__()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("option", "instead"), [("backends", "('eager',)"), ("arguments", "('--workers', '2')")])
 def test_a_text_where_words_are_wanted_is_refused_with_the_words(option: str, instead: str) -> None:
     text = " ".join(re.findall(r"[\w-]+", instead))

@@ -6,7 +6,7 @@ from torch import nn
 
 from examples.cifar10.model import resnet20
 from latebind.domain.errors import ConfigError, ExportError
-from latebind.program.backends import BACKENDS, StageFunction, backend_named
+from latebind.program.backends import BACKENDS, StageFunction, backend_named, exact_backends
 from latebind.program.cut import cut_points, good_points, split
 from latebind.program.export import Exported, export, run_module
 from latebind.program.load import compile_graph, compile_stages
@@ -146,6 +146,13 @@ def test_a_stage_takes_rows_in_any_memory_layout(backend: str) -> None:
 def test_an_unknown_backend_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match="choose from eager, compile, openvino"):
         backend_named("tpu")
+
+
+def test_backends_for_a_device_are_exact_and_compute_there() -> None:
+    assert {"eager", "openvino"} <= set(exact_backends())
+    assert "openvino-bf16" not in exact_backends()
+    assert "eager" in exact_backends("cuda")
+    assert "openvino" not in exact_backends("cuda")
 
 
 def test_an_operator_that_openvino_cannot_convert_is_reported() -> None:

@@ -1,6 +1,7 @@
 """Twins of a stage: several threads at a time, each with outputs of its own, over one copy of the weights."""
 
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from latebind.bench.memory import Resident, Side
 from latebind.domain.config import EngineConfig
 from latebind.program import openvino_stage
 from latebind.program.backends import StageFunction, twin
+from latebind.program.copies import Copies
 from latebind.program.cut import cut_points, split
 from latebind.program.export import Exported, export
 from latebind.program.graph import Graph
@@ -70,11 +72,17 @@ def check_together(stages: Sequence[StageFunction], batches: Sequence[Tensor]) -
         assert list(threads.map(run, range(len(stages)))) == [[]] * len(stages)
 
 
-def check_twins(module: nn.Module, example: Tensor, backend: str, streams: int) -> None:
+def check_twins(module: nn.Module, example: Tensor, backend: str, streams: int, copies: Copies = Copies.SHARED) -> None:
     torch.set_num_threads(1)
     exported = export(module, (example,))
     stage = compile_graph(
-        exported.graph, exported.weights, backend=usable(backend), threads=1, sizes=(1, 2, 8), streams=streams
+        exported.graph,
+        exported.weights,
+        backend=usable(backend),
+        threads=1,
+        sizes=(1, 2, 8),
+        streams=streams,
+        copies=copies,
     )
     stages = [stage, *(twin(stage) for _ in range(1, WORKERS))]
     check_together(stages, [torch.randn(size, *example.shape[1:]) for size in SIZES])
@@ -91,6 +99,26 @@ def test_so_do_twins_that_share_weights_and_streams(streams: int) -> None:
     width = 640
     assert width * width * 4 * 2 > openvino_stage.SHARED_FROM
     check_twins(Wide(width), torch.randn(2, width), "openvino", streams)
+
+
+@pytest.mark.parametrize("copies", [Copies.PAIR, Copies.OWN])
+def test_so_do_twins_with_a_copy_of_the_weights_each(copies: Copies) -> None:
+    check_twins(Wide(640), torch.randn(2, 640), "openvino", 2, copies)
+
+
+@pytest.mark.parametrize(("copies", "calls"), [(Copies.SHARED, False), (Copies.PAIR, True), (Copies.OWN, True)])
+def test_where_twins_have_copies_each_computes_on_the_thread_that_calls(*, copies: Copies, calls: bool) -> None:
+    exported = export(Wide(640), (torch.randn(2, 640),))
+    compiled = compile_graph(
+        exported.graph, exported.weights, backend=usable("openvino"), threads=1, streams=2, copies=copies
+    )
+    rows = torch.randn(64, 640)
+    for stage in (compiled, twin(compiled)):
+        stage(rows)
+        here, whole = time.thread_time(), time.process_time()
+        for _ in range(100):
+            stage(rows)
+        assert (2 * (time.thread_time() - here) > time.process_time() - whole) is calls
 
 
 @dataclass(frozen=True)
@@ -144,6 +172,15 @@ def test_six_workers_have_the_weights_of_one(backend: str, wide: Path) -> None:
     )
     assert six < one + weights
     assert copies > one + 3 * weights
+
+
+def test_two_workers_with_a_copy_each_take_what_one_takes_that_has_one_for_each_size(wide: Path) -> None:
+    usable("openvino")
+    one, two = (
+        private_bytes(Side(str(wide), EngineConfig(backend="openvino", granularities=crew, wide=False)))
+        for crew in ((16,), (16, 16))
+    )
+    assert two < one + WIDTH * WIDTH * 4
 
 
 def private_bytes(side: Side) -> int:

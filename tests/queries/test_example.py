@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from examples.query import demo
 from examples.query.build import Builder, lessons
-from examples.query.scenes import GATE, INPUT, Scene, of_digits, unseen
+from examples.query.scenes import GATE, INPUT, Scene, of_digits, shortened, unseen
 from examples.query.train import accuracy, accuracy_in, main, restored, train_missing, weights_of
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.queries.file.definition import read_query
@@ -47,6 +47,15 @@ def test_a_gate_is_asked_for_the_family_and_the_families_for_their_own_classes(d
 
 def test_every_class_is_in_one_family(digits: Scene) -> None:
     assert sorted(one for classes in digits.families.values() for one in classes) == list(range(10))
+
+
+def test_a_quick_scene_has_a_third_of_the_training_and_the_same_pictures() -> None:
+    whole = of_digits()
+    quick = shortened(whole)
+    assert quick.epochs == {GATE: 4, "small": 7, "medium": 7, "large": 7}
+    assert quick.lessons == 4000
+    assert quick.learned is whole.learned
+    assert set(shortened(replace(whole, epochs=dict.fromkeys(whole.epochs, 1))).epochs.values()) == {1}
 
 
 def test_views_of_a_picture_are_neighbours_and_none_is_calibrated_on(digits: Scene) -> None:

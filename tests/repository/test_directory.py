@@ -152,8 +152,12 @@ def test_a_repository_lists_models_and_versions_by_number(tmp_path: Path) -> Non
 
 def test_a_model_that_is_not_there_is_answered_with_those_that_are(path: Path) -> None:
     repository = Repository(path.parent.parent)
-    for name, version in (("other", None), ("net", "7"), ("../net", None)):
-        with pytest.raises(NotFound, match="models there: net/1"):
+    for name, version, told in (
+        ("other", None, ": there is net$"),
+        ("net", "7", r": did you mean 'net/1'\?"),
+        ("../net", None, ": there is net$"),
+    ):
+        with pytest.raises(NotFound, match=told):
             repository.open(name, version)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from latebind.domain.errors import NotFound, QueryError, RepositoryError
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.listing import find_queries, find_served
+from latebind.repository.listing import find_queries, find_served, sort_out
 
 QUERY = '[nodes.one]\nmodels = ["a", "b"]\n[nodes.two]\nmodels = ["b"]\n'
 
@@ -67,6 +67,33 @@ def test_a_broken_query_is_told_where_it_is_needed(folder: Path) -> None:
     with pytest.raises(QueryError, match=r"both\.query\.toml:2: nodes\.one\.models is a number"):
         find_served(folder, ["both"])
     assert served(folder, "lone") == (["c/1"], ["lone.query.toml"])
+
+
+def test_where_one_model_is_broken_the_words_are_told_that_serve_the_others(folder: Path) -> None:
+    (folder / "a" / "1" / "model.json").write_text("{ }")
+    with pytest.raises(
+        RepositoryError, match=r"a/1/model.json differs .* To serve the others: --model b --model c --mod"
+    ):
+        find_served(folder)
+    assert served(folder, "b", "c", "lone") == (["b/1", "c/1"], ["lone.query.toml"])
+    for name in ("b", "c"):
+        (folder / name / "1" / "model.json").unlink()
+    with pytest.raises(RepositoryError, match=r"build it again$"):
+        find_served(folder)
+
+
+def test_models_that_are_whole_are_told_from_others(folder: Path) -> None:
+    (folder / "b" / "1" / "model.json").unlink()
+    whole, wrong = sort_out(folder)
+    assert [directory.path.parent.name for directory in whole] == ["a", "c"]
+    assert list(wrong) == ["b"]
+    assert "model.json is missing" in wrong["b"]
+
+
+def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
+    for look in (sort_out, find_served):
+        with pytest.raises(RepositoryError, match="holds no model: make one with `latebind build`"):
+            look(tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from latebind.bench.batching.parts import Capacity
 from latebind.bench.batching.sides import Group
 from latebind.bench.batching.simulated import GROWING, Result
+from latebind.bench.statistics import ratio_of_means
 
 PAST = "*"  # behind a ratio: the baseline does not keep up with the load, so it only tells how long the run was
 BASELINES = ("untuned windows", "best of 5 ms or more", "best of all", "best of all, leaving early")
@@ -18,8 +20,12 @@ Rows = list[dict[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One policy at one load over all seeds: mean of means, their quartiles, mean of 99th percentiles. Seconds."""
+    """One policy at one load over all seeds: mean of means, their quartiles, mean of 99th percentiles. Seconds.
 
+    `means` and `tails`, the 99th percentiles, `(N,) float64`, are those of each seed, the same ones for all policies.
+    """
+
+    label: str
     group: Group
     mean: float
     low: float
@@ -27,20 +33,26 @@ class Figure:
     p99: float
     late: float
     kept_up: bool
+    means: NDArray[np.float64]
+    tails: NDArray[np.float64]
 
     @classmethod
     def of(cls, runs: Sequence[Result]) -> "Figure":
         """Sum up the runs of one policy at one load."""
         means = np.array([run.mean for run in runs])
+        tails = np.array([run.p99 for run in runs])
         low, high = np.percentile(means, [25, 75])
         return cls(
+            label=runs[0].task.side.label,
             group=runs[0].task.side.group,
             mean=float(means.mean()),
             low=float(low),
             high=float(high),
-            p99=float(np.mean([run.p99 for run in runs])),
+            p99=float(tails.mean()),
             late=float(np.mean([run.late for run in runs])),
             kept_up=float(np.mean([run.growth for run in runs])) < GROWING,
+            means=means,
+            tails=tails,
         )
 
 
@@ -76,7 +88,10 @@ def latency_rows(runs: Sequence[Result]) -> Rows:
 
 
 def ratio_rows(runs: Sequence[Result]) -> Rows:
-    """Return how many times less each judged policy takes than the baselines: of means, and of p99 the best of each."""
+    """Return how many times less each judged policy takes than the baselines: of means, and of p99 the best of each.
+
+    Intervals hold 95 % of what other seeds would give, those of a policy and its baseline drawn together.
+    """
     rows: Rows = []
     for (networks, load), cell in cells(runs).items():
         against = _baselines(cell)
@@ -124,6 +139,20 @@ def model_rows(runs: Sequence[Result]) -> Rows:
             mean, p99 = np.mean([run.models[name] for run in some], axis=0)
             row[name] = f"{mean * 1e3:.2f} / {p99 * 1e3:.2f}"
         rows.append(row)
+    return rows
+
+
+def tail_rows(runs: Sequence[Result]) -> Rows:
+    """Return how many times less the p99 of each co-located network is than under the baselines with the least mean."""
+    rows: Rows = []
+    for (networks, load), cell in cells(runs).items():
+        some = [run for run in runs if (run.task.networks, run.task.load) == (networks, load)]
+        baselines = _baselines(cell)
+        for best in (baselines[name][0] for name in BASELINES[2:] if baselines[name]):
+            theirs = _tails(some, best.label)
+            for label in (label for label, figure in cell.items() if figure.group in JUDGED):
+                row: dict[str, object] = {"load/s each": f"{load:g}", "policy": label, "than": best.label}
+                rows.append(row | {name: _over(theirs[name], tails) for name, tails in _tails(some, label).items()})
     return rows
 
 
@@ -183,12 +212,22 @@ def _best(some: Sequence[Figure]) -> list[Figure]:
     return [min(some, key=lambda figure: figure.mean), min(some, key=lambda figure: figure.p99)] if some else []
 
 
+def _tails(runs: Sequence[Result], label: str) -> dict[str, NDArray[np.float64]]:
+    """Return the p99 of each network by seed, under one policy."""
+    of = [run.models for run in runs if run.task.side.label == label]
+    return {name: np.array([models[name][1] for models in of]) for name in of[0]}
+
+
 def _mean(some: Sequence[Figure], name: str) -> float:
     return float(np.mean([figure.mean for figure in some])) if name == BASELINES[0] else some[0].mean
 
 
 def _ratio(some: Sequence[Figure], figure: Figure, *, tail: bool) -> str:
     if tail:
-        return f"{some[1].p99 / figure.p99:.2f}{'' if some[1].kept_up else PAST}"
-    mean = np.mean([one.mean for one in some]) if len(some) > 2 else some[0].mean
-    return f"{mean / figure.mean:.2f}{'' if all(one.kept_up for one in some) else PAST}"
+        return _over(some[1].tails, figure.tails) + ("" if some[1].kept_up else PAST)
+    means = np.mean([one.means for one in some], axis=0) if len(some) > 2 else some[0].means
+    return _over(means, figure.means) + ("" if all(one.kept_up for one in some) else PAST)
+
+
+def _over(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> str:
+    return str(ratio_of_means(theirs, ours, block=1, seed=0))

@@ -19,7 +19,7 @@ class Group(StrEnum):
     OTHER = "other"
     LAZY = "LazyB"
     ORACLE = "Oracle"
-    OURS = "lazy+"
+    OURS = "lazy+ and late"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ def sides(*, recurrent: bool, size: int = LARGEST) -> list[Side]:
             ("LazyB", Group.LAZY, "lazy"),
             ("Oracle", Group.ORACLE, "oracle"),
             ("lazy+", Group.OURS, "lazy+"),
+            ("late", Group.OURS, "late"),
         )
     ]
     return found

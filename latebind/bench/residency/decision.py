@@ -34,17 +34,17 @@ class Decision:
 
 
 def decision_table(
-    policies: Sequence[str] = tuple(POLICIES), *, models: int = 10_000, decisions: int = 2000, seed: int = 0
+    policies: Sequence[str] = tuple(POLICIES), *, models: int = 10_000, decisions: int = 2000
 ) -> list[Decision]:
     """Time `decisions` of each policy with so many models in memory; `late` also with whole models."""
     configs = [ResidencyConfig(policy=name) for name in policies]
     if "late" in policies:
         configs.append(ResidencyConfig(policy="late", stages=False))
-    return [_timed(config, models, decisions, seed) for config in configs]
+    return [_timed(config, models, decisions) for config in configs]
 
 
-def _timed(config: ResidencyConfig, models: int, decisions: int, seed: int) -> Decision:
-    play = _Play(config, models, Random(seed))
+def _timed(config: ResidencyConfig, models: int, decisions: int) -> Decision:
+    play = _Play(config, models, Random(0))
     micros = [1e6 * play.decide() for _ in range(decisions)]
     whole = play.policy.whole
     return Decision(config.policy, not whole, models, median(micros), quantiles(micros, n=100)[-1], max(micros))

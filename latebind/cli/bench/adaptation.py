@@ -1,5 +1,6 @@
 """`latebind bench locality`, `drift` and `calibration`: whether caches follow the traffic and fidelity is kept."""
 
+from dataclasses import dataclass
 from itertools import product
 from typing import Annotated
 
@@ -8,60 +9,69 @@ import typer
 from latebind.bench import calibration as calibration_bench
 from latebind.bench import drift as drift_bench
 from latebind.bench import locality as locality_bench
-from latebind.bench.exits import Setting
-from latebind.cli.answers import AnswersOption, answers_of
-from latebind.cli.bench.options import (
-    Awake,
-    Backend,
-    Core,
-    Data,
-    DataOption,
-    DoorCore,
-    Fidelity,
-    Model,
-    Page,
-    Repository,
-    Seed,
-    ServerLog,
-)
+from latebind.cli.bench.options import Backend, Fidelity, Page, Seed, ServerLog
+from latebind.cli.bench.settings import Conditions, Subject
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
-from latebind.cli.sources import load_rows
+from latebind.cli.promised import AnswersOption, answers_of
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 from latebind.learned.promise import ANSWERS, Promise, over
 
 
-def locality(
-    repository: Repository,
-    model: Model,
-    data: Data,
-    data_option: DataOption = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """What is sent: rows by classes that come and go, or as they lie."""
+
     alpha: Annotated[
         float | None, typer.Option(help="Classes follow Zipf's law with this exponent. Default: rows as they lie.")
-    ] = None,
-    phases: Annotated[int, typer.Option(help="How often another class dominates.")] = 2,
-    length: Annotated[int, typer.Option(help="Requests of each phase.")] = 10_000,
+    ] = None
+    phases: Annotated[int, typer.Option(help="How often another class dominates.")] = 2
+    length: Annotated[int, typer.Option(help="Requests of each phase.")] = 10_000
     passes: Annotated[
         int, typer.Option(help="Without --alpha: how often all rows are sent, one pass after another.")
-    ] = 1,
+    ] = 1
     jitter: Annotated[
         int | None,
         typer.Option(help="Shift images by up to so many cells, and mirror them, at random. Default: 2 with --alpha."),
-    ] = None,
-    fidelity: Fidelity = 0.97,
+    ] = None
+
+    def traffic(self) -> locality_bench.Traffic:
+        """Return it in the words of the measurement."""
+        jitter = self.jitter if self.jitter is not None else 2 if self.alpha is not None else 0
+        return locality_bench.Traffic(self.alpha, self.phases, self.length, jitter, self.passes)
+
+    def __str__(self) -> str:
+        if self.alpha is None:
+            return f"rows as they lie, {self.passes} times"
+        return f"Zipf {self.alpha:g}, {self.phases} phases of {self.length}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """How the servers adapt that are compared: each combination has one."""
+
     sample: Annotated[
         list[float] | None,
         typer.Option(help="Most requests that the service runs again, as a share; may be repeated. Default: 0.2."),
-    ] = None,
+    ] = None
     retrain_s: Annotated[
         list[float] | None,
         typer.Option(help="Seconds until caches are retrained anyway; may be repeated. Default: 900."),
-    ] = None,
+    ] = None
+
+    def each(self) -> list[locality_bench.Service]:
+        """Return one for each share and interval."""
+        return [locality_bench.Service(*one) for one in product(self.sample or [0.2], self.retrain_s or [900.0])]
+
+
+def locality(
+    subject: Subject,
+    *,
+    stream: Stream,
+    fidelity: Fidelity = 0.97,
+    adapting: Services,
     backend: Backend = None,
-    engine_core: Core = 1,
-    door_core: DoorCore = 0,
-    awake: Awake = False,
-    seed: Seed = 0,
+    conditions: Conditions,
     log: ServerLog = None,
     page: Page = None,
     json_file: JsonFile = None,
@@ -74,43 +84,36 @@ def locality(
     Example: `latebind bench locality models --model resnet56 --data examples.cifar10.data:unseen
     --data-option data=cifar10/ --alpha 1.5`
     """
-    setting = Setting(backend, (door_core,), engine_core, seed, log)
-    shift = jitter if jitter is not None else 2 if alpha is not None else 0
-    traffic = locality_bench.Traffic(alpha, phases, length, shift, passes)
-    services = [locality_bench.Service(*one) for one in product(sample or [0.2], retrain_s or [900.0])]
-    with reporting(), kept_awake(awake), progress(f"asking {2 + len(services)} servers") as tell:
-        inputs, labels = load_rows(data, data_option)
+    services = adapting.each()
+    with reporting(), kept_awake(conditions.awake), progress(f"asking {2 + len(services)} servers") as tell:
+        inputs, labels = subject.rows()
         report = locality_bench.run(
-            repository,
-            model,
+            subject.repository,
+            subject.model,
             inputs,
             labels,
-            traffic,
-            setting=setting,
+            stream.traffic(),
+            setting=conditions.setting(backend, log),
             fidelity=fidelity,
             services=services,
             progress=tell,
         )
-    kind = f"Zipf {alpha:g}, {phases} phases of {length}" if alpha is not None else f"rows as they lie, {passes} times"
-    show(
-        f"{model}: {len(report.calls['off'])} requests a side, {kind}, target {fidelity:g}, seed {seed}", report.rows()
-    )
+    asked = f"{len(report.calls['off'])} requests a side, {stream}, target {fidelity:g}, seed {conditions.seed}"
+    show(f"{subject.model}: {asked}", report.rows())
     for side, at in report.begun.items():
         counted = ", ".join(f"{name} {count:.0f}" for name, count in report.told[side].items())
         console.print(f"{side}: first version from request {at} on; the service counted {counted}")
     if page is not None:
         from latebind.bench.page import write_locality_page
 
-        write_locality_page(report, page, title=f"latebind: {model}, {kind}")
+        write_locality_page(report, page, title=f"latebind: {subject.model}, {stream}")
         console.print(f"page written to {page}")
     save(json_file, {"rows": report.rows(), "begun": report.begun, "told": report.told})
 
 
 def drift(
-    repository: Repository,
-    model: Model,
-    data: Data,
-    data_option: DataOption = None,
+    subject: Subject,
+    *,
     trials: Annotated[int, typer.Option(help="Trials of each kind of change.")] = 20,
     fidelity: Fidelity = 0.97,
     brighter: Annotated[float, typer.Option(help="What is added to all inputs to make them brighter.")] = 1.5,
@@ -126,12 +129,12 @@ def drift(
     --data-option data=cifar10/`
     """
     with reporting(), progress("changing the traffic") as tell:
-        inputs, labels = load_rows(data, data_option)
+        inputs, labels = subject.rows()
         if labels is None:
             raise ConfigError("a stream by classes needs labels: give data that has them")
         found = drift_bench.run(
-            repository,
-            model,
+            subject.repository,
+            subject.model,
             inputs,
             labels,
             trials=trials,
@@ -141,17 +144,15 @@ def drift(
             progress=tell,
         )
     show(
-        f"{model}: {trials} trials of each change, target {fidelity:g}, seed {seed}",
+        f"{subject.model}: {trials} trials of each change, target {fidelity:g}, seed {seed}",
         drift_bench.summary(found, fidelity),
     )
     save(json_file, found)
 
 
 def calibration(
-    repository: Repository,
-    model: Model,
-    data: Data,
-    data_option: DataOption = None,
+    subject: Subject,
+    *,
     fidelity: Fidelity = 0.98,
     confidence: Annotated[float, typer.Option(help="Confidence in it.")] = 0.95,
     answers: AnswersOption = ANSWERS,
@@ -166,14 +167,14 @@ def calibration(
     --data-option data=cifar10/ --fidelity 0.98`
     """
     with reporting():
-        inputs, _ = load_rows(data, data_option)
+        inputs, _ = subject.rows()
         promise = Promise(fidelity, confidence, answers=answers_of(answers))
         report = calibration_bench.run(
-            repository, model, inputs, promise=promise, splits=splits, backend=backend, seed=seed
+            subject.repository, subject.model, inputs, promise=promise, splits=splits, backend=backend, seed=seed
         )
     show(
-        f"{model}: {splits} calibrations on halves of {report.rows} rows, target {fidelity:g}{over(promise.answers)}, "
-        f"seed {seed}",
+        f"{subject.model}: {splits} calibrations on halves of {report.rows} rows, "
+        f"target {fidelity:g}{over(promise.answers)}, seed {seed}",
         [
             {
                 "split": number,

@@ -13,10 +13,9 @@ from latebind.bench.batching import parts, report
 from latebind.bench.batching.scene import Scene, measured_models
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.simulated import Result
-from latebind.bench.exits import Setting
-from latebind.cli.bench.options import Awake, Backend, Core, Data, DataOption, DoorCore, Model, Page, Repository, Seed
+from latebind.cli.bench.options import Backend, Page
+from latebind.cli.bench.settings import Conditions, Subject
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
-from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 from latebind.simulation.networks import NETWORKS
@@ -35,7 +34,36 @@ class Part(StrEnum):
     MEASURED = "measured"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """What is simulated beside the accelerator, how often and how long."""
+
+    models: Annotated[
+        Path | None,
+        typer.Option(help="For measured: a folder of models that `latebind build` made and timed on this machine."),
+    ] = None
+    seeds: Annotated[int, typer.Option(help="Runs of each cell, with seeds from 0 on.")] = 20
+    requests: Annotated[int, typer.Option(help="Requests of each run; the first 20th does not count.")] = 2_000
+    lengths: Annotated[
+        Path | None,
+        typer.Option(help="Words in and out of translations: an .npz file with an array (N, 2). Default: drawn."),
+    ] = None
+    processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0
+
+    def plan(self) -> parts.Plan:
+        """Return it in the words of the measurement. Raises `ConfigError`."""
+        scene = Scene(read_sentences(self.lengths), measured_models(self.models) if self.models else {})
+        return parts.Plan(scene, self.seeds, self.requests, self.processes)
+
+    def chosen(self, wanted: Sequence[Part] | None) -> Sequence[Part]:
+        """Return the parts to run, all that can be where none is wanted. Raises `ConfigError`."""
+        if self.models is None and Part.MEASURED in (wanted or ()):
+            raise ConfigError("--part measured needs a folder of models: --models FOLDER")
+        return wanted or [one for one in Part if self.models is not None or one is not Part.MEASURED]
+
+
 def batching(
+    *,
     part: Annotated[
         list[Part] | None,
         typer.Option(
@@ -52,17 +80,7 @@ def batching(
         list[float] | None,
         typer.Option(help="Requests a second, for --models multiples of their capacity; may be repeated."),
     ] = None,
-    models: Annotated[
-        Path | None,
-        typer.Option(help="For measured: a folder of models that `latebind build` made and timed on this machine."),
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each cell, with seeds from 0 on.")] = 20,
-    requests: Annotated[int, typer.Option(help="Requests of each run; the first 20th does not count.")] = 2_000,
-    lengths: Annotated[
-        Path | None,
-        typer.Option(help="Words in and out of translations: an .npz file with an array (N, 2). Default: drawn."),
-    ] = None,
-    processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
+    runs: Runs,
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -70,7 +88,7 @@ def batching(
 
     Every ratio is printed against the mean of untuned windows (the paper's 15 times), the best window of 5 ms or more
     (its 5.3, 2.7 and 2.5 times), and the best of all, window 0 included, without and with leaving early. The best is
-    taken anew at each load. A star marks a baseline that does not keep up with the load.
+    taken anew at each load. A star marks a baseline that does not keep up with the load; intervals are of the seeds.
 
     Beside the accelerator, --models takes the costs that models here were measured to have.
 
@@ -80,19 +98,10 @@ def batching(
         unknown = [name for name in network or () if name not in NETWORKS]
         if unknown:
             raise ConfigError(f"there is no network {unknown[0]!r}: take one of {', '.join(NETWORKS)}")
-        asked = Asked(
-            parts.Plan(
-                Scene(read_sentences(lengths), measured_models(models) if models else {}), seeds, requests, processes
-            ),
-            tuple(network or ()),
-            tuple(load or ()),
-            page,
-        )
-        console.print(f"{seeds} seeds, {requests} requests a run, largest batch 64 unless said otherwise")
+        asked = Asked(runs.plan(), tuple(network or ()), tuple(load or ()), page)
+        console.print(f"{runs.seeds} seeds, {runs.requests} requests a run, largest batch 64 unless said otherwise")
         found: dict[str, object] = {}
-        if models is None and Part.MEASURED in (part or ()):
-            raise ConfigError("--part measured needs a folder of models: --models FOLDER")
-        for one in part or [one for one in Part if models is not None or one is not Part.MEASURED]:
+        for one in runs.chosen(part):
             with progress(one) as tell:
                 tables, figures = PARTS[one](asked, tell)
             found[one] = figures
@@ -102,10 +111,8 @@ def batching(
 
 
 def live(
-    repository: Repository,
-    model: Model,
-    data: Data,
-    data_option: DataOption = None,
+    subject: Subject,
+    *,
     load: Annotated[
         list[float] | None,
         typer.Option(help="A multiple of what is answered one after another; may be repeated. Default: 0.5, 1, 1.5."),
@@ -118,10 +125,7 @@ def live(
     seconds: Annotated[float, typer.Option(help="Length of a block.")] = 2.0,
     saturation: Annotated[bool, typer.Option(help="Also measure throughput with always enough to do.")] = True,
     backend: Backend = None,
-    engine_core: Core = 1,
-    door_core: DoorCore = 0,
-    awake: Awake = False,
-    seed: Seed = 0,
+    conditions: Conditions,
     json_file: JsonFile = None,
 ) -> None:
     """Compare batching policies on the live engine, and with the same requests simulated.
@@ -134,20 +138,20 @@ def live(
 
     Example: `latebind bench live models --model resnet56 --data images.npz --load 0.8`
     """
-    with reporting(), progress("batching") as tell, kept_awake(awake):
-        inputs, _ = load_rows(data, data_option)
-        setting = Setting(backend, (door_core,), engine_core, seed)
+    with reporting(), progress("batching") as tell, kept_awake(conditions.awake):
+        inputs, _ = subject.rows()
         found = live_bench.run(
-            repository,
-            model,
+            subject.repository,
+            subject.model,
             inputs,
-            setting=setting,
+            setting=conditions.setting(backend),
             plan=live_bench.Plan(tuple(load or live_bench.LOADS), rounds, seconds, tuple(side or ()), saturation),
             progress=tell,
         )
     console.print(
-        f"{model}: {found.capacity:.0f} a second one after another, late after {found.allowed * 1e3:.1f} ms; "
-        f"{found.other_answers} answers unlike the first to the same row; {rounds} rounds of {seconds:g} s, seed {seed}"
+        f"{subject.model}: {found.capacity:.0f} a second one after another, late after {found.allowed * 1e3:.1f} ms; "
+        f"{found.other_answers} answers unlike the first to the same row; {rounds} rounds of {seconds:g} s, "
+        f"seed {conditions.seed}"
     )
     show("by load, a multiple of that", found.rows())
     show("who is ahead, and what could be reached at most", found.verdict_rows())
@@ -211,9 +215,13 @@ def _capacity(asked: Asked, tell: parts.Progress) -> Told:
 
 def _colocated(asked: Asked, tell: parts.Progress) -> Told:
     found = parts.colocated(asked.plan, tell)
-    ratios, models = report.ratio_rows(found), report.model_rows(found)
-    names = ", ".join(parts.COLOCATED)
-    return [(f"{names} on one worker: times less", ratios), ("each of them: mean / p99 ms", models)], [ratios, models]
+    ratios, models, tails = report.ratio_rows(found), report.model_rows(found), report.tail_rows(found)
+    tables = [
+        (f"{', '.join(parts.COLOCATED)} on one worker: times less", ratios),
+        ("each of them: mean / p99 ms", models),
+        ("p99 of each, times less than under the baselines with the least mean", tails),
+    ]
+    return tables, [ratios, models, tails]
 
 
 def _lengths(asked: Asked, tell: parts.Progress) -> Told:

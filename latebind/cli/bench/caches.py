@@ -1,6 +1,7 @@
 """`latebind bench caches`: learned caches beside their baselines and without their parts."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -18,35 +19,76 @@ from latebind.learned.promise import CACHE_BYTES, Promise
 from latebind.learned.samples import Samples
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """What networks are trained with, where any are."""
+
+    fit: Annotated[
+        str | None, typer.Option(help="Samples to train networks with and for caches to keep, as for build.")
+    ] = None
+    fit_option: Annotated[list[str] | None, typer.Option(help="key=value for --fit; may be repeated.")] = None
+
+    def samples(self, seed: int) -> Samples | None:
+        """Return the samples; None where none are named. Raises `ConfigError`."""
+        return None if self.fit is None else load_samples(self.fit, self.fit_option, seed=seed)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promised:
+    """What caches promise, and on which rows it is shown."""
+
+    fidelity: Fidelity = 0.97
+    confidence: Annotated[float, typer.Option(help="Confidence in it.")] = 0.95
+    folds: Annotated[int, typer.Option(help="Thresholds for each fold of the rows come from the others.")] = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Networks:
+    """Which networks are trained where, with how many rows."""
+
+    kind: Annotated[
+        list[str] | None, typer.Option(help=f"Networks to train; may be repeated. Default: {' '.join(KINDS)}.")
+    ] = None
+    lessons: Annotated[int, typer.Option(help="Rows that each network is trained with, repetitions counted.")] = 100_000
+    explored: Annotated[
+        Path | None, typer.Option(help="Keep trained networks here: the same run goes on where it was broken off.")
+    ] = None
+    boundary: Annotated[
+        list[int] | None, typer.Option(help="Train behind this stage; may be repeated. Default: where caches are.")
+    ] = None
+
+    def lessons_of(self, samples: Samples | None) -> Lessons | None:
+        """Return how they are trained; None where there is nothing to train them with."""
+        if samples is None:
+            return None
+        return Lessons(samples, tuple(self.kind or KINDS), self.lessons, folder=self.explored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """How much memory caches take."""
+
+    stored: Annotated[int, typer.Option(help="Rows that traditional caches keep.")] = 10_000
+    budget_mb: Annotated[list[float] | None, typer.Option(help="Memory for learned caches; may be repeated.")] = None
+    cache_mb: Annotated[float, typer.Option(help="Memory for learned caches elsewhere.")] = CACHE_BYTES / 1e6
+
+    def budgets(self) -> tuple[int, ...]:
+        """Return the bytes that learned caches are composed for."""
+        return BUDGETS if self.budget_mb is None else tuple(round(mb * 1e6) for mb in self.budget_mb)
+
+
 def caches(
     repository: Repository,
+    *,
     model: Annotated[str, typer.Option(help="The base model.")],
     data: Annotated[str, typer.Option(help="Rows with labels that trained nothing: .npz or package.module:function.")],
     data_option: DataOption = None,
     smaller: Annotated[str | None, typer.Option(help="A smaller model of the folder, for cascades.")] = None,
     part: Annotated[list[Part] | None, typer.Option(help="What to compare; may be repeated. Default: all.")] = None,
-    fit: Annotated[
-        str | None, typer.Option(help="Samples to train networks with and for caches to keep, as for build.")
-    ] = None,
-    fit_option: Annotated[list[str] | None, typer.Option(help="key=value for --fit; may be repeated.")] = None,
-    fidelity: Fidelity = 0.97,
-    confidence: Annotated[float, typer.Option(help="Confidence in it.")] = 0.95,
-    folds: Annotated[int, typer.Option(help="Thresholds for each fold of the rows come from the others.")] = 5,
-    kind: Annotated[
-        list[str] | None, typer.Option(help=f"Networks to train; may be repeated. Default: {' '.join(KINDS)}.")
-    ] = None,
-    lessons: Annotated[
-        int, typer.Option(help="Rows that each network is trained with, repetitions counted.")
-    ] = 100_000,
-    explored: Annotated[
-        Path | None, typer.Option(help="Keep trained networks here: the same run goes on where it was broken off.")
-    ] = None,
-    boundary: Annotated[
-        list[int] | None, typer.Option(help="Train behind this stage; may be repeated. Default: where caches are.")
-    ] = None,
-    stored: Annotated[int, typer.Option(help="Rows that traditional caches keep.")] = 10_000,
-    budget_mb: Annotated[list[float] | None, typer.Option(help="Memory for learned caches; may be repeated.")] = None,
-    cache_mb: Annotated[float, typer.Option(help="Memory for learned caches elsewhere.")] = CACHE_BYTES / 1e6,
+    fitted: Fitted,
+    promised: Promised,
+    networks: Networks,
+    kept: Kept,
     backend: Backend = None,
     seed: Seed = 0,
     page: Page = None,
@@ -60,27 +102,21 @@ def caches(
     Example: `latebind bench caches models --model resnet56 --smaller resnet20 --part baselines
     --data examples.cifar10.data:unseen --data-option data=cifar10/`
     """
-    plan = Plan(Promise(fidelity, confidence, round(cache_mb * 1e6)), folds, seed)
-    budgets = BUDGETS if budget_mb is None else tuple(round(mb * 1e6) for mb in budget_mb)
+    promise = Promise(promised.fidelity, promised.confidence, round(kept.cache_mb * 1e6))
     parts = tuple(dict.fromkeys(part or Part))
-    setting = Setting(repository, model, parts, smaller, backend, tuple(boundary or ()), stored, budgets)
+    boundaries = tuple(networks.boundary or ())
+    setting = Setting(repository, model, parts, smaller, backend, boundaries, kept.stored, kept.budgets())
     with reporting():
-        inputs, labels = load_rows(data, data_option)
-        given = None
-        if fit is not None:
-            samples, _ = load_samples(fit, fit_option, seed=seed)
-            given = Lessons(samples, tuple(kind or KINDS), lessons, folder=explored)
-        rows = Samples(
-            {name: torch.from_numpy(array) for name, array in inputs.items()},
-            None if labels is None else torch.from_numpy(labels),
-        )
-        suite = Suite(setting, rows, plan, given)
+        rows = _rows(data, data_option)
+        lessons = networks.lessons_of(fitted.samples(seed))
+        suite = Suite(setting, rows, Plan(promise, promised.folds, seed), lessons)
         text = (
-            f"{model} on {suite.base.program.backend}: {len(suite.samples)} rows in {folds} folds, target {fidelity:g} "
-            f"with {confidence:.0%} confidence, batch 1, one thread, in process, seed {seed}"
+            f"{model} on {suite.base.program.backend}: {len(suite.samples)} rows in {promised.folds} folds, "
+            f"target {promise.fidelity:g} with {promise.confidence:.0%} confidence, batch 1, one thread, in process, "
+            f"seed {seed}"
         )
-        if given is not None:
-            text += f", {lessons} lessons a network"
+        if lessons is not None:
+            text += f", {networks.lessons} lessons a network"
         results: list[Result] = []
         for asked in parts:
             with progress(asked) as tell:
@@ -88,6 +124,14 @@ def caches(
             show(f"{results[-1].title}; {text}", results[-1].rows)
             _write(results, page, title=f"latebind: {model}, learned caches and their baselines", text=text)
             save(json_file, {"setting": text, "parts": {one.part: one.rows for one in results}})
+
+
+def _rows(data: str, given: Sequence[str] | None) -> Samples:
+    inputs, labels = load_rows(data, given)
+    return Samples(
+        {name: torch.from_numpy(array) for name, array in inputs.items()},
+        None if labels is None else torch.from_numpy(labels),
+    )
 
 
 def _write(results: Sequence[Result], page: Path | None, *, title: str, text: str) -> None:

@@ -41,6 +41,66 @@ class Part(StrEnum):
     PLACEMENT = "placement"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Days:
+    """How large a cluster is simulated for a day, and what it is asked."""
+
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="A day of the Azure Functions trace: CSV as published, or .npz. Default: counts like it."),
+    ] = None
+    machines: Annotated[int, typer.Option(min=1, help="Of --part scale.")] = 1000
+    models: Annotated[int, typer.Option(min=1, help="Of --part scale.")] = 5000
+    rate: Annotated[float, typer.Option(help="Requests a second, on average over the day, of --part scale.")] = 1e5
+    hours: Annotated[int, typer.Option(min=1, help="How long a day is, of --part scale.")] = 24
+    window: Annotated[
+        float, typer.Option(help="Seconds of each hour that count, after as many in which memory fills.")
+    ] = 10.0
+
+    def day(self) -> Day:
+        """Return it in the words of the measurement. Raises `ConfigError`."""
+        services = tuple(read_trace(self.trace) if self.trace else drawn(Random(0), services=SERVICES))
+        return Day(services, self.machines, self.models, self.rate, self.hours, self.window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How much is played to find out how fast."""
+
+    requests: Annotated[int, typer.Option(min=100, help="Of --part speed; a hundredth without compiling.")] = 1_000_000
+    rounds: Annotated[int, typer.Option(min=1, help="Of --part speed.")] = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenes:
+    """On which clusters sides are compared."""
+
+    few: Annotated[int, typer.Option("--few-machines", min=2, help="Of --part placement; ten models for each.")] = 20
+    memory: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Memory of all machines over what the models take once, of --part placement; may be repeated. "
+            f"Default: {', '.join(f'{share:g}' for share in SHARES)}."
+        ),
+    ] = None
+    load: Annotated[
+        float, typer.Option(help="Share of the machines' time that requests take without batches, of --part placement.")
+    ] = 0.5
+    minutes: Annotated[int, typer.Option(help="Of the trace, of --part placement. Default: all.")] = 0
+    seeds: Annotated[int, typer.Option(min=1, help="Of --part placement.")] = 5
+
+    def scene(self) -> Scene:
+        """Return it in the words of the measurement."""
+        return Scene(self.few, MODELS_EACH * self.few, self.load, self.seeds, self.minutes)
+
+    def shares(self) -> tuple[float, ...]:
+        """Return how many times all models fit into the memory, in rising order. Raises `ConfigError`."""
+        for share in self.memory or ():
+            if not share > 0:
+                raise ConfigError(f"--memory {share:g} is no memory: give how many times all models fit, more than 0")
+        return tuple(sorted(self.memory or SHARES))
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What is played, and by how many processes."""
@@ -48,13 +108,13 @@ class Asked:
     day: Day
     scene: Scene
     shares: tuple[float, ...]
-    requests: int
-    rounds: int
+    speed: Speed
     processes: int
     tell: Progress = lambda text, share: None
 
 
 def cluster(
+    *,
     part: Annotated[
         list[Part] | None,
         typer.Option(
@@ -63,32 +123,9 @@ def cluster(
             "Default: all."
         ),
     ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="A day of the Azure Functions trace: CSV as published, or .npz. Default: counts like it."),
-    ] = None,
-    machines: Annotated[int, typer.Option(min=1, help="Of --part scale.")] = 1000,
-    models: Annotated[int, typer.Option(min=1, help="Of --part scale.")] = 5000,
-    rate: Annotated[float, typer.Option(help="Requests a second, on average over the day, of --part scale.")] = 1e5,
-    hours: Annotated[int, typer.Option(min=1, help="How long a day is, of --part scale.")] = 24,
-    window: Annotated[
-        float, typer.Option(help="Seconds of each hour that count, after as many in which memory fills.")
-    ] = 10.0,
-    requests: Annotated[int, typer.Option(min=100, help="Of --part speed; a hundredth without compiling.")] = 1_000_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Of --part speed.")] = 3,
-    few: Annotated[int, typer.Option("--few-machines", min=2, help="Of --part placement; ten models for each.")] = 20,
-    memory: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Memory of all machines over what the models take once, of --part placement; may be repeated. "
-            f"Default: {', '.join(f'{share:g}' for share in SHARES)}."
-        ),
-    ] = None,
-    load: Annotated[
-        float, typer.Option(help="Share of the machines' time that requests take without batches, of --part placement.")
-    ] = 0.5,
-    minutes: Annotated[int, typer.Option(help="Of the trace, of --part placement. Default: all.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Of --part placement.")] = 5,
+    days: Days,
+    speed: Speed,
+    scenes: Scenes,
     processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
     page: Page = None,
     json_file: JsonFile = None,
@@ -108,27 +145,11 @@ def cluster(
     Example: `latebind bench cluster --part placement --trace invocations_per_function_md.anon.d01.csv --seeds 3`
     """
     with reporting():
-        services = tuple(read_trace(trace) if trace else drawn(Random(0), services=SERVICES))
-        asked = Asked(
-            Day(services, machines, models, rate, hours, window),
-            Scene(few, MODELS_EACH * few, load, seeds, minutes),
-            _shares(memory),
-            requests,
-            rounds,
-            processes,
-        )
-        console.print(f"services of {trace or 'a trace that is drawn'}: {len(services)}")
+        asked = Asked(days.day(), scenes.scene(), scenes.shares(), speed, processes)
+        console.print(f"services of {days.trace or 'a trace that is drawn'}: {len(asked.day.services)}")
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "Simulated clusters", PAGE_TEXT, list(found.values()))
+        write_page(page, "Simulated clusters", PAGE_TEXT, found.values())
     save(json_file, {one: {"tables": told.tables, "figures": told.raw} for one, told in found.items()})
-
-
-def _shares(shares: Sequence[float] | None) -> tuple[float, ...]:
-    for share in shares or ():
-        if not share > 0:
-            raise ConfigError(f"--memory {share:g} is no memory: give how many times all models fit, more than 0")
-    return tuple(sorted(shares or SHARES))
 
 
 def _scale(asked: Asked) -> Told:
@@ -142,7 +163,7 @@ def _scale(asked: Asked) -> Told:
 
 
 def _speed(asked: Asked) -> Told:
-    found = speeds(asked.day.services, asked.requests, asked.rounds, asked.tell)
+    found = speeds(asked.day.services, asked.speed.requests, asked.speed.rounds, asked.tell)
     return Told({"simulated requests a second, on one core": speed_rows(found)}, raw=found)
 
 

@@ -36,7 +36,44 @@ class Part(StrEnum):
     GAPS = "gaps"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """How often, how long and under which low load."""
+
+    seeds: Annotated[int, typer.Option(help="Runs of each cell, with seeds from 0 on.")] = 5
+    seconds: Annotated[float, typer.Option(help="How long requests come, in a search for throughput and a day.")] = 10
+    low: Annotated[float, typer.Option(help="The low load, as a share of the high one.")] = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """The card that is simulated."""
+
+    launch_ms: Annotated[
+        float, typer.Option(help="What a server that batches on the host needs between two batches.")
+    ] = TITAN_RTX.launch * 1e3
+    sharing: Annotated[
+        Sharing, typer.Option(help="How concurrent runs share the card when they want more than all of it.")
+    ] = TITAN_RTX.sharing
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Measure the CUDA device here instead of taking a Titan RTX's figures.")
+    ] = False
+
+    def chip(self) -> Chip:
+        """Return it, measured here where that is asked for."""
+        chip = TITAN_RTX
+        if self.calibrated:
+            from latebind.bench.elastic.calibrate import calibrated
+
+            chip = calibrated()
+        return replace(chip, launch=self.launch_ms / 1e3, sharing=self.sharing)
+
+    def __str__(self) -> str:
+        return f"{self.launch_ms:g} ms between batches made on the host, shared {self.sharing}"
+
+
 def elastic(
+    *,
     part: Annotated[
         list[Part] | None,
         typer.Option(
@@ -46,18 +83,8 @@ def elastic(
         ),
     ] = None,
     network: Annotated[list[str] | None, typer.Option(help=f"{', '.join(SIX)}; may be repeated. Default: all.")] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each cell, with seeds from 0 on.")] = 5,
-    seconds: Annotated[float, typer.Option(help="How long requests come, in a search for throughput and a day.")] = 10,
-    low: Annotated[float, typer.Option(help="The low load, as a share of the high one.")] = 0.1,
-    launch_ms: Annotated[
-        float, typer.Option(help="What a server that batches on the host needs between two batches.")
-    ] = TITAN_RTX.launch * 1e3,
-    sharing: Annotated[
-        Sharing, typer.Option(help="How concurrent runs share the card when they want more than all of it.")
-    ] = TITAN_RTX.sharing,
-    calibrated: Annotated[
-        bool, typer.Option("--calibrated", help="Measure the CUDA device here instead of taking a Titan RTX's figures.")
-    ] = False,
+    runs: Runs,
+    card: Card,
     processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
     page: Page = None,
     json_file: JsonFile = None,
@@ -77,25 +104,15 @@ def elastic(
         unknown = [name for name in network or () if name not in SIX]
         if unknown:
             raise ConfigError(f"there is no network {unknown[0]!r}: take some of {', '.join(SIX)}")
-        plan = parts.Plan(tuple(network or SIX), seeds, seconds, low, _chip(calibrated, launch_ms, sharing), processes)
-        asked = Asked(plan)
+        networks = tuple(network or SIX)
+        asked = Asked(parts.Plan(networks, runs.seeds, runs.seconds, runs.low, card.chip(), processes))
         console.print(
-            f"{seeds} seeds, searches and days of {seconds:g} s, low load {low:g} of the high one, "
-            f"{launch_ms:g} ms between batches made on the host, shared {sharing}, target {QOS * 1e3:g} ms"
+            f"{runs.seeds} seeds, searches and days of {runs.seconds:g} s, low load {runs.low:g} of the high one, "
+            f"{card}, target {QOS * 1e3:g} ms"
         )
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "Elastic batches", PAGE_TEXT, list(found.values()))
+        write_page(page, "Elastic batches", PAGE_TEXT, found.values())
     save(json_file, {one: told.tables for one, told in found.items()})
-
-
-def _chip(calibrated: bool, launch_ms: float, sharing: Sharing) -> Chip:
-    chip = TITAN_RTX
-    if calibrated:
-        from latebind.bench.elastic.calibrate import calibrated as measured
-
-        chip = measured()
-    return replace(chip, launch=launch_ms / 1e3, sharing=sharing)
 
 
 @dataclass(frozen=True, slots=True)

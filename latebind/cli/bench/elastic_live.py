@@ -1,34 +1,39 @@
 """`latebind bench elastic-live`: elastic batching on the engine here, on several cores."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
 from latebind.bench.elastic import live
 from latebind.bench.exits import Setting
-from latebind.cli.bench.options import Awake, Backend, Data, DataOption, DoorCore, Model, Repository, Seed
+from latebind.cli.bench.options import Awake, Backend, DoorCore, Seed
+from latebind.cli.bench.settings import Subject
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.numbers import numbers
-from latebind.cli.sources import load_rows
 from latebind.engine.awake import kept_awake
 
 
-def elastic_live(
-    repository: Repository,
-    model: Model,
-    data: Data,
-    data_option: DataOption = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """At which loads, by which target, and who takes part."""
+
     load: Annotated[
         list[float] | None,
         typer.Option(help="A multiple of what the best baseline does at most; may be repeated. Default: 0.1 to 1.2."),
-    ] = None,
-    target: Annotated[
-        float, typer.Option(help="Late is what takes longer than so many times one request alone.")
-    ] = 10.0,
+    ] = None
+    target: Annotated[float, typer.Option(help="Late is what takes longer than so many times one request alone.")] = (
+        10.0
+    )
     side: Annotated[
         list[str] | None, typer.Option(help="Compare only these, as in the tables; may be repeated. Default: all.")
-    ] = None,
+    ] = None
+
+
+def elastic_live(
+    subject: Subject,
+    *,
+    judged: Judged,
     engine_cores: Annotated[str, typer.Option(help="The cores of the engines, such as 0,1.")] = "0,1",
     rounds: Annotated[int, typer.Option(help="Blocks of each side at each load.")] = 6,
     seconds: Annotated[float, typer.Option(help="Length of a block.")] = 2.0,
@@ -46,14 +51,18 @@ def elastic_live(
     Example: `latebind bench elastic-live models --model resnet56 --data images.npz --load 0.1 --load 1`
     """
     with reporting(), progress("elastic batches") as tell, kept_awake(awake):
-        inputs, _ = load_rows(data, data_option)
+        inputs, _ = subject.rows()
         setting = Setting(backend, (door_core,), seed=seed)
-        plan = live.Plan(tuple(load or live.LOADS), target, rounds, seconds, tuple(side or ()))
+        loads, sides = tuple(judged.load or live.LOADS), tuple(judged.side or ())
+        plan = live.Plan(loads, judged.target, rounds, seconds, sides)
         cores = numbers("--engine-cores", engine_cores)
-        report = live.run(repository, model, inputs, setting=setting, cores=cores, plan=plan, progress=tell)
+        report = live.run(
+            subject.repository, subject.model, inputs, setting=setting, cores=cores, plan=plan, progress=tell
+        )
     console.print(
-        f"{model} on cores {engine_cores}: {report.alone * 1e3:.2f} ms alone, the best baseline {report.capacity:.0f} "
-        f"a second at most, late after {report.allowed * 1e3:.1f} ms; {rounds} rounds of {seconds:g} s, seed {seed}"
+        f"{subject.model} on cores {engine_cores}: {report.alone * 1e3:.2f} ms alone, "
+        f"the best baseline {report.capacity:.0f} a second at most, late after {report.allowed * 1e3:.1f} ms; "
+        f"{rounds} rounds of {seconds:g} s, seed {seed}"
     )
     console.print(
         f"work for {report.limit:.0f} requests a second fits on the cores ({report.fits:.0f} by the profile), "

@@ -7,38 +7,18 @@ import typer
 
 from latebind.bench import engine as engine_bench
 from latebind.bench import exits as exits_bench
-from latebind.bench.folds import Folds
-from latebind.cli.bench.options import (
-    Awake,
-    Backend,
-    Core,
-    Data,
-    DataOption,
-    DoorCore,
-    FoldCount,
-    FoldFidelity,
-    Model,
-    Repository,
-    Seed,
-    ServerLog,
-)
+from latebind.cli.bench.options import Backend, ServerLog
+from latebind.cli.bench.settings import Conditions, Subject, Tuning
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
-from latebind.cli.sources import load_rows
 from latebind.engine.awake import kept_awake
 
 
 def exits(
-    repository: Repository,
-    model: Model,
-    data: Data,
-    data_option: DataOption = None,
+    subject: Subject,
+    *,
     backend: Backend = None,
-    folds: FoldCount = 0,
-    fidelity: FoldFidelity = 0.97,
-    engine_core: Core = 1,
-    door_core: DoorCore = 0,
-    awake: Awake = False,
-    seed: Seed = 0,
+    tuning: Tuning,
+    conditions: Conditions,
     log: ServerLog = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -50,19 +30,22 @@ def exits(
     Example: `latebind bench exits models --model resnet56 --data examples.cifar10.data:unseen
     --data-option data=cifar10/ --folds 5`
     """
-    setting = exits_bench.Setting(backend, (door_core,), engine_core, seed, log)
-    with reporting(), kept_awake(awake), progress("asking two servers") as tell:
-        inputs, labels = load_rows(data, data_option)
+    setting = conditions.setting(backend, log)
+    with reporting(), kept_awake(conditions.awake), progress("asking two servers") as tell:
+        inputs, labels = subject.rows()
         report = exits_bench.run(
-            repository,
-            model,
+            subject.repository,
+            subject.model,
             inputs,
             labels,
             setting=setting,
-            folds=Folds(folds, fidelity) if folds else None,
+            folds=tuning.wanted(),
             progress=tell,
         )
-    show(f"{model}: {report.requests} requests a side, closed loop, batch 1, seed {seed}", report.rows())
+    show(
+        f"{subject.model}: {report.requests} requests a side, closed loop, batch 1, seed {conditions.seed}",
+        report.rows(),
+    )
     left = "  ".join(f"{stage}: {percent(share)}" for stage, share in report.left_at.items())
     console.print(f"mean off / mean on   {report.gain}")
     console.print(f"fidelity             {report.fidelity:.4f}")
@@ -75,20 +58,14 @@ def exits(
 
 
 def engine(
-    repository: Repository,
-    model: Model,
-    data: Data,
-    data_option: DataOption = None,
+    subject: Subject,
+    *,
     backend: Backend = None,
     batch: Annotated[
         list[int] | None, typer.Option(help="Rows a call; may be repeated. Default: 1, 2, 4 and 8.")
     ] = None,
-    folds: FoldCount = 0,
-    fidelity: FoldFidelity = 0.97,
-    engine_core: Core = 1,
-    door_core: DoorCore = 0,
-    awake: Awake = False,
-    seed: Seed = 0,
+    tuning: Tuning,
+    conditions: Conditions,
     json_file: JsonFile = None,
 ) -> None:
     """What leaving early is worth in the live engine without a door: by the rows of a call, and throughput.
@@ -96,20 +73,20 @@ def engine(
     Example: `latebind bench engine models --model resnet56 --data examples.cifar10.data:unseen
     --data-option data=cifar10/ --folds 5`
     """
-    setting = exits_bench.Setting(backend, (door_core,), engine_core, seed)
-    with reporting(), kept_awake(awake), progress("asking two engines") as tell:
-        inputs, _ = load_rows(data, data_option)
+    setting = conditions.setting(backend)
+    with reporting(), kept_awake(conditions.awake), progress("asking two engines") as tell:
+        inputs, _ = subject.rows()
         report = engine_bench.run(
-            repository,
-            model,
+            subject.repository,
+            subject.model,
             inputs,
             setting=setting,
-            folds=Folds(folds, fidelity) if folds else None,
+            folds=tuning.wanted(),
             batches=batch or engine_bench.BATCHES,
             progress=tell,
         )
-    kind = f"{folds} folds, target {fidelity:g}" if folds else "calibrated as it is"
-    show(f"{model}: latency of rows in the engine, closed loop, {kind}, seed {seed}", report.rows())
+    kind = f"{tuning.folds} folds, target {tuning.fidelity:g}" if tuning.folds else "calibrated as it is"
+    show(f"{subject.model}: latency of rows in the engine, closed loop, {kind}, seed {conditions.seed}", report.rows())
     show("throughput with more waiting than a batch takes", report.throughput_rows())
     console.print(f"times more, each side with its better policy   {report.throughput()}")
     save(json_file, {"latency": report.rows(), "throughput": report.throughput_rows()})

@@ -10,8 +10,6 @@ from typing import Annotated
 import typer
 
 from latebind.bench.client import Array
-from latebind.bench.exits import Setting
-from latebind.bench.folds import Folds
 from latebind.bench.joint import batches, goodput, refill
 from latebind.bench.joint.bound import least_work
 from latebind.bench.joint.live import on_engines
@@ -20,19 +18,8 @@ from latebind.bench.joint.sides import engines
 from latebind.bench.joint.simulated import Costs, Scaling, on_costs
 from latebind.bench.live.contest import Contest, Part, Progress
 from latebind.bench.live.sides import Side
-from latebind.cli.bench.options import (
-    Awake,
-    Backend,
-    Core,
-    DataOption,
-    DoorCore,
-    FoldCount,
-    FoldFidelity,
-    Model,
-    Page,
-    Repository,
-    Seed,
-)
+from latebind.cli.bench.options import Backend, DataOption, Model, Page, Repository
+from latebind.cli.bench.settings import Conditions, Tuning
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
@@ -47,24 +34,103 @@ class What(StrEnum):
     REFILL = "refill"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model of a folder, and the rows to send to it where it is live."""
+
+    repository: Repository
+    model: Model
+    data: Annotated[str | None, typer.Option(help="Rows to send: an .npz file or package.module:function.")] = None
+    data_option: DataOption = None
+
+    def rows(self) -> dict[str, Array]:
+        """Return an array `(N, *shape)` for each input. Raises `ConfigError`."""
+        if self.data is None:
+            raise ConfigError("there are no rows to send: give --data, or --simulated")
+        inputs, _ = load_rows(self.data, self.data_option)
+        return inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """How many blocks each side has, and how long they are."""
+
+    rounds: Annotated[int, typer.Option(help="Blocks of each side at each load and deadline, in each fold.")] = 6
+    seconds: Annotated[float, typer.Option(help="Length of a block.")] = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Who is compared, at which loads, deadlines and largest batches; nothing means the usual ones."""
+
+    load: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="For goodput a multiple of what the base model does at most, for batches of what it does serially; "
+            "may be repeated. Default: 0.8, 1 and 1.2; 0.7."
+        ),
+    ] = None
+    deadline: Annotated[
+        list[float] | None,
+        typer.Option(help="A multiple of what the base model takes alone; may be repeated. Default: 2, 3, 5 and 10."),
+    ] = None
+    side: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For goodput: compare only with these, as in the tables. For batches: 'late', 'compacted' or "
+            "'GATI batched'. May be repeated. Default: all."
+        ),
+    ] = None
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(help="For batches: a largest batch; may be repeated. Default: 1, 2, 4, 8 and 16."),
+    ] = None
+
+    def by_load(self, blocks: Blocks) -> goodput.Plan:
+        """Return what is measured by load and deadline."""
+        loads, deadlines = tuple(self.load or goodput.LOADS), tuple(self.deadline or goodput.DEADLINES)
+        return goodput.Plan(loads, deadlines, blocks.rounds, blocks.seconds, tuple(self.side or ()))
+
+    def by_size(self, blocks: Blocks) -> batches.Plan:
+        """Return what is measured by the largest batch. Raises `ConfigError` for a kind of side that there is not."""
+        load = (self.load or [batches.LOAD])[0]
+        return batches.Plan.of(tuple(self.side or ()), self.batch or batches.SIZES, load, blocks.rounds, blocks.seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Whether it is simulated, and with which costs."""
+
+    simulated: Annotated[bool, typer.Option("--simulated", help="On a virtual clock, with the measured costs.")] = False
+    scaling: Annotated[
+        Scaling,
+        typer.Option(
+            help="Simulated: how stages grow with their batch. own: as measured; npu: as ResNet on LazyBatching's "
+            "accelerator; steep: 32 in 2.5 times the time of one, as where weights come from memory."
+        ),
+    ] = Scaling.OWN
+
+    def costs(self, subject: Subject) -> Costs:
+        """Return what the model takes, as measured or scaled."""
+        return Costs.read(subject.repository, subject.model, self.scaling if self.simulated else Scaling.OWN)
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What was asked for, and how sides are held against each other: on engines or on costs."""
 
     model: str
     costs: Costs
-    plan: goodput.Plan
-    batches: batches.Plan
+    sides: Sides
+    blocks: Blocks
     seed: int
     page: Path | None
     hold: Callable[[Mapping[str, Side], Part, Progress], None]
 
 
 def joint(
-    repository: Repository,
-    model: Model,
-    data: Annotated[str | None, typer.Option(help="Rows to send: an .npz file or package.module:function.")] = None,
-    data_option: DataOption = None,
+    subject: Subject,
+    *,
     part: Annotated[
         What,
         typer.Option(
@@ -72,47 +138,12 @@ def joint(
             "refill: refilling against compaction, saturated, beside what the cost model says."
         ),
     ] = What.GOODPUT,
-    load: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="For goodput a multiple of what the base model does at most, for batches of what it does serially; "
-            "may be repeated. Default: 0.8, 1 and 1.2; 0.7."
-        ),
-    ] = None,
-    deadline: Annotated[
-        list[float] | None,
-        typer.Option(help="A multiple of what the base model takes alone; may be repeated. Default: 2, 3, 5 and 10."),
-    ] = None,
-    side: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="For goodput: compare only with these, as in the tables. For batches: 'late', 'compacted' or "
-            "'GATI batched'. May be repeated. Default: all."
-        ),
-    ] = None,
-    batch: Annotated[
-        list[int] | None,
-        typer.Option(help="For batches: a largest batch; may be repeated. Default: 1, 2, 4, 8 and 16."),
-    ] = None,
-    folds: FoldCount = 0,
-    fidelity: FoldFidelity = 0.97,
-    simulated: Annotated[
-        bool, typer.Option("--simulated", help="On a virtual clock, with the measured costs.")
-    ] = False,
-    scaling: Annotated[
-        Scaling,
-        typer.Option(
-            help="Simulated: how stages grow with their batch. own: as measured; npu: as ResNet on LazyBatching's "
-            "accelerator; steep: 32 in 2.5 times the time of one, as where weights come from memory."
-        ),
-    ] = Scaling.OWN,
-    rounds: Annotated[int, typer.Option(help="Blocks of each side at each load and deadline, in each fold.")] = 6,
-    seconds: Annotated[float, typer.Option(help="Length of a block.")] = 1.5,
+    sides: Sides,
+    tuning: Tuning,
+    clock: Clock,
+    blocks: Blocks,
     backend: Backend = None,
-    engine_core: Core = 1,
-    door_core: DoorCore = 0,
-    awake: Awake = False,
-    seed: Seed = 0,
+    conditions: Conditions,
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -130,39 +161,26 @@ def joint(
     Example: `latebind bench joint models --model resnet56 --data examples.cifar10.data:unseen
     --data-option data=cifar10/ --folds 5 --load 1 --deadline 3 --rounds 2`
     """
-    with reporting(), kept_awake(awake):
-        setting = Setting(backend, (door_core,), engine_core, seed)
-        inputs = None if simulated else _rows(data, data_option)
-        tuning = Folds(folds, fidelity) if folds else None
-        costs = Costs.read(repository, model, scaling if simulated else Scaling.OWN)
+    with reporting(), kept_awake(conditions.awake):
+        inputs = None if clock.simulated else subject.rows()
+        costs, setting = clock.costs(subject), conditions.setting(backend)
 
         def hold(sides: Mapping[str, Side], what: Part, tell: Progress) -> None:
             if inputs is None:
-                on_costs(costs, sides, what, seed=seed, progress=tell)
+                on_costs(costs, sides, what, seed=setting.seed, progress=tell)
             else:
-                on_engines(repository, model, inputs, sides, what, setting=setting, folds=tuning, progress=tell)
+                place, folds = (subject.repository, subject.model), tuning.wanted()
+                on_engines(*place, inputs, sides, what, setting=setting, folds=folds, progress=tell)
 
-        loads, deadlines = tuple(load or goodput.LOADS), tuple(deadline or goodput.DEADLINES)
-        some = tuple(side or ())
-        plan = goodput.Plan(loads, deadlines, rounds, seconds, () if part is What.BATCHES else some)
-        by_batch = batches.Plan()
-        if part is What.BATCHES:
-            by_batch = batches.Plan.of(some, batch or batches.SIZES, (load or [batches.LOAD])[0], rounds, seconds)
-        asked = Asked(model, costs, plan, by_batch, seed, page, hold)
-        calibrated = f"{folds} folds at {fidelity:g}" if folds else "calibrated as it is"
-        how = f"simulated, {scaling}" if simulated else calibrated
-        console.print(f"{model}: {how}; {rounds} rounds of {seconds:g} s, seed {seed}")
+        asked = Asked(subject.model, costs, sides, blocks, setting.seed, page, hold)
+        calibrated = f"{tuning.folds} folds at {tuning.fidelity:g}" if tuning.folds else "calibrated as it is"
+        how = f"simulated, {clock.scaling}" if clock.simulated else calibrated
+        often = f"{blocks.rounds} rounds of {blocks.seconds:g} s"
+        console.print(f"{subject.model}: {how}; {often}, seed {setting.seed}")
         with progress(part) as tell:
             show_found = PARTS[part](asked, tell)
         figures = show_found()
     save(json_file, figures)
-
-
-def _rows(data: str | None, data_option: list[str] | None) -> dict[str, Array]:
-    if data is None:
-        raise ConfigError("there are no rows to send: give --data, or --simulated")
-    inputs, _ = load_rows(data, data_option)
-    return inputs
 
 
 Shown = Callable[[], object]  # shows the tables and returns the figures to be saved
@@ -173,11 +191,12 @@ def _goodput(asked: Asked, tell: Progress) -> Shown:
         raise ConfigError(
             f"{asked.model} is a sequence model, without exits: take --part refill, or `latebind bench live`"
         )
-    report = JointReport(asked.model, asked.seed, asked.plan.chosen())
+    plan = asked.sides.by_load(asked.blocks)
+    report = JointReport(asked.model, asked.seed, plan.chosen())
     work = least_work(asked.costs.whole, asked.costs.exits)
 
     async def part(contest: Contest, random: Random, tell: Progress) -> None:
-        await goodput.measure(report, contest, asked.plan, random, tell, work)
+        await goodput.measure(report, contest, plan, random, tell, work)
 
     asked.hold(engines(report.contenders), part, tell)
     return lambda: _show_goodput(report, asked)
@@ -206,7 +225,7 @@ def _show_goodput(report: JointReport, asked: Asked) -> object:
 
 
 def _batches(asked: Asked, tell: Progress) -> Shown:
-    plan = asked.batches
+    plan = asked.sides.by_size(asked.blocks)
     report = batches.BatchesReport(plan, asked.seed)
 
     async def part(contest: Contest, random: Random, tell: Progress) -> None:
@@ -226,7 +245,7 @@ def _refill(asked: Asked, tell: Progress) -> Shown:
     report = refill.RefillReport(bound, asked.seed)
 
     async def part(contest: Contest, random: Random, tell: Progress) -> None:
-        await refill.measure(report, contest, served, asked.plan.rounds, asked.plan.seconds, random, tell)
+        await refill.measure(report, contest, served, asked.blocks.rounds, asked.blocks.seconds, random, tell)
 
     asked.hold(refill.sides(served), part, tell)
     return lambda: _shown(f"with always enough to do, batches of {served.spec.max_batch}", report.rows())

@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -24,38 +25,118 @@ from latebind.domain.errors import ConfigError
 from latebind.heap import settle
 
 MIXED = ("affine", "chain", "relay", "words")
+SLOW = ("slow",)
 
 
-def ledger(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Which server is asked."""
+
     url: Annotated[
         str | None, typer.Option(help="Ask this server, which serves the models. Default: one is made and started.")
-    ] = None,
-    grpc: Annotated[str | None, typer.Option(help="Where that server speaks gRPC, as 127.0.0.1:8001.")] = None,
-    process: Annotated[int, typer.Option("--pid", help="Its first process, for --inject and to see its memory.")] = 0,
-    requests: Annotated[int, typer.Option(min=1, help="How many to send.")] = 20_000,
-    rate: Annotated[float, typer.Option(min=0.1, help="Requests a second.")] = 500.0,
+    ] = None
+    grpc: Annotated[str | None, typer.Option(help="Where that server speaks gRPC, as 127.0.0.1:8001.")] = None
+    process: Annotated[int, typer.Option("--pid", help="Its first process, for --inject and to see its memory.")] = 0
+
+    def target(self, folder: Path, models: Sequence[str], options: Sequence[str]) -> AbstractContextManager[Target]:
+        """Return it; where no URL is given, one of its own, made in `folder`. Raises `ConfigError`."""
+        if self.url is None:
+            return own.serving(folder, models, options)
+        parts = urlsplit(self.url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise ConfigError(f"--url {self.url!r}: give one as http://127.0.0.1:8000")
+        return nullcontext(Target(parts.hostname, parts.port or 80, self.grpc, self.process))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """How many requests come, and when."""
+
+    requests: Annotated[int, typer.Option(min=1, help="How many to send.")] = 20_000
+    rate: Annotated[float, typer.Option(min=0.1, help="Requests a second.")] = 500.0
     trace: Annotated[
         Path | None,
         typer.Option(help="As uneven by minutes as this day of the Azure Functions trace, CSV or .npz."),
-    ] = None,
-    minute: Annotated[float, typer.Option(min=0.01, help="Seconds that a minute of the trace lasts here.")] = 1.0,
+    ] = None
+    minute: Annotated[float, typer.Option(min=0.01, help="Seconds that a minute of the trace lasts here.")] = 1.0
+
+    def arrivals(self, seed: int) -> Iterator[float]:
+        """Yield when requests are sent, in seconds."""
+        random = Random(seed)
+        if self.trace is None:
+            return poisson(self.rate, random)
+        return traced(read_trace(self.trace), self.rate, self.minute, random)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked, and by whom."""
+
     model: Annotated[
         list[str] | None, typer.Option(help=f"Ask only {', '.join(KINDS)}; may be repeated. Default: all but slow.")
-    ] = None,
-    protocol: Annotated[list[Protocol] | None, typer.Option(help="May be repeated. Default: all it speaks.")] = None,
-    rows: Annotated[int, typer.Option(min=1, max=16, help="Rows of the largest call.")] = 8,
+    ] = None
+    protocol: Annotated[list[Protocol] | None, typer.Option(help="May be repeated. Default: all it speaks.")] = None
+    rows: Annotated[int, typer.Option(min=1, max=16, help="Rows of the largest call.")] = 8
     deadline_ms: Annotated[
         list[float] | None, typer.Option(help="Deadlines, one is drawn; may be repeated. Default: 30, 200, 200, 2000.")
-    ] = None,
-    leave: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of clients that hang up after sending.")] = 0.04,
-    break_off: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share that hang up within the body.")] = 0.02,
+    ] = None
+    leave: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of clients that hang up after sending.")] = 0.04
+    break_off: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share that hang up within the body.")] = 0.02
+
+    def models(self, usual: Sequence[str]) -> tuple[str, ...]:
+        """Return which models are asked, the `usual` ones where none is named. Raises `ConfigError`."""
+        unknown = set(self.model or ()) - set(KINDS)
+        if unknown:
+            raise ConfigError(f"there is no model {sorted(unknown)[0]!r}: choose from {', '.join(KINDS)}")
+        return tuple(self.model or usual)
+
+    def mix(self, target: Target, *, slow: bool, seed: int) -> Mix:
+        """Return the mix, for a search of the peak one row at a time with one deadline. Raises `ConfigError`."""
+        return Mix(
+            models=self.models(SLOW if slow else MIXED),
+            protocols=_spoken(target, self.protocol),
+            largest=1 if slow else self.rows,
+            deadlines=tuple(ms / 1e3 for ms in self.deadline_ms or ((100,) if slow else (30, 200, 200, 2000))),
+            leave=self.leave,
+            break_off=self.break_off,
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What is done to the server meanwhile."""
+
     inject: Annotated[
         list[Fault] | None,
         typer.Option(
             help="kill -9 the engine, stop it for a second, or reload all models (needs --manage); may be repeated."
         ),
-    ] = None,
-    times: Annotated[int, typer.Option(min=1, help="How often each fault is put in, evenly.")] = 3,
+    ] = None
+    times: Annotated[int, typer.Option(min=1, help="How often each fault is put in, evenly.")] = 3
+
+    def options(self) -> list[str]:
+        """Return words for `latebind serve` that they need."""
+        return ["--manage"] if Fault.RELOAD in (self.inject or ()) else []
+
+    def injectors(self, target: Target, mix: Mix) -> list[Injector]:
+        """Return who puts each in. Raises `ConfigError`."""
+        faults = self.inject or ()
+        if faults and not target.process:
+            raise ConfigError("--inject needs --pid with --url: the first process of the server")
+        models = tuple(model for model in mix.models if model != "relay")
+        return [
+            Injector(fault, target.process, target.http, self.times, models, place=place, places=len(faults))
+            for place, fault in enumerate(faults)
+        ]
+
+
+def ledger(
+    *,
+    server: Server,
+    traffic: Traffic,
+    asked: Asked,
+    faults: Faults,
     overload: Annotated[
         float | None, typer.Option(min=1.0, help="Instead: find the peak goodput, then ask for so many times as much.")
     ] = None,
@@ -80,28 +161,15 @@ def ledger(
     """
     with reporting(), tempfile.TemporaryDirectory() as scratch:
         slow = overload is not None
-        models = tuple(model or (("slow",) if slow else MIXED))
-        unknown = set(models) - set(KINDS)
-        if unknown:
-            raise ConfigError(f"there is no model {sorted(unknown)[0]!r}: choose from {', '.join(KINDS)}")
-        options = [*(serve or ()), *(["--manage"] if Fault.RELOAD in (inject or ()) else [])]
-        with _target(url, grpc, process, Path(scratch), models, options) as target:
-            mix = Mix(
-                models=models,
-                protocols=_spoken(target, protocol),
-                largest=1 if slow else rows,
-                deadlines=tuple(ms / 1e3 for ms in deadline_ms or ((100,) if slow else (30, 200, 200, 2000))),
-                leave=leave,
-                break_off=break_off,
-                seed=seed,
-            )
+        options = [*(serve or ()), *faults.options()]
+        with server.target(Path(scratch), asked.models(SLOW if slow else MIXED), options) as target:
+            mix = asked.mix(target, slow=slow, seed=seed)
             console.print(f"{', '.join(mix.models)} over {', '.join(mix.protocols)}, seed {seed}")
             if overload is not None:
                 bad, played, tables = _overload(target, mix, overload, seconds)
             else:
-                injectors = _injectors(target, inject or (), times, mix)
-                arrivals = _arrivals(trace, rate, minute, seed)
-                bad, played, tables = _play(target, mix, arrivals, requests, injectors)
+                injectors = faults.injectors(target, mix)
+                bad, played, tables = _play(target, mix, traffic.arrivals(seed), traffic.requests, injectors)
         for title, found in tables.items():
             show(title, found)
         if page is not None:
@@ -150,35 +218,9 @@ def _run(work: Any) -> Any:
     return uvloop.run(work) if asyncio.iscoroutine(work) else work
 
 
-def _target(
-    url: str | None, grpc: str | None, process: int, folder: Path, models: Sequence[str], options: Sequence[str]
-) -> AbstractContextManager[Target]:
-    if url is None:
-        return own.serving(folder, models, options)
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise ConfigError(f"--url {url!r}: give one as http://127.0.0.1:8000")
-    return nullcontext(Target(parts.hostname, parts.port or 80, grpc, process))
-
-
 def _spoken(target: Target, wanted: Sequence[Protocol] | None) -> tuple[Protocol, ...]:
     spoken = tuple(one for one in Protocol if one is not Protocol.GRPC or target.grpc)
     missing = set(wanted or ()) - set(spoken)
     if missing:
         raise ConfigError("no gRPC is known of: give --grpc with --url, or install latebind[grpc]")
     return tuple(wanted or spoken)
-
-
-def _injectors(target: Target, faults: Sequence[Fault], times: int, mix: Mix) -> list[Injector]:
-    if faults and not target.process:
-        raise ConfigError("--inject needs --pid with --url: the first process of the server")
-    models = tuple(model for model in mix.models if model != "relay")
-    return [
-        Injector(fault, target.process, target.http, times, models, place=place, places=len(faults))
-        for place, fault in enumerate(faults)
-    ]
-
-
-def _arrivals(trace: Path | None, rate: float, minute: float, seed: int) -> Iterator[float]:
-    random = Random(seed)
-    return poisson(rate, random) if trace is None else traced(read_trace(trace), rate, minute, random)

@@ -10,16 +10,14 @@ import latebind
 from latebind.bench import door as door_bench
 from latebind.bench import flood as flood_bench
 from latebind.bench import load as load_bench
-from latebind.cli.bench.options import Core, Data, DataOption, DoorCore, Model, Page, Repository, Seed
+from latebind.cli.bench.options import Core, DoorCore, Page, Seed
+from latebind.cli.bench.settings import Subject
 from latebind.cli.console import JsonFile, console, reporting, save, show
-from latebind.cli.sources import load_rows
 
 
 def load(
-    repository: Repository,
-    model: Model,
-    data: Data,
-    data_option: DataOption = None,
+    subject: Subject,
+    *,
     requests: Annotated[int, typer.Option(help="Requests of each side.")] = 2000,
     rate: Annotated[float | None, typer.Option(help="Requests a second. Default: by --load.")] = None,
     share: Annotated[float, typer.Option("--load", help="Rate as a share of what is answered one by one.")] = 0.7,
@@ -30,10 +28,10 @@ def load(
 ) -> None:
     """Latency under Poisson traffic over HTTP with exits off and on, the same arrivals for both."""
     with reporting():
-        inputs, labels = load_rows(data, data_option)
+        inputs, labels = subject.rows()
         report = load_bench.run(
-            repository,
-            model,
+            subject.repository,
+            subject.model,
             inputs,
             labels,
             requests=requests,
@@ -42,21 +40,19 @@ def load(
             deadline=deadline_ms / 1e3,
             seed=seed,
         )
-        show(f"{model}: {requests} requests a side at {report.rate:.0f}/s, Poisson, seed {seed}", report.rows())
+        show(f"{subject.model}: {requests} requests a side at {report.rate:.0f}/s, Poisson, seed {seed}", report.rows())
         show("where they left, exits on", report.exit_rows())
         if page is not None:
             from latebind.bench.page import write_page
 
-            write_page(report, page, title=f"latebind: {model} with exits off and on")
+            write_page(report, page, title=f"latebind: {subject.model} with exits off and on")
             console.print(f"page written to {page}")
     save(json_file, {"sides": report.rows(), "exits": report.exit_rows()})
 
 
 def flood(
-    repository: Repository,
-    model: Model,
-    data: Data,
-    data_option: DataOption = None,
+    subject: Subject,
+    *,
     rounds: Annotated[int, typer.Option(help="Pairs of phases, without and with the flood.")] = 5,
     seconds: Annotated[float, typer.Option(help="Length of a phase.")] = 3.0,
     engine_core: Core = 1,
@@ -65,17 +61,17 @@ def flood(
 ) -> None:
     """Throughput of the engine on its own core while 16 clients flood the door with small requests."""
     with reporting():
-        inputs, _ = load_rows(data, data_option)
+        inputs, _ = subject.rows()
         report = flood_bench.run(
-            repository,
-            model,
+            subject.repository,
+            subject.model,
             inputs,
             rounds=rounds,
             seconds=seconds,
             door_cores=(door_core,),
             engine_core=engine_core,
         )
-    show(f"{model}: {rounds} rounds of {seconds:g} s, medians", [asdict(report)])
+    show(f"{subject.model}: {rounds} rounds of {seconds:g} s, medians", [asdict(report)])
     save(json_file, report)
 
 

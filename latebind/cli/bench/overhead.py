@@ -9,9 +9,9 @@ from latebind.bench import boundary as boundary_bench
 from latebind.bench import many, nodes
 from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
-from latebind.bench.exits import Setting
-from latebind.cli.bench.options import Awake, Core, DoorCore, Seed
-from latebind.cli.console import JsonFile, console, reporting, save, show
+from latebind.cli.bench.options import Seed
+from latebind.cli.bench.settings import Conditions
+from latebind.cli.console import JsonFile, Row, console, reporting, save, show
 from latebind.engine.awake import kept_awake
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 
@@ -39,48 +39,49 @@ def scheduler(
     show(
         f"scheduler, {events} events, least of {rounds} rounds, seed {seed}; CPU (by the clock); boundaries of "
         f"{scheduler_bench.STAGES} stages, {len(scheduler_bench.LOOKUPS)} with a lookup, where nobody leaves",
-        [
-            {
-                "policy": speed.policy,
-                "largest batch": speed.batch,
-                "waiting": speed.waiting,
-                "events a second": f"{speed.events:,.0f}",
-                "boundary us": speed.boundary.microseconds(),
-                "without lookup": speed.plain.microseconds(),
-                "behind one": speed.lookup.microseconds(),
-                "where others rest": speed.beside.microseconds(),
-                "decision of it us": speed.decision.microseconds(),
-            }
-            for speed in speeds
-        ],
+        [_speed_row(speed) for speed in speeds],
     )
     show(
         f"many models, {many.BUSY} of which {many.WAITING} requests each wait for or run, {events // 3} events",
-        [
-            {
-                "policy": cost.policy,
-                "memory": "limited" if cost.memory else "no bound",
-                "models": cost.models,
-                "us an event": f"{cost.event * 1e6:.1f}",
-            }
-            for cost in costs
-        ],
+        [_many_row(cost) for cost in costs],
     )
     show(
         f"{nodes.STAGES} stages under `lazy+`, a launch of {launch_us:g} us: mean latency as one stage over theirs",
-        [
-            {
-                "learned caches": "at two stages" if one.exits else "none",
-                **{
-                    f"{seconds * 1e3:g} ms": f"{ratio:.2f}"
-                    for seconds, ratio in zip(one.lengths, one.ratios, strict=True)
-                },
-                "stages lose below ms": "all" if one.least is None else f"{one.least * 1e3:.2f}",
-            }
-            for one in worth
-        ],
+        [_worth_row(one) for one in worth],
     )
     save(json_file, {"speeds": speeds, "models": costs, "worth": worth})
+
+
+def _speed_row(speed: scheduler_bench.Speed) -> Row:
+    return {
+        "policy": speed.policy,
+        "largest batch": speed.batch,
+        "waiting": speed.waiting,
+        "events a second": f"{speed.events:,.0f}",
+        "boundary us": speed.boundary.microseconds(),
+        "without lookup": speed.plain.microseconds(),
+        "behind one": speed.lookup.microseconds(),
+        "where others rest": speed.beside.microseconds(),
+        "decision of it us": speed.decision.microseconds(),
+    }
+
+
+def _many_row(cost: many.Cost) -> Row:
+    return {
+        "policy": cost.policy,
+        "memory": "limited" if cost.memory else "no bound",
+        "models": cost.models,
+        "us an event": f"{cost.event * 1e6:.1f}",
+    }
+
+
+def _worth_row(worth: nodes.Worth) -> Row:
+    ratios = zip(worth.lengths, worth.ratios, strict=True)
+    return {
+        "learned caches": "at two stages" if worth.exits else "none",
+        **{f"{seconds * 1e3:g} ms": f"{ratio:.2f}" for seconds, ratio in ratios},
+        "stages lose below ms": "all" if worth.least is None else f"{worth.least * 1e3:.2f}",
+    }
 
 
 def stages(
@@ -111,46 +112,45 @@ def stages(
         )
     show(
         f"chain of stages over the uncut model, {runs} pairs, {threads} threads, random weights",
-        [
-            {
-                "network": row.network,
-                "backend": row.backend,
-                "cut points": row.cut_points,
-                "min stage ms": f"{row.min_stage_seconds * 1e3:g}",
-                "stages": row.stages,
-                "batch": row.batch,
-                "uncut ms": f"{row.uncut * 1e3:.2f}",
-                "chain / uncut": str(row.ratio),
-            }
-            for row in rows
-        ],
+        [_chain_row(row) for row in rows],
     )
     save(json_file, rows)
 
 
+def _chain_row(row: stages_bench.Row) -> Row:
+    return {
+        "network": row.network,
+        "backend": row.backend,
+        "cut points": row.cut_points,
+        "min stage ms": f"{row.min_stage_seconds * 1e3:g}",
+        "stages": row.stages,
+        "batch": row.batch,
+        "uncut ms": f"{row.uncut * 1e3:.2f}",
+        "chain / uncut": str(row.ratio),
+    }
+
+
 def boundary(
+    *,
     policy: Annotated[list[str] | None, typer.Option(help="May be repeated. Default: graph and lazy+.")] = None,
     backend: Annotated[str, typer.Option(help="What runs the stages.")] = "openvino",
     requests: Annotated[int, typer.Option(help="Requests of each side.")] = 2000,
-    engine_core: Core = 1,
-    door_core: DoorCore = 0,
-    awake: Awake = False,
-    seed: Seed = 0,
+    conditions: Conditions,
     json_file: JsonFile = None,
 ) -> None:
     """What a stage boundary costs in the engine, and how long a stage must be for its boundary to cost little of it.
 
     Example: `latebind bench boundary --awake`
     """
-    with reporting(), kept_awake(awake):
+    with reporting(), kept_awake(conditions.awake):
         found = boundary_bench.run(
             policies=tuple(policy or ("graph", "lazy+")),
             backend=backend,
-            setting=Setting(door_cores=(door_core,), engine_core=engine_core, seed=seed),
+            setting=conditions.setting(),
             requests=requests,
         )
     show(
-        f"a boundary where nobody waits, joins or leaves; {requests} requests a side, seed {seed}",
+        f"a boundary where nobody waits, joins or leaves; {requests} requests a side, seed {conditions.seed}",
         [
             {
                 "policy": one.policy,

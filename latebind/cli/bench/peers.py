@@ -32,10 +32,46 @@ class Part(StrEnum):
     GOODPUT = "goodput"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What is asked of whom, by how many clients, how long."""
+
+    protocol: Annotated[list[Protocol] | None, typer.Option(help="May be repeated. Default: all.")] = None
+    clients: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated. Default: 1 and 16.")] = None
+    side: Annotated[
+        list[str] | None, typer.Option(help=f"Compare only these: {', '.join(SIDES)}; may be repeated. Default: all.")
+    ] = None
+    load: Annotated[
+        list[float] | None,
+        typer.Option(help="Goodput: a share of what the best side answers; may be repeated. Default: 0.5 0.8 1.0 1.4."),
+    ] = None
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(help="Goodput: eager or openvino, for all; may be repeated. Default: both."),
+    ] = None
+    deadline_ms: Annotated[float, typer.Option(min=1.0, help="Goodput: how long an answer may take.")] = 100.0
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds in which all take turns.")] = 5
+    seconds: Annotated[float | None, typer.Option(min=1.0, help="Length of a run. Default: 2, goodput 8.")] = None
+
+    def protocols(self) -> tuple[Protocol, ...]:
+        """Return the protocols to speak."""
+        return tuple(self.protocol or Protocol)
+
+    def for_identity(self, seed: int) -> identity.Plan:
+        """Return how servers are asked that do nothing."""
+        return identity.Plan(self.protocols(), tuple(self.clients or (1, 16)), self.rounds, self.seconds or 2.0, seed)
+
+    def for_goodput(self, seed: int) -> goodput.Plan:
+        """Return how servers are asked that have a model."""
+        loads = tuple(self.load or (0.5, 0.8, 1.0, 1.4))
+        return goodput.Plan(loads, self.deadline_ms / 1e3, self.rounds, self.seconds or 8.0, seed)
+
+
 def peers(
     folder: Annotated[
         Path, typer.Option("--peers", help="Folder of the peers' virtual environments; what is not there is installed.")
     ],
+    *,
     part: Annotated[
         list[Part] | None,
         typer.Option(
@@ -43,22 +79,7 @@ def peers(
             "repeated. Default: all."
         ),
     ] = None,
-    protocol: Annotated[list[Protocol] | None, typer.Option(help="May be repeated. Default: all.")] = None,
-    clients: Annotated[list[int] | None, typer.Option(min=1, help="May be repeated. Default: 1 and 16.")] = None,
-    side: Annotated[
-        list[str] | None, typer.Option(help=f"Compare only these: {', '.join(SIDES)}; may be repeated. Default: all.")
-    ] = None,
-    load: Annotated[
-        list[float] | None,
-        typer.Option(help="Goodput: a share of what the best side answers; may be repeated. Default: 0.5 0.8 1.0 1.4."),
-    ] = None,
-    backend: Annotated[
-        list[str] | None,
-        typer.Option(help="Goodput: eager or openvino, for all; may be repeated. Default: both."),
-    ] = None,
-    deadline_ms: Annotated[float, typer.Option(min=1.0, help="Goodput: how long an answer may take.")] = 100.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds in which all take turns.")] = 5,
-    seconds: Annotated[float | None, typer.Option(min=1.0, help="Length of a run. Default: 2, goodput 8.")] = None,
+    compared: Compared,
     serve: ServeWords = None,
     seed: Seed = 0,
     page: Page = None,
@@ -77,18 +98,18 @@ def peers(
     * `latebind bench peers --peers out/peers --part goodput --backend eager --load 1.4 --rounds 3`
     """
     with reporting(), tempfile.TemporaryDirectory() as scratch:
-        spoken = tuple(protocol or Protocol)
+        spoken = compared.protocols()
         asked = Asked(
             Place(folder.resolve(), Path(scratch), tuple(serve or ()), Protocol.GRPC in spoken),
-            identity.Plan(spoken, tuple(clients or (1, 16)), rounds, seconds or 2.0, seed),
-            goodput.Plan(tuple(load or (0.5, 0.8, 1.0, 1.4)), deadline_ms / 1e3, rounds, seconds or 8.0, seed),
-            tuple(side or ()),
-            tuple(backend or ("eager", "openvino")),
+            compared.for_identity(seed),
+            compared.for_goodput(seed),
+            tuple(compared.side or ()),
+            tuple(compared.backend or ("eager", "openvino")),
         )
-        console.print(f"{rounds} rounds, client: {', '.join(dict.fromkeys(map(tool, spoken)))}, seed {seed}")
+        clients = ", ".join(dict.fromkeys(map(tool, spoken)))
+        console.print(f"{compared.rounds} rounds, client: {clients}, seed {seed}")
         found = tell_parts(part or Part, lambda one, tell: RUN[one](asked, tell))
-        if page is not None:
-            write_page(page, "Latebind beside other servers", PAGE_TEXT, list(found.values()))
+        write_page(page, "Latebind beside other servers", PAGE_TEXT, found.values())
     save(json_file, {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()})
 
 

@@ -36,7 +36,64 @@ class Part(StrEnum):
     DECISION = "decision"
 
 
+PRICES = (0.0, 1.0)  # accuracy alone, and a point of it for 10 ms
+LOADS = (0.3, 0.6, 0.9)
+WRONG = (0.003, 0.01)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """At which deadlines, with which learned caches, how many requests, under which loads."""
+
+    step_ms: Annotated[float, typer.Option(help="How far apart the deadlines are, from 60 to 200 ms.")] = 20.0
+    deadline_ms: Annotated[list[float] | None, typer.Option(help="Deadlines instead of those; may be repeated.")] = None
+    requests: Annotated[int, typer.Option(help="Requests of each planner at each deadline, the same for all.")] = 20_000
+    price: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Run `expected` also with this price of a second, in shares of accuracy; may be repeated. Default: 0 "
+            "and 1."
+        ),
+    ] = None
+    gain: Annotated[
+        float, typer.Option(help="How much quicker caches make the gate on average. Default: as the paper reports.")
+    ] = 0.0
+    places: Annotated[int, typer.Option(help="Learned caches of a gate.")] = 8
+    wrong: Annotated[list[float] | None, typer.Option(help="Share of early exits that are wrong; may be repeated.")] = (
+        None
+    )
+    load: Annotated[
+        list[float] | None,
+        typer.Option(help="Loads, 1 being what 4 workers carry with the baseline of equal split; may be repeated."),
+    ] = None
+    loaded_requests: Annotated[int, typer.Option(help="Requests of each planner under each load.")] = 4000
+
+    def plan(self, seed: int, processes: int) -> parts.Plan:
+        """Return what is simulated. Raises `ConfigError`."""
+        deadlines, loads = self.deadlines(), tuple(self.load or LOADS)
+        if min(self.requests, self.loaded_requests, *deadlines, *loads) <= 0:
+            raise ConfigError("requests, deadlines and loads: give more than 0 of each")
+        traffic, prices = Traffic(self.places, self.gain), tuple(self.price or PRICES)
+        return parts.Plan(deadlines, prices, traffic, self.requests, loads, self.loaded_requests, seed, processes)
+
+    def deadlines(self) -> tuple[float, ...]:
+        """Return the deadlines in seconds. Raises `ConfigError`."""
+        if self.deadline_ms:
+            return tuple(ms / 1e3 for ms in self.deadline_ms)
+        if self.step_ms <= 0:
+            raise ConfigError(f"step-ms is {self.step_ms}: give more than 0")
+        return parts.sweep(self.step_ms / 1e3)
+
+    def __str__(self) -> str:
+        deadlines = ", ".join(f"{deadline * 1e3:g}" for deadline in self.deadlines())
+        return (
+            f"{self.requests} requests at deadlines of {deadlines} ms, {self.places} places to leave a gate, "
+            f"gain {self.gain or 'as the paper reports'}"
+        )
+
+
 def queries(
+    *,
     part: Annotated[
         list[Part] | None,
         typer.Option(
@@ -45,32 +102,7 @@ def queries(
             "loaded: Poisson arrivals into the scheduler; decision: what a pick takes. May be repeated. Default: all."
         ),
     ] = None,
-    step_ms: Annotated[float, typer.Option(help="How far apart the deadlines are, from 60 to 200 ms.")] = 20.0,
-    deadline_ms: Annotated[
-        list[float] | None, typer.Option(help="Deadlines instead of those; may be repeated.")
-    ] = None,
-    requests: Annotated[
-        int, typer.Option(help="Requests of each planner at each deadline, the same for all.")
-    ] = 20_000,
-    price: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Run `expected` also with this price of a second, in shares of accuracy; may be repeated. Default: 0 "
-            "and 1."
-        ),
-    ] = None,
-    gain: Annotated[
-        float, typer.Option(help="How much quicker caches make the gate on average. Default: as the paper reports.")
-    ] = 0.0,
-    places: Annotated[int, typer.Option(help="Learned caches of a gate.")] = 8,
-    wrong: Annotated[
-        list[float] | None, typer.Option(help="Share of early exits that are wrong; may be repeated.")
-    ] = None,
-    load: Annotated[
-        list[float] | None,
-        typer.Option(help="Loads, 1 being what 4 workers carry with the baseline of equal split; may be repeated."),
-    ] = None,
-    loaded_requests: Annotated[int, typer.Option(help="Requests of each planner under each load.")] = 4000,
+    played: Played,
     seed: Seed = 0,
     processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
     page: Page = None,
@@ -89,36 +121,11 @@ def queries(
     Example: `latebind bench queries --part gains --step-ms 10 --price 1`
     """
     with reporting():
-        deadlines = tuple(ms / 1e3 for ms in deadline_ms or ()) or _sweep(step_ms)
-        loads, prices = tuple(load or LOADS), tuple(price or PRICES)
-        if min(requests, loaded_requests, *deadlines, *loads) <= 0:
-            raise ConfigError("requests, deadlines and loads: give more than 0 of each")
-        traffic = Traffic(places, gain)
-        plan = parts.Plan(deadlines, prices, traffic, requests, loads, loaded_requests, seed, processes)
-        asked = Asked(plan, tuple(wrong or WRONG))
-        console.print(
-            f"{requests} requests at deadlines of {_told(deadlines)}, {places} places to leave a gate, "
-            f"gain {gain or 'as the paper reports'}, seed {seed}"
-        )
+        asked = Asked(played.plan(seed, processes), tuple(played.wrong or WRONG))
+        console.print(f"{played}, seed {seed}")
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "Queries", PAGE_TEXT, list(found.values()))
+        write_page(page, "Queries", PAGE_TEXT, found.values())
     save(json_file, {one: told.tables for one, told in found.items()})
-
-
-PRICES = (0.0, 1.0)  # accuracy alone, and a point of it for 10 ms
-LOADS = (0.3, 0.6, 0.9)
-WRONG = (0.003, 0.01)
-
-
-def _sweep(step_ms: float) -> tuple[float, ...]:
-    if step_ms <= 0:
-        raise ConfigError(f"step-ms is {step_ms}: give more than 0")
-    return parts.sweep(step_ms / 1e3)
-
-
-def _told(deadlines: Sequence[float]) -> str:
-    return ", ".join(f"{deadline * 1e3:g}" for deadline in deadlines) + " ms"
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,77 @@ class Split(StrEnum):
     PROPORTIONAL = "proportional"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """What sides are asked, and how their deadlines are split."""
+
+    deadline_ms: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="A deadline; may be repeated. Default: three that are just too short for a plan made beforehand to "
+            "reach the best models, by less than learned caches save; where that is, is found out first, by asking."
+        ),
+    ] = None
+    split: Annotated[Split, typer.Option(help="How deadlines are split where they are.")] = Split.PROPORTIONAL
+    requests: Annotated[int, typer.Option(min=1, help="Rows for each side at each deadline.")] = 2000
+    rate: Annotated[
+        float, typer.Option(min=0.0, help="Requests a second, on average; 0: one after another, as in the paper.")
+    ] = 0.0
+
+    def plan(self, seed: int) -> replanning.Plan:
+        """Return it in the words of the measurement. Raises `ConfigError`."""
+        if any(not one > 0 for one in self.deadline_ms or ()):
+            raise ConfigError("--deadline-ms is the time that a query has: give more than 0")
+        deadlines = tuple([one / 1e3 for one in self.deadline_ms or ()])
+        return replanning.Plan(self.requests, deadlines, self.rate, seed)
+
+    def __str__(self) -> str:
+        pace = f"{self.rate:g} a second" if self.rate else "one after another"
+        return f"{self.requests} rows a side, {pace}, split {self.split}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beyond:
+    """How it is found out what a query takes beyond its models."""
+
+    rounds: Annotated[int, typer.Option(min=1, help="For overhead: how often throughput is measured.")] = 5
+    clients: Annotated[int, typer.Option(min=1, help="For overhead: clients that always wait.")] = overhead.CLIENTS
+    caches: Annotated[
+        bool,
+        typer.Option(
+            help="For overhead: ask learned caches, so that a step that most requests leave early costs little beside "
+            "the other."
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """How every side is served, on which cores."""
+
+    backend: Backend = None
+    engine_core: Core = 1
+    door_core: DoorCore = 0
+    other_core: Annotated[
+        int | None,
+        typer.Option(help="For overhead: the core of a second worker. Default: that of door and client."),
+    ] = None
+    awake: Awake = False
+    seed: Seed = 0
+
+    def setting(self) -> Setting:
+        """Return it in the words of the measurement."""
+        return Setting((self.engine_core,), (self.door_core,), backend=self.backend, seed=self.seed)
+
+    @property
+    def own_cores(self) -> tuple[int, int]:
+        """A core for each of two workers."""
+        return self.engine_core, self.door_core if self.other_core is None else self.other_core
+
+
 def queries_live(
     repository: Repository,
+    *,
     data: Annotated[str, typer.Option(help="Rows to send, with labels: an .npz file or package.module:function.")],
     data_option: DataOption = None,
     query: Annotated[str | None, typer.Option(help="Which query of the folder. Default: the only one.")] = None,
@@ -54,36 +123,9 @@ def queries_live(
             "models alone. May be repeated. Default: both."
         ),
     ] = None,
-    deadline_ms: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="A deadline; may be repeated. Default: three that are just too short for a plan made beforehand to "
-            "reach the best models, by less than learned caches save; where that is, is found out first, by asking."
-        ),
-    ] = None,
-    split: Annotated[Split, typer.Option(help="How deadlines are split where they are.")] = Split.PROPORTIONAL,
-    requests: Annotated[int, typer.Option(min=1, help="Rows for each side at each deadline.")] = 2000,
-    rate: Annotated[
-        float, typer.Option(min=0.0, help="Requests a second, on average; 0: one after another, as in the paper.")
-    ] = 0.0,
-    rounds: Annotated[int, typer.Option(min=1, help="For overhead: how often throughput is measured.")] = 5,
-    clients: Annotated[int, typer.Option(min=1, help="For overhead: clients that always wait.")] = overhead.CLIENTS,
-    caches: Annotated[
-        bool,
-        typer.Option(
-            help="For overhead: ask learned caches, so that a step that most requests leave early costs little beside "
-            "the other."
-        ),
-    ] = False,
-    backend: Backend = None,
-    engine_core: Core = 1,
-    door_core: DoorCore = 0,
-    other_core: Annotated[
-        int | None,
-        typer.Option(help="For overhead: the core of a second worker. Default: that of door and client."),
-    ] = None,
-    awake: Awake = False,
-    seed: Seed = 0,
+    asking: Asking,
+    beyond: Beyond,
+    engines: Engines,
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -107,23 +149,16 @@ def queries_live(
     * `latebind bench queries-live out/query/models --data examples.query.scenes:unseen --data-option data=cifar10/`
     * `latebind bench queries-live out/query/models --part overhead --data examples.query.scenes:unseen`
     """
-    with reporting(), kept_awake(awake), pinned((door_core,)):
-        if any(not one > 0 for one in deadline_ms or ()):
-            raise ConfigError("--deadline-ms is the time that a query has: give more than 0")
+    with reporting(), kept_awake(engines.awake), pinned((engines.door_core,)):
+        plan, setting = asking.plan(engines.seed), engines.setting()
         inputs, labels = load_rows(data, data_option)
         if labels is None:
             raise ConfigError(f"--data {data!r} gives no labels: accuracy is what sides differ in")
         served = find_query(repository, query)
-        setting = Setting((engine_core,), (door_core,), backend=backend, seed=seed)
-        deadlines = tuple([one / 1e3 for one in deadline_ms or ()])
-        plan = replanning.Plan(requests, deadlines, rate, seed)
-        own_cores = (engine_core, door_core if other_core is None else other_core)
-        asked = Asked(served, Rows(inputs, labels), plan, setting, split, rounds, clients, caches, own_cores)
-        pace = f"{rate:g} a second" if rate else "one after another"
-        console.print(f"{served.name}: {requests} rows a side, {pace}, split {split}, seed {seed}")
+        asked = Asked(served, Rows(inputs, labels), plan, setting, asking.split, beyond, engines.own_cores)
+        console.print(f"{served.name}: {asking}, seed {engines.seed}")
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "A query on live engines", PAGE_TEXT, list(found.values()))
+        write_page(page, "A query on live engines", PAGE_TEXT, found.values())
     tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
     save(json_file, {"query": served.name, "setting": asdict(setting), **tables})
 
@@ -137,9 +172,7 @@ class Asked:
     plan: replanning.Plan
     setting: Setting
     split: str
-    rounds: int
-    clients: int
-    caches: bool
+    beyond: Beyond
     own_cores: tuple[int, ...]
     tell: Progress = lambda text, share: None
 
@@ -169,15 +202,15 @@ def _overhead(asked: Asked) -> Told:
             asked.setting,
             asked.tell,
             requests=asked.plan.requests,
-            rounds=asked.rounds,
-            clients=asked.clients,
-            caches=asked.caches,
+            rounds=asked.beyond.rounds,
+            clients=asked.beyond.clients,
+            caches=asked.beyond.caches,
             own_cores=asked.own_cores,
         )
     )
     tables = {
         "a query against its models, one after another": report.latency_rows(found, asked.plan.seed),
-        f"one worker, {asked.clients} clients that always wait": report.throughput_rows(
+        f"one worker, {asked.beyond.clients} clients that always wait": report.throughput_rows(
             found.one, found.shares, asked.plan.seed
         ),
         "a worker and a core for each step, as many clients": report.own_core_rows(found, asked.plan.seed),

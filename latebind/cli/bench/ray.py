@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from latebind.cli.bench.options import Seed, ServeWords
 from latebind.cli.console import JsonFile, console, errors, progress, reporting, save, show
 
 Tables = dict[str, report.Rows]
+Result = tuple[Sequence[str], Tables]  # what was wrong, and tables by their titles
 
 
 class Part(StrEnum):
@@ -25,7 +27,89 @@ class Part(StrEnum):
     LATENCY = "latency"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killing:
+    """The ledger while replicas are killed."""
+
+    requests: Annotated[int, typer.Option(min=1, help="Requests of the ledger.")] = 50_000
+    rate: Annotated[float, typer.Option(min=0.1, help="Of these a second.")] = 150.0
+    replicas: Annotated[int, typer.Option(min=1, help="Replicas that the ledger asks.")] = 2
+    times: Annotated[int, typer.Option(min=1, help="How often one is killed.")] = 3
+
+    def run(self, folder: Path, seed: int, options: list[str]) -> Result:
+        """Keep the ledger, and return what it says."""
+        console.print(
+            f"{self.requests} requests, {self.rate:g} a second, {self.replicas} replicas, {self.times} killed"
+        )
+        with progress("ledger") as tell:
+            found = kill.run(
+                folder,
+                Mix(seed=seed),
+                requests=self.requests,
+                rate=self.rate,
+                replicas=self.replicas,
+                times=self.times,
+                options=options,
+                tell=tell,
+            )
+        tables = {
+            "what must never be": ledger_report.fault_rows(found.played),
+            "how requests ended": ledger_report.end_rows(found.played),
+            "replicas killed": report.kill_rows(found),
+            "client and server": ledger_report.client_rows(found.played),
+        }
+        return report.kill_verdict(found), tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """More requests than a replica is for, then few."""
+
+    high: Annotated[float, typer.Option(min=0.1, help="Requests a second that two replicas are for.")] = 200.0
+    high_seconds: Annotated[float, typer.Option(min=1.0, help="For so long.")] = 40.0
+    low: Annotated[float, typer.Option(min=0.1, help="Requests a second afterwards.")] = 4.0
+    low_seconds: Annotated[float, typer.Option(min=1.0, help="For so long.")] = 60.0
+
+    def run(self, folder: Path, seed: int, options: list[str]) -> Result:
+        """Load the server, and return how many replicas it had when."""
+        often, rarely = f"{self.high:g} requests a second for {self.high_seconds:g} s", f"{self.low:g} for"
+        console.print(f"{often}, {rarely} {self.low_seconds:g} s")
+        plan = scale.Plan(self.high, self.low, self.high_seconds, self.low_seconds)
+        protocols = (Protocol.JSON, Protocol.BINARY)
+        mix = Mix(models=("slow",), protocols=protocols, largest=1, deadlines=(0.1,), seed=seed)
+        with progress("scale") as tell:
+            found = scale.run(folder, mix, plan, options=options, tell=tell)
+        tables = {
+            "from one replica to two and back": report.scale_summary(found),
+            "replicas": report.scale_rows(found),
+            "how requests ended": ledger_report.end_rows(found.played),
+        }
+        return report.scale_verdict(found), tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Calls one after another, beside the stand-alone server."""
+
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the comparison of latencies.")] = 5
+    calls: Annotated[int, typer.Option(min=1, help="Calls of each kind in a round, on each side.")] = 200
+
+    def run(self, folder: Path, seed: int, options: list[str]) -> Result:
+        """Time the calls, and return what they took; there is nothing that could be wrong."""
+        console.print(f"{self.rounds} rounds of {self.calls} calls of each kind on each side")
+        plan = latency.Plan(rounds=self.rounds, calls=self.calls, seed=seed)
+        with progress("latency") as tell:
+            found = latency.run(folder, plan, options=options, tell=tell)
+        tables = {
+            "one call at a time, on Ray over alone": report.latency_rows(found),
+            "where the rest goes": report.rest_rows(found),
+            "time in processors": report.cpu_rows(found),
+        }
+        return (), tables
+
+
 def ray(
+    *,
     part: Annotated[
         list[Part] | None,
         typer.Option(
@@ -33,16 +117,9 @@ def ray(
             "the stand-alone server. May be repeated. Default: all."
         ),
     ] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Requests of the ledger.")] = 50_000,
-    rate: Annotated[float, typer.Option(min=0.1, help="Of these a second.")] = 150.0,
-    replicas: Annotated[int, typer.Option(min=1, help="Replicas that the ledger asks.")] = 2,
-    times: Annotated[int, typer.Option(min=1, help="How often one is killed.")] = 3,
-    high: Annotated[float, typer.Option(min=0.1, help="Requests a second that two replicas are for.")] = 200.0,
-    high_seconds: Annotated[float, typer.Option(min=1.0, help="For so long.")] = 40.0,
-    low: Annotated[float, typer.Option(min=0.1, help="Requests a second afterwards.")] = 4.0,
-    low_seconds: Annotated[float, typer.Option(min=1.0, help="For so long.")] = 60.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the comparison of latencies.")] = 5,
-    calls: Annotated[int, typer.Option(min=1, help="Calls of each kind in a round, on each side.")] = 200,
+    killing: Killing,
+    scaling: Scaling,
+    timing: Timing,
     serve: ServeWords = None,
     seed: Seed = 0,
     json_file: JsonFile = None,
@@ -59,71 +136,21 @@ def ray(
     * `latebind bench ray --part ledger --requests 5000 --times 1`
     * `latebind bench ray --part latency --rounds 10`
     """
-    options, wanted = list(serve or ()), tuple(part or Part)
+    runs = {Part.LEDGER: killing.run, Part.SCALE: scaling.run, Part.LATENCY: timing.run}
+    wanted = tuple(part or Part)
     found: dict[str, Tables] = {}
     bad: list[str] = []
     with reporting(), tempfile.TemporaryDirectory() as folder:
         console.print(f"{', '.join(wanted)}, seed {seed}")
         for one in wanted:
-            place = Path(folder) / one
-            match one:
-                case Part.LEDGER:
-                    mix = Mix(seed=seed)
-                    console.print(f"{requests} requests, {rate:g} a second, {replicas} replicas, {times} killed")
-                    problems, tables = _kill(place, mix, requests, rate, replicas, times, options)
-                case Part.SCALE:
-                    plan = scale.Plan(high, low, high_seconds, low_seconds)
-                    console.print(f"{high:g} requests a second for {high_seconds:g} s, {low:g} for {low_seconds:g} s")
-                    problems, tables = _scale(place, plan, seed, options)
-                case Part.LATENCY:
-                    console.print(f"{rounds} rounds of {calls} calls of each kind on each side")
-                    problems, tables = _latency(place, latency.Plan(rounds=rounds, calls=calls, seed=seed), options)
-            _show(tables)
-            found[one], bad = tables, [*bad, *problems]
+            problems, found[one] = runs[one](Path(folder) / one, seed, list(serve or ()))
+            _show(found[one])
+            bad += problems
     save(json_file, {"seed": seed, **found, "problems": bad})
     for line in bad:
         errors.print(line, highlight=False, markup=False, soft_wrap=True)
     if bad:
         raise typer.Exit(1)
-
-
-def _kill(
-    folder: Path, mix: Mix, requests: int, rate: float, replicas: int, times: int, options: list[str]
-) -> tuple[Sequence[str], Tables]:
-    with progress("ledger") as tell:
-        found = kill.run(
-            folder, mix, requests=requests, rate=rate, replicas=replicas, times=times, options=options, tell=tell
-        )
-    tables = {
-        "what must never be": ledger_report.fault_rows(found.played),
-        "how requests ended": ledger_report.end_rows(found.played),
-        "replicas killed": report.kill_rows(found),
-        "client and server": ledger_report.client_rows(found.played),
-    }
-    return report.kill_verdict(found), tables
-
-
-def _scale(folder: Path, plan: scale.Plan, seed: int, options: list[str]) -> tuple[Sequence[str], Tables]:
-    mix = Mix(models=("slow",), protocols=(Protocol.JSON, Protocol.BINARY), largest=1, deadlines=(0.1,), seed=seed)
-    with progress("scale") as tell:
-        found = scale.run(folder, mix, plan, options=options, tell=tell)
-    tables = {
-        "from one replica to two and back": report.scale_summary(found),
-        "replicas": report.scale_rows(found),
-        "how requests ended": ledger_report.end_rows(found.played),
-    }
-    return report.scale_verdict(found), tables
-
-
-def _latency(folder: Path, plan: latency.Plan, options: list[str]) -> tuple[Sequence[str], Tables]:
-    with progress("latency") as tell:
-        found = latency.run(folder, plan, options=options, tell=tell)
-    tables = {
-        "one call at a time, on Ray over alone": report.latency_rows(found),
-        "where the rest goes": report.rest_rows(found),
-        "time in processors": report.cpu_rows(found),
-    }
-    return (), tables
 
 
 def _show(tables: Tables) -> None:

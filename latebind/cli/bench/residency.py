@@ -13,7 +13,7 @@ from latebind.bench.residency import parts, report
 from latebind.bench.residency.azure import read_trace
 from latebind.bench.residency.crowd import CLIENTS, PATIENCE, SERVERS, crowd
 from latebind.bench.residency.decision import decision_table
-from latebind.bench.residency.models import BANDWIDTH, EVEN, UNEVEN, Family, Storage
+from latebind.bench.residency.models import BANDWIDTH, EVEN, FIXED, UNEVEN, Family, Storage
 from latebind.bench.residency.paper import EXECUTION
 from latebind.bench.residency.sides import Policy, policy
 from latebind.bench.spread import Progress
@@ -47,7 +47,78 @@ class Part(StrEnum):
     OPEN = "open"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """Whose requests are played, to which models, in how much memory, how often."""
+
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="A day of the Azure Functions trace: CSV as published, or .npz. Default: counts like it."),
+    ] = None
+    policies: Annotated[
+        list[str] | None,
+        typer.Option("--policy", help=f"{', '.join(POLICIES)}; may be repeated; LRU is always there. Default: all."),
+    ] = None
+    pairing: Annotated[
+        list[Pairing] | None, typer.Option(help="Which service gets which model; may be repeated. Default: all.")
+    ] = None
+    memory: Annotated[
+        list[float] | None,
+        typer.Option(help="Percent of what all models take; may be repeated. Default: the paper's of each part."),
+    ] = None
+    family: Annotated[
+        Family, typer.Option(help="Seven models: a, as they are served most; b, none of them above a fifth of all.")
+    ] = Family.A
+    uneven: Annotated[
+        bool, typer.Option("--uneven", help="Loads take 0.5 to 3 times what their bytes take, by model.")
+    ] = False
+    bandwidth: Annotated[float, typer.Option(help="MB a second that are loaded.")] = BANDWIDTH / 1e6
+    execution: Annotated[float, typer.Option(help="Seconds that a request takes beside loading.")] = EXECUTION
+    clients: Annotated[int, typer.Option(min=1, help="Of --part crowd.")] = CLIENTS
+    requests: Annotated[int, typer.Option(min=1, help="Requests of an hour, where the trace has as many.")] = REQUESTS
+    seeds: Annotated[int, typer.Option(min=1, help="Hours on each half of the trace, with seeds from 0 on.")] = 10
+    processes: Annotated[int, typer.Option(help="Hours at a time. Default: one for each core.")] = 0
+
+    def plan(self) -> parts.Plan:
+        """Return what is played. Raises `ConfigError`."""
+        factors = UNEVEN if self.uneven else EVEN
+        return parts.Plan(
+            tuple(read_trace(self.trace) if self.trace else drawn(Random(0))),
+            self.seeds,
+            tuple(self.pairing or Pairing),
+            self.shares(),
+            self.family,
+            Storage(bandwidth=self.bandwidth * 1e6, factors=factors, execution=self.execution),
+            self.requests,
+            self.processes,
+        )
+
+    def shares(self) -> tuple[float, ...]:
+        """Return the shares of memory in rising order. Raises `ConfigError`."""
+        for percent in self.memory or ():
+            if not 0 < percent <= 100:
+                raise ConfigError(
+                    f"--memory {percent:g} is no share of the memory: give more than 0 percent, at most 100"
+                )
+        return tuple(sorted(percent / 100 for percent in self.memory or ()))
+
+    def sides(self) -> tuple[Policy, ...]:
+        """Return who plays, LRU left out. Raises `ConfigError`."""
+        unknown = [name for name in self.policies or () if name not in POLICIES]
+        if unknown:
+            raise ConfigError(f"there is no policy {unknown[0]!r}: take some of {', '.join(POLICIES)}")
+        return tuple([policy(name) for name in self.policies or POLICIES])
+
+    def __str__(self) -> str:
+        uneven = ", uneven" if self.uneven else ""
+        return (
+            f"{self.seeds} seeds on each half of {self.trace or 'a trace that is drawn'}, family {self.family}, "
+            f"loads take {FIXED:g} s and {self.bandwidth:g} MB/s{uneven}, runs {self.execution:g} s"
+        )
+
+
 def residency(
+    *,
     part: Annotated[
         list[Part] | None,
         typer.Option(
@@ -59,33 +130,7 @@ def residency(
             "May be repeated. Default: all."
         ),
     ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="A day of the Azure Functions trace: CSV as published, or .npz. Default: counts like it."),
-    ] = None,
-    policies: Annotated[
-        list[str] | None,
-        typer.Option("--policy", help=f"{', '.join(POLICIES)}; may be repeated; LRU is always there. Default: all."),
-    ] = None,
-    pairing: Annotated[
-        list[Pairing] | None, typer.Option(help="Which service gets which model; may be repeated. Default: all.")
-    ] = None,
-    memory: Annotated[
-        list[float] | None,
-        typer.Option(help="Percent of what all models take; may be repeated. Default: the paper's of each part."),
-    ] = None,
-    family: Annotated[
-        Family, typer.Option(help="Seven models: a, as they are served most; b, none of them above a fifth of all.")
-    ] = Family.A,
-    uneven: Annotated[
-        bool, typer.Option("--uneven", help="Loads take 0.5 to 3 times what their bytes take, by model.")
-    ] = False,
-    bandwidth: Annotated[float, typer.Option(help="MB a second that are loaded.")] = BANDWIDTH / 1e6,
-    execution: Annotated[float, typer.Option(help="Seconds that a request takes beside loading.")] = EXECUTION,
-    clients: Annotated[int, typer.Option(min=1, help="Of --part crowd.")] = CLIENTS,
-    requests: Annotated[int, typer.Option(min=1, help="Requests of an hour, where the trace has as many.")] = REQUESTS,
-    seeds: Annotated[int, typer.Option(min=1, help="Hours on each half of the trace, with seeds from 0 on.")] = 10,
-    processes: Annotated[int, typer.Option(help="Hours at a time. Default: one for each core.")] = 0,
+    played: Played,
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -104,39 +149,11 @@ def residency(
     Example: `latebind bench residency --part table --pairing random --policy iam --policy late --seeds 3`
     """
     with reporting():
-        plan = parts.Plan(
-            tuple(read_trace(trace) if trace else drawn(Random(0))),
-            seeds,
-            tuple(pairing or Pairing),
-            _shares(memory),
-            family,
-            Storage(bandwidth=bandwidth * 1e6, factors=UNEVEN if uneven else EVEN, execution=execution),
-            requests,
-            processes,
-        )
-        asked = Asked(plan, _sides(policies), clients)
-        console.print(
-            f"{seeds} seeds on each half of {trace or 'a trace that is drawn'}, family {family}, loads take "
-            f"{plan.storage.fixed:g} s and {bandwidth:g} MB/s{', uneven' if uneven else ''}, runs {execution:g} s"
-        )
+        asked = Asked(played.plan(), played.sides(), played.clients)
+        console.print(str(played))
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "Models in less memory than they take", PAGE_TEXT, list(found.values()))
+        write_page(page, "Models in less memory than they take", PAGE_TEXT, found.values())
     save(json_file, {one: told.tables for one, told in found.items()})
-
-
-def _shares(percents: Sequence[float] | None) -> tuple[float, ...]:
-    for percent in percents or ():
-        if not 0 < percent <= 100:
-            raise ConfigError(f"--memory {percent:g} is no share of the memory: give more than 0 percent, at most 100")
-    return tuple(sorted(percent / 100 for percent in percents or ()))
-
-
-def _sides(names: Sequence[str] | None) -> tuple[Policy, ...]:
-    unknown = [name for name in names or () if name not in POLICIES]
-    if unknown:
-        raise ConfigError(f"there is no policy {unknown[0]!r}: take some of {', '.join(POLICIES)}")
-    return tuple([policy(name) for name in names or POLICIES])
 
 
 @dataclass(frozen=True, slots=True)

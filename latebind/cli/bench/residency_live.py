@@ -1,7 +1,7 @@
 """`latebind bench residency-live`: models in less memory than they take, on engines here."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +20,7 @@ from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Seed
 from latebind.cli.bench.told import Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
-from latebind.domain.config import TIERS, ResidencyConfig
+from latebind.domain.config import TIERS
 from latebind.domain.errors import ConfigError
 from latebind.simulation.traces import Pairing, drawn
 
@@ -40,8 +40,85 @@ class Part(StrEnum):
     LEAKS = "leaks"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What comes to the models, how fast, and who is compared."""
+
+    share: Annotated[
+        list[float] | None,
+        typer.Option(help="Share of the models' memory, 0 to 1; repeat for crowd. Default: 0.4; crowd 0.4 and 0.6."),
+    ] = None
+    file: Annotated[
+        Path | None,
+        typer.Option("--trace", help="A day of the Azure Functions trace, CSV or .npz. Default: counts like it."),
+    ] = None
+    pairing: Annotated[Pairing, typer.Option(help="Which service gets which model.")] = Pairing.RANDOM
+    speed: Annotated[float, typer.Option(min=0.01, help="How many times faster than the trace requests come.")] = 10.0
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of a block.")] = 20.0
+    warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before that do not count.")] = 5.0
+    rounds: Annotated[int, typer.Option(min=1, help="Blocks of each side; cold: first answers of each kind.")] = 3
+    side: Annotated[
+        list[str] | None, typer.Option(help=f"Compare only these: {'; '.join(SIDES)}; may be repeated. Default: all.")
+    ] = None
+
+    def shares(self) -> tuple[float, ...]:
+        """Return the shares of memory; none means the usual ones of each part. Raises `ConfigError`."""
+        if any(not 0 < one <= 1 for one in self.share or ()):
+            raise ConfigError("--share is a part of the models' memory: give more than 0 and at most 1")
+        return tuple(self.share or ())
+
+    def plan(self, seed: int) -> trace.Plan:
+        """Return what is played. Raises `ConfigError`."""
+        sides = tuple(chosen(SIDES, self.side or ()))
+        return trace.Plan(
+            tuple(read_trace(self.file) if self.file else drawn(Random(0))),
+            speed=self.speed,
+            seconds=self.seconds,
+            warm_up=self.warm_up,
+            rounds=self.rounds,
+            pairing=self.pairing,
+            seed=seed,
+            sides=sides,
+        )
+
+    def __str__(self) -> str:
+        pace = f"{self.speed:g} times as fast as {self.file or 'a trace that is drawn'}"
+        return f"{self.rounds} rounds of {self.seconds:g} s, {pace}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Much:
+    """How much there is to do in the parts without a trace."""
+
+    clients: Annotated[int, typer.Option(min=1, help="Clients of the crowd.")] = crowd.CLIENTS
+    largest: Annotated[int, typer.Option(min=1, help="So many models, the largest, start cold.")] = 3
+    resident: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of one that starts partly resident.")] = 0.5
+    loads: Annotated[int, typer.Option(min=1, help="Loads and unloads of the part about leaks.")] = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """How every side is served."""
+
+    tier: Annotated[
+        str, typer.Option(help=f"{' or '.join(TIERS)}: whether what goes leaves the page cache, and is read again.")
+    ] = "disk"
+    workers: Annotated[int, typer.Option(min=1, help="Workers of each engine, of one thread each.")] = 1
+    patience: Annotated[float, typer.Option(help="Seconds that nobody is to wait for a model while others load.")] = 30
+
+    def setting(self) -> Setting:
+        """Return it in the words of the measurement. Raises `ConfigError`."""
+        if self.tier not in TIERS:
+            raise ConfigError(f"--tier {self.tier!r}: choose {' or '.join(TIERS)}")
+        return Setting(tier=self.tier, workers=self.workers, patience=self.patience)
+
+    def __str__(self) -> str:
+        return f"tier {self.tier}, {self.workers} workers of 1 thread"
+
+
 def residency_live(
     models: Annotated[Path, typer.Argument(help="A folder of several models, such as examples/zoo builds.")],
+    *,
     part: Annotated[
         list[Part] | None,
         typer.Option(
@@ -49,31 +126,9 @@ def residency_live(
             "cold: first answers of the largest models; leaks: what loads leave behind. May be repeated. Default: all."
         ),
     ] = None,
-    share: Annotated[
-        list[float] | None,
-        typer.Option(help="Share of the models' memory, 0 to 1; repeat for crowd. Default: 0.4; crowd 0.4 and 0.6."),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--trace", help="A day of the Azure Functions trace, CSV or .npz. Default: counts like it."),
-    ] = None,
-    pairing: Annotated[Pairing, typer.Option(help="Which service gets which model.")] = Pairing.RANDOM,
-    speed: Annotated[float, typer.Option(min=0.01, help="How many times faster than the trace requests come.")] = 10.0,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of a block.")] = 20.0,
-    warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before that do not count.")] = 5.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Blocks of each side; cold: first answers of each kind.")] = 3,
-    side: Annotated[
-        list[str] | None, typer.Option(help=f"Compare only these: {'; '.join(SIDES)}; may be repeated. Default: all.")
-    ] = None,
-    clients: Annotated[int, typer.Option(min=1, help="Clients of the crowd.")] = crowd.CLIENTS,
-    largest: Annotated[int, typer.Option(min=1, help="So many models, the largest, start cold.")] = 3,
-    resident: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of one that starts partly resident.")] = 0.5,
-    loads: Annotated[int, typer.Option(min=1, help="Loads and unloads of the part about leaks.")] = 1000,
-    tier: Annotated[
-        str, typer.Option(help=f"{' or '.join(TIERS)}: whether what goes leaves the page cache, and is read again.")
-    ] = "disk",
-    workers: Annotated[int, typer.Option(min=1, help="Workers of each engine, of one thread each.")] = 1,
-    patience: Annotated[float, typer.Option(help="Seconds that nobody is to wait for a model while others load.")] = 30,
+    played: Played,
+    much: Much,
+    engines: Engines,
     seed: Seed = 0,
     page: Page = None,
     json_file: JsonFile = None,
@@ -99,34 +154,14 @@ def residency_live(
     * `latebind bench residency-live out/zoo --part cold --tier page-cache --rounds 5`
     """
     with reporting():
-        if tier not in TIERS:
-            raise ConfigError(f"--tier {tier!r}: choose {' or '.join(TIERS)}")
-        if any(not 0 < one <= 1 for one in share or ()):
-            raise ConfigError("--share is a part of the models' memory: give more than 0 and at most 1")
-        every: Mapping[str, ResidencyConfig] = chosen(SIDES, side or ())
-        setting = Setting(tier=tier, workers=workers, patience=patience)
-        plan = trace.Plan(
-            tuple(read_trace(file) if file else drawn(Random(0))),
-            speed=speed,
-            seconds=seconds,
-            warm_up=warm_up,
-            rounds=rounds,
-            pairing=pairing,
-            seed=seed,
-            sides=tuple(every),
-        )
+        setting, shares, plan = engines.setting(), played.shares(), played.plan(seed)
         with progress("residency") as tell:
             zoo = weigh(models, tell)
-        asked = Asked(zoo, plan, setting, tuple(share or ()), clients, largest, resident, loads)
-        console.print(
-            f"{len(zoo.models)} models of {zoo.size / 1e9:.2f} GB; tier {tier}, {workers} workers of 1 thread, "
-            f"{rounds} rounds of {seconds:g} s, {speed:g} times as fast as {file or 'a trace that is drawn'}, "
-            f"seed {seed}"
-        )
+        asked = Asked(zoo, plan, setting, shares, much)
+        console.print(f"{len(zoo.models)} models of {zoo.size / 1e9:.2f} GB; {engines}, {played}, seed {seed}")
         show("models, loaded from disk", report.zoo_rows(zoo))
         found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
-        if page is not None:
-            write_page(page, "Models in less memory than they take, live", PAGE_TEXT, list(found.values()))
+        write_page(page, "Models in less memory than they take, live", PAGE_TEXT, found.values())
     tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
     save(json_file, {"models": report.zoo_rows(zoo), "setting": asdict(setting), **tables})
 
@@ -139,10 +174,7 @@ class Asked:
     plan: trace.Plan
     setting: Setting
     shares: tuple[float, ...]
-    clients: int
-    largest: int
-    resident: float
-    loads: int
+    much: Much
     tell: Progress = lambda text, share: None
 
 
@@ -170,7 +202,7 @@ def _trace(asked: Asked) -> Told:
 def _crowd(asked: Asked) -> Told:
     plan = asked.plan
     found = asyncio.run(
-        crowd.run(asked.zoo, plan, asked.shares or (0.4, 0.6), asked.setting, asked.clients, asked.tell)
+        crowd.run(asked.zoo, plan, asked.shares or (0.4, 0.6), asked.setting, asked.much.clients, asked.tell)
     )
 
     def draw() -> "Sequence[go.Figure]":
@@ -178,7 +210,7 @@ def _crowd(asked: Asked) -> Told:
 
         return [crowd_figure(found, plan)]
 
-    title = f"{asked.clients} clients that send their next request as soon as they have an answer"
+    title = f"{asked.much.clients} clients that send their next request as soon as they have an answer"
     tables = {title: report.crowd_rows(found, plan, asked.setting, plan.seed)}
     for share, sides in found.items():
         tables[f"what was loaded in {share:.0%} of the memory"] = report.load_rows(sides)
@@ -190,8 +222,8 @@ def _cold(asked: Asked) -> Told:
     found = asyncio.run(
         cold.run(
             asked.zoo,
-            models=asked.largest,
-            resident=asked.resident,
+            models=asked.much.largest,
+            resident=asked.much.resident,
             rounds=asked.plan.rounds,
             setting=asked.setting,
             seed=asked.plan.seed,
@@ -208,7 +240,7 @@ def _cold(asked: Asked) -> Told:
 
 
 def _leaks(asked: Asked) -> Told:
-    found = leaks.run(rounds=asked.loads)
+    found = leaks.run(rounds=asked.much.loads)
     return Told({"loads and unloads in a process of their own": report.leak_rows(found)}, raw=found)
 
 

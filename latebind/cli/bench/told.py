@@ -29,12 +29,15 @@ class Told:
     raw: object = None
 
 
-def write_page(page: Path, title: str, text: str, told: Sequence[Told]) -> None:
-    """Write all tables and plots to a page."""
+def write_page(page: Path | None, title: str, text: str, told: Iterable[Told]) -> None:
+    """Write all tables and plots to a page where one is named."""
+    if page is None:
+        return
     from latebind.bench.page import write_plots
 
-    tables = [rows for one in told for rows in one.tables.values()]
-    write_plots(page, title, text, tables, [plot for one in told for plot in one.draw()])
+    parts = list(told)
+    tables = [rows for one in parts for rows in one.tables.values()]
+    write_plots(page, title, text, tables, [plot for one in parts for plot in one.draw()])
 
 
 def tell_parts(parts: Iterable[Part], run: Callable[[Part, Progress], Told]) -> dict[Part, Told]:

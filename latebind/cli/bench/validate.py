@@ -22,7 +22,8 @@ from latebind.bench.validate import live, loads, memory
 from latebind.bench.validate.networks import NETWORKS, build, build_many
 from latebind.bench.validate.pauses import Pauses, pauses
 from latebind.bench.validate.report import Load, rows
-from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Seed
+from latebind.cli.bench.options import Backend, DataOption, Page
+from latebind.cli.bench.settings import Conditions
 from latebind.cli.bench.told import Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.cli.sources import load_rows
@@ -63,10 +64,34 @@ class Asked:
     memory: memory.Plan
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """How much is asked in how many blocks, and with how much memory."""
+
+    load: Annotated[float, typer.Option(min=0.01, help="A multiple of what each policy answers at most.")] = 0.7
+    deadline: Annotated[float, typer.Option(min=1.0, help="A multiple of what a request takes alone.")] = 10.0
+    rounds: Annotated[int, typer.Option(min=1, help="Visits of each engine; or rounds with the memory.")] = 5
+    blocks: Annotated[int, typer.Option(min=1, help="Of a visit, or of a round with the memory.")] = 5
+    share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of the memory that all models take.")] = 0.5
+    side: Annotated[
+        list[str] | None, typer.Option(help=f"What goes from the memory: {'; '.join(SIDES)}. Default: late and lru.")
+    ] = None
+
+    def plan(self) -> live.Plan:
+        """Return what models are asked that all lie in memory."""
+        return live.Plan(self.load, self.deadline, self.rounds, self.blocks)
+
+    def in_less(self, seed: int) -> memory.Plan:
+        """Return what many are asked in less than they take. Raises `ConfigError` for a side that there is not."""
+        sides = tuple(chosen(SIDES, self.side or (LATE, LRU)))
+        return memory.Plan(share=self.share, rounds=self.rounds, blocks=self.blocks, sides=sides, seed=seed)
+
+
 def validate(
     repository: Annotated[
         Path | None, typer.Argument(help="A folder of models. Default: two are built, for the memory seven.")
     ] = None,
+    *,
     part: Annotated[
         list[Part] | None,
         typer.Option(help="loads: models and policies; memory: many models in less than they take. Default: both."),
@@ -79,19 +104,9 @@ def validate(
     policy: Annotated[
         list[str] | None, typer.Option(help=f"Only these: {', '.join(live.POLICIES)}; may be repeated.")
     ] = None,
-    load: Annotated[float, typer.Option(min=0.01, help="A multiple of what each policy answers at most.")] = 0.7,
-    deadline: Annotated[float, typer.Option(min=1.0, help="A multiple of what a request takes alone.")] = 10.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Visits of each engine; or rounds with the memory.")] = 5,
-    blocks: Annotated[int, typer.Option(min=1, help="Of a visit, or of a round with the memory.")] = 5,
-    share: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of the memory that all models take.")] = 0.5,
-    side: Annotated[
-        list[str] | None, typer.Option(help=f"What goes from the memory: {'; '.join(SIDES)}. Default: late and lru.")
-    ] = None,
+    played: Played,
     backend: Backend = None,
-    engine_core: Core = 1,
-    door_core: DoorCore = 0,
-    awake: Awake = False,
-    seed: Seed = 0,
+    conditions: Conditions,
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -110,27 +125,25 @@ def validate(
     * `latebind bench validate --awake --page out/validate.html`
     * `latebind bench validate models --part loads --model resnet56 --data images.npz`
     """
-    with reporting(), kept_awake(awake), tempfile.TemporaryDirectory() as scratch:
-        policies = tuple(chosen(live.POLICIES, policy or ()))
-        sides = tuple(chosen(SIDES, side or (LATE, LRU)))
+    with reporting(), kept_awake(conditions.awake), tempfile.TemporaryDirectory() as scratch:
         asked = Asked(
             repository,
             Path(scratch),
             tuple(model or ()),
             _rows(data, data_option),
-            policies,
-            live.Plan(load, deadline, rounds, blocks),
-            Setting(backend, (door_core,), engine_core, seed),
-            memory.Plan(share=share, rounds=rounds, blocks=blocks, sides=sides, seed=seed),
+            tuple(chosen(live.POLICIES, policy or ())),
+            played.plan(),
+            conditions.setting(backend),
+            played.in_less(conditions.seed),
         )
+        cores = (conditions.door_core, conditions.engine_core)
         torch.set_num_threads(1)
-        before = [pauses(core) for core in (door_core, engine_core)]
-        console.print(f"{rounds} rounds, seed {seed}; {_away(before)}")
+        before = [pauses(core) for core in cores]
+        console.print(f"{played.rounds} rounds, seed {conditions.seed}; {_away(before)}")
         found = tell_parts(part or Part, lambda one, tell: RUN[one](asked, tell))
-        after = [pauses(core) for core in (door_core, engine_core)]
+        after = [pauses(core) for core in cores]
         console.print(f"at the end {_away(after)}")
-        if page is not None:
-            write_page(page, "Simulated beside live", PAGE_TEXT, list(found.values()))
+        write_page(page, "Simulated beside live", PAGE_TEXT, found.values())
     parts = {one: {"tables": told.tables, "rounds": told.raw} for one, told in found.items()}
     save(json_file, {"plan": asdict(asked.plan), "pauses": [*before, *after], **parts})
 

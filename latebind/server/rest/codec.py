@@ -4,6 +4,8 @@ No input or output happens here save for outputs that go to shared memory, and n
 in `Inference-Header-Content-Length`.
 """
 
+import re
+
 import msgspec
 import numpy as np
 
@@ -21,6 +23,7 @@ from latebind.server.tensors import Tensor
 MOST_KNOWN = 256  # texts of calls whose meaning is kept
 LONGEST_KNOWN = 2048  # bytes of one, its numbers left out
 DATA = b'"data"'
+NO_NUMBER = re.compile(rb"[\[,:]\s*-?(?:NaN|Infinity)")
 
 
 class Codec:
@@ -156,7 +159,16 @@ class Codec:
         try:
             return self._request.decode(text)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-            raise InvalidRequest(f"the JSON is not an infer request: {error}") from None
+            raise InvalidRequest(f"the JSON is not an infer request: {error}{_hint(text)}") from None
+
+
+def _hint(text: bytes) -> str:
+    """Return what to do about a text that is no JSON for one of the usual reasons."""
+    if not text.strip():
+        return ". The body is empty: send what /v2/openapi.json describes"
+    if NO_NUMBER.search(text) is not None:
+        return ". JSON has no NaN and no Infinity: send such values as binary data"
+    return ""
 
 
 def _numbers(text: bytes) -> tuple[int, int]:

@@ -33,11 +33,6 @@ class Population:
     weight: float
 
 
-def fleet_of(workload: Workload) -> Fleet:
-    """Return the machines, models and faults of a workload; of a sample, those of the sample."""
-    return population_of(workload).fleet
-
-
 def requests_of(workload: Workload, seed: int) -> Requests:
     """Return the requests of a workload, as `seed` has them come; the models are those of the workload's own seed."""
     population = population_of(workload)

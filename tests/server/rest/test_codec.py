@@ -259,6 +259,35 @@ def binary_input() -> dict[str, Any]:
     return {name: value for name, value in PLAIN.items() if name != "data"}
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (b"", "The body is empty"),
+        (b'{"inputs":[{"name":"x","shape":[1,3],"datatype":"INT16","data":[1,NaN,3]}]}', "JSON has no NaN"),
+        (b'{"inputs":[{"name":"x","shape":[1,3],"datatype":"INT16","data":[ -Infinity,2,3]}]}', "JSON has no NaN"),
+    ],
+)
+def test_what_is_often_sent_and_is_no_json_is_answered_by_what_to_send(text: bytes, advice: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"not an infer request: .*{advice}"):
+        codec().decode(text)
+    with pytest.raises(InvalidRequest) as caught:
+        codec().decode(b'{"inputs":[],"id":"NaN"')
+    assert advice not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [40_000, -40_000, 10**30])
+def test_a_number_that_the_datatype_has_not_is_answered_by_those_that_it_has(value: int) -> None:
+    with pytest.raises(InvalidRequest, match="'x' has data that is not INT16: values must be -32768 to 32767"):
+        codec().decode(body({"name": "x", "shape": [1, 3], "datatype": "INT16", "data": [1, value, 3]}))
+
+
+def test_one_row_without_its_batch_is_answered_by_the_shape_with_it() -> None:
+    with pytest.raises(
+        InvalidRequest, match=r"shape \[3\]: it must be \[-1, 3\], -1 being the batch: one row is \[1, 3\]"
+    ):
+        codec().decode(body({"name": "x", "shape": [3], "datatype": "INT16", "data": [1, 2, 3]}))
+
+
 def test_half_precision_has_no_json_form_in_either_direction() -> None:
     subject = Codec(MODELS["half"], LIMITS)
     with pytest.raises(InvalidRequest, match="no JSON form: ask"):

@@ -48,6 +48,13 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+@pytest.mark.parametrize("path", ["/v2/models/doubel", "/v2/models/doubel/ready", "/v2/models/doubel/infer"])
+def test_names_of_models_are_told_to_those_alone_who_have_a_token(guarded: Site, path: str) -> None:
+    method = "POST" if path.endswith("infer") else "GET"
+    assert "double" not in guarded.call(method, path).error
+    assert "did you mean 'double'?" in guarded.call(method, path, headers=bearer(USER)).error
+
+
 @pytest.mark.parametrize(("method", "path", "access"), ROUTED)
 def test_every_route_but_health_refuses_who_shows_no_token(
     guarded: Site, method: str, path: str, access: Access

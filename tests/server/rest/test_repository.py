@@ -42,7 +42,8 @@ def test_a_model_goes_and_comes_back(managed: Site, path: str) -> None:
     assert (reply.status, reply.body) == (200, b"")
     assert states(managed)["half"] == "UNAVAILABLE"
     assert "half" not in states(managed, b'{"ready": true}')
-    assert managed.get("/v2/models/half").status == 404
+    reply = managed.get("/v2/models/half")
+    assert (reply.status, reply.error) == (404, "model 'half' is not served (unloaded): load it")
     reply = managed.post(f"{path}/models/half/load", b"")
     assert (reply.status, reply.body) == (200, b"")
     assert managed.get("/v2/models/half/ready").status == 200

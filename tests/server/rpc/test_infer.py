@@ -167,7 +167,7 @@ def test_what_no_model_could_answer_is_refused(rpc_site: Site, raw: Raw, message
 
 def test_models_and_versions_that_are_not_there_are_not_found(raw: Raw) -> None:
     nobody, old = request("none", raw=[BYTES]), request(raw=[BYTES], model_version="9")
-    assert raw.refusal(nobody.SerializeToString()) == ("NOT_FOUND", "there is no model 'none'")
+    assert raw.refusal(nobody.SerializeToString()) == ("NOT_FOUND", "there is no model 'none': did you mean 'gone'?")
     assert raw.refusal(old.SerializeToString())[0] == "NOT_FOUND"
 
 

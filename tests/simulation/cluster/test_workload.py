@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from latebind.domain.errors import ConfigError
 from latebind.simulation.cluster.exact import play
 from latebind.simulation.cluster.fleet import MachineKind
-from latebind.simulation.cluster.population import fleet_of, population_of, requests_of, sample
+from latebind.simulation.cluster.population import population_of, requests_of, sample
 from latebind.simulation.cluster.tables import mean_seconds
 from latebind.simulation.cluster.workload import Bursts, Failures, Workload, read_workload
 
@@ -103,7 +103,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_fleet_is_what_the_file_says(tmp_path: Path) -> None:
-    fleet = fleet_of(workload(tmp_path))
+    fleet = population_of(workload(tmp_path)).fleet
     small = MachineKind("small", 2_000_000_000)
     assert fleet.machines == (small,) * 4 + (MachineKind("large", 8_000_000_000, 4, speed=2.0, startup=90.0),)
     assert [model.served.spec.name for model in fleet.models][-2:] == ["vision-29", "text"]
@@ -115,7 +115,7 @@ def test_a_fleet_is_what_the_file_says(tmp_path: Path) -> None:
     assert vision.served.costs.hit_rates == {0: 0.25, 1: 0.25}
     assert len({model.served.footprint.size for model in fleet.models}) == 31
     assert [(fault.time, fault.machine) for fault in fleet.faults] == [(5.0, 1)]
-    assert fleet == fleet_of(workload(tmp_path))
+    assert fleet == population_of(workload(tmp_path)).fleet
 
 
 def test_requests_come_at_the_rate_and_leave_at_the_hit_rates(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_trace_is_scaled_to_a_rate_and_taken_again_for_more_models(tmp_path: P
 
 
 def test_failures_are_drawn_over_all_machines(tmp_path: Path) -> None:
-    faults = fleet_of(replace(workload(tmp_path), failures=Failures(every=10.0, away=2.0))).faults
+    faults = population_of(replace(workload(tmp_path), failures=Failures(every=10.0, away=2.0))).fleet.faults
     assert 25 < len(faults) < 80
     assert {fault.machine for fault in faults} == set(range(5))
     assert [fault.time for fault in faults] == sorted(fault.time for fault in faults)
@@ -207,5 +207,5 @@ def test_a_sample_of_loads_has_their_share() -> None:
 def test_a_workload_can_be_played(tmp_path: Path) -> None:
     told = workload(tmp_path)
     short = replace(told, traffic=replace(told.traffic, duration=3.0))
-    played = play(fleet_of(short), requests_of(short, 0), router=told.router)
+    played = play(population_of(short).fleet, requests_of(short, 0), router=told.router)
     assert np.all(played.outcome >= 0)

@@ -1,0 +1,61 @@
+"""Groups of options that parts share which ask live models: what is asked, on which cores, calibrated how."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from latebind.bench.client import Array
+from latebind.bench.exits import Setting
+from latebind.bench.folds import Folds
+from latebind.cli.bench.options import (
+    Awake,
+    Core,
+    Data,
+    DataOption,
+    DoorCore,
+    FoldCount,
+    FoldFidelity,
+    Model,
+    Repository,
+    Seed,
+)
+from latebind.cli.sources import load_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model of a folder, and the rows to send to it."""
+
+    repository: Repository
+    model: Model
+    data: Data
+    data_option: DataOption = None
+
+    def rows(self) -> tuple[dict[str, Array], Array | None]:
+        """Return an array `(N, *shape)` for each input, and labels `(N,)` if there are any. Raises `ConfigError`."""
+        return load_rows(self.data, self.data_option)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What is the same for all sides: their cores, whether these sleep, the seed."""
+
+    engine_core: Core = 1
+    door_core: DoorCore = 0
+    awake: Awake = False
+    seed: Seed = 0
+
+    def setting(self, backend: str | None = None, log: Path | None = None) -> Setting:
+        """Return how each side is served."""
+        return Setting(backend, (self.door_core,), self.engine_core, self.seed, log)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Whether thresholds are calibrated on the other rows than are sent, and for what."""
+
+    folds: FoldCount = 0
+    fidelity: FoldFidelity = 0.97
+
+    def wanted(self) -> Folds | None:
+        """Return the folds; None where the model stays calibrated as it is."""
+        return Folds(self.folds, self.fidelity) if self.folds else None

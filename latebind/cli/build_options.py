@@ -1,0 +1,179 @@
+"""The options of `latebind build`, in groups: each makes of them what the steps of a build take."""
+
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch import Tensor
+
+from latebind.cli.lookups import Lookups, LookupsOption
+from latebind.cli.promised import Promised, answers_of
+from latebind.cli.sources import check_inputs, example_inputs, load_rows, load_samples
+from latebind.domain.errors import ConfigError
+from latebind.learned.build import CANDIDATES, DISK, PRESENTATIONS
+from latebind.learned.networks import EVERY, check_kinds
+from latebind.learned.promise import CACHE_BYTES, Promise
+from latebind.learned.samples import Samples
+from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, check_settings
+from latebind.repository.listing import Repository
+
+ALL = "all"
+DEFAULT_MS = MIN_STAGE_SECONDS * 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """The module, and the model that it becomes."""
+
+    module: Annotated[str, typer.Argument(help="What makes the module: package.module:function, no arguments.")]
+    repository: Annotated[Path, typer.Option("--out", help="The folder of models to write into.")] = Path("models")
+    name: Annotated[str, typer.Option(help="The model's name. Default: that of the function.")] = ""
+    version: Annotated[str, typer.Option(help="The model's version, a number.")] = "1"
+    weights: Annotated[Path | None, typer.Option(help="Fill the module from this .safetensors file.")] = None
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="An input as name=dtype:3x32x32, batch left out; repeat it in their order."),
+    ] = None
+
+    @property
+    def title(self) -> str:
+        """The model's name."""
+        return self.name or self.module.rpartition(":")[2]
+
+    def path(self) -> Path:
+        """Return the model's directory. Raises `ConfigError`, also for a module whose inputs are not described."""
+        if not self.inputs:
+            raise ConfigError(
+                "--input is missing: describe each input as name=dtype:shape, such as image=float32:3x32x32"
+            )
+        return Repository(self.repository).path_for(self.title, self.version)
+
+    def examples(self, seed: int) -> dict[str, Tensor]:
+        """Return a batch of two for each input. Raises `ConfigError`."""
+        return example_inputs(self.inputs or (), seed=seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows like those to come."""
+
+    data: Annotated[
+        str, typer.Option(help="Data for learned caches: an .npz file or package.module:function. Default: no caches.")
+    ] = ""
+    data_option: Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")] = None
+
+    def samples(self, examples: dict[str, Tensor], seed: int) -> tuple[Samples, Samples] | None:
+        """Return samples to fit on and to calibrate on, None without data. Raises `ConfigError` if they do not fit."""
+        if not self.data:
+            return None
+        samples = load_samples(self.data, self.data_option, seed=seed)
+        for rows in samples:
+            check_inputs(rows, examples)
+        return samples
+
+    def tokens(self, made: Made, seed: int) -> tuple[Tensor, bool]:
+        """Return rows `(N, longest)` for a sequence model, and whether they are like those to come."""
+        examples = list(made.examples(seed).values())
+        if not self.data:
+            return examples[0], False
+        rows = [torch.from_numpy(array) for array in load_rows(self.data, self.data_option)[0].values()]
+        if len(examples) != 1 or len(rows) != 1 or rows[0].shape[1:] != examples[0].shape[1:]:
+            inputs = " ".join(made.inputs or ())
+            raise ConfigError(f"--data {self.data!r} must give one array of rows like --input {inputs}")
+        return rows[0], True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What is trained where, how long."""
+
+    lessons: Annotated[int, typer.Option(help="Rows that each predictor sees; more make better exits.")] = PRESENTATIONS
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Train this predictor wherever its time may pay: residual, deep, light, plain, fc(256), pool(256), "
+            "conv(3,1) with any numbers, or all of these; may be repeated. Default: the most able of the first four. "
+            "slim is a smaller residual; bytes adds the network itself in eight bits, for whom the others leave."
+        ),
+    ] = None
+    boundaries: Annotated[str, typer.Option(help="How many places for learned caches to try, or all.")] = str(
+        CANDIDATES
+    )
+    disk: Annotated[float, typer.Option(help="The most gigabytes that activations take while training.")] = DISK / 1e9
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train all anew, also what an earlier build trained.")] = False
+
+    def places(self) -> int:
+        """Return how many boundaries to try; 0 means all. Raises `ConfigError`."""
+        if self.boundaries == ALL:
+            return 0
+        if not self.boundaries.isdecimal():
+            raise ConfigError(f"--boundaries {self.boundaries!r}: give a number, or all")
+        return int(self.boundaries)
+
+    def kinds(self) -> tuple[str, ...]:
+        """Return the kinds to train, each once."""
+        named = [one for kind in self.kind or () for one in (EVERY if kind == ALL else (kind,))]
+        return tuple(dict.fromkeys(named))
+
+    def check(self) -> None:
+        """Raise `ConfigError` for places and kinds that there are not."""
+        self.places()
+        check_kinds(self.kinds())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What learned caches may cost, and how they are asked."""
+
+    memory: Annotated[float, typer.Option(help="The most megabytes for the learned caches in use.")] = CACHE_BYTES / 1e6
+    tail: Annotated[
+        float | None,
+        typer.Option(
+            help="For inputs that no cache answers: at most so many times the base model's latency. Default: 1.05, "
+            "unless the mean is 1.25 times longer for it; 100 sets no limit."
+        ),
+    ] = None
+    lookups: LookupsOption = Lookups.AUTO
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes for the caches in use."""
+        return int(self.memory * 1e6)
+
+    def check(self, promised: Promised) -> None:
+        """Raise `ConfigError` for what cannot be promised."""
+        tail, answers = inf if self.tail is None else self.tail, answers_of(promised.answers)
+        Promise(promised.fidelity, promised.confidence, self.cache_bytes, tail, self.lookups.aside, answers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Where the network is cut."""
+
+    min_stage_ms: Annotated[float, typer.Option(help="What a stage is worth at least; 0 cuts everywhere.")] = DEFAULT_MS
+    min_stage_mb: Annotated[
+        float,
+        typer.Option(help="Megabytes of weights that a stage has at least; with --min-stage-ms 0 they alone decide."),
+    ] = 0.0
+    overhead: Annotated[
+        float, typer.Option(help="Share of the uncut model's time that cutting may cost; 0 sets no limit.")
+    ] = MAX_OVERHEAD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What the stages are compiled for."""
+
+    backend: Annotated[list[str] | None, typer.Option(help="Try only this backend; may be repeated.")] = None
+    tolerance: Annotated[
+        float | None, typer.Option(help="Largest relative error; stating one allows bf16 backends. 1e-5.")
+    ] = None
+    max_batch: Annotated[int, typer.Option(help="The largest batch to profile and run.")] = 16
+    threads: Annotated[int, typer.Option(help="Threads that a worker will have.")] = 1
+
+    def check(self, made: Made) -> None:
+        """Raise `ConfigError` for what no build could take, before anything is made."""
+        check_settings(made.title, made.version, self.max_batch, self.backend, self.tolerance, self.threads)

@@ -1,0 +1,30 @@
+"""What learned caches are to promise, as options of `build`, `calibrate` and benchmarks."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from latebind.learned.promise import ANSWERS
+
+AnswersOption = Annotated[
+    int,
+    typer.Option(
+        help="How many next answers shall have that share, with that confidence; 0: all there could be, of which any "
+        "next ones may have less by chance."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promised:
+    """The share of answers, how sure it is to be, and over how many."""
+
+    fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97
+    confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95
+    answers: AnswersOption = ANSWERS
+
+
+def answers_of(option: int) -> int | None:
+    """Return what `Promise` calls it."""
+    return option if option else None

@@ -1,0 +1,303 @@
+"""The options of `latebind serve`, in groups: each says which settings of which part of the configuration it makes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import msgspec
+import typer
+from msgspec.structs import replace
+
+from latebind.batching import POLICIES
+from latebind.cli.numbers import numbers
+from latebind.cli.together import check_ray, check_workers, known_keys
+from latebind.domain.config import GRPC_STACKS, TIERS, ServeConfig
+from latebind.domain.errors import ConfigError
+from latebind.domain.sizes import size
+from latebind.residency import POLICIES as RESIDENCY_POLICIES
+
+LIVE = [name for name in POLICIES if name != "static"]
+LIVE_RESIDENCY = [name for name, policy in RESIDENCY_POLICIES.items() if not hasattr(policy, "foretell")]  # no oracles
+
+Parts = dict[str, dict[str, Any]]
+"""Values by their part of the configuration and their key there; None where an option was not given."""
+
+
+class Group(Protocol):
+    """Some of the options."""
+
+    def parts(self) -> Parts:
+        """Return what was given. Raises `ConfigError`."""
+
+
+def read_settings(file: Path | None, groups: Sequence[Group]) -> ServeConfig:
+    """Read the file if there is one, put the given options over it, and check each part once. Raises `ConfigError`."""
+    given: Parts = {}
+    for group in groups:
+        for part, values in group.parts().items():
+            given.setdefault(part, {}).update({key: value for key, value in values.items() if value is not None})
+    settings = ServeConfig() if file is None else _read(file)
+    return replace(settings, **{part: replace(getattr(settings, part), **values) for part, values in given.items()})
+
+
+def _read(file: Path) -> ServeConfig:
+    try:
+        return msgspec.toml.decode(file.read_bytes(), type=ServeConfig, strict=True)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    except (ConfigError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}{known_keys(str(error))}") from None
+
+
+def _named(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3
+
+
+def _numbers(option: str, text: str | None) -> tuple[int, ...] | None:
+    return None if text is None else numbers(option, text)
+
+
+def _bytes(option: str, text: str | None) -> int | None:
+    return None if text is None else size(option, text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """Where models that a URL names are kept, and how many bytes of them."""
+
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for models that a URL names. Default: in the user's cache folder.")
+    ] = None
+    cache_size: Annotated[
+        str | None, typer.Option(help="The most that may be fetched from a URL, as 500MB or 2GiB. 64GiB.")
+    ] = None
+
+    def parts(self) -> Parts:
+        """Return what was given. Raises `ConfigError`."""
+        return {"repository": {"cache": _named(self.cache), "most": _bytes("--cache-size", self.cache_size)}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """Where the server is reached, by whom, and what it tells."""
+
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None
+    port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any free one. Default: 8000.")] = None
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that every call but health needs. Default: none.")
+    ] = None
+    admin_token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token for calls that change what is served or how.")
+    ] = None
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that clients call this server by; may be repeated.")
+    ] = None
+    tls_cert: Annotated[Path | None, typer.Option(help="Speak TLS with this certificate (PEM, chain behind it).")] = (
+        None
+    )
+    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM, no password).")] = None
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Answer only clients with a certificate that this one signed.")
+    ] = None
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")
+    ] = None
+    grpc_stack: Annotated[
+        str | None, typer.Option(help=f"What speaks gRPC: {' or '.join(GRPC_STACKS)}, which is lean. {GRPC_STACKS[0]}.")
+    ] = None
+    deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None
+    show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None
+    shared_memory: Annotated[
+        list[str] | None,
+        typer.Option(help="Let clients name system shared memory whose key begins so; may be repeated. Default: none."),
+    ] = None
+    dashboard: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether there is a read-only page at /dashboard. Default: where only this machine reaches it."
+        ),
+    ] = None
+
+    def parts(self) -> Parts:
+        """Return what was given. Raises `ConfigError`."""
+        server = {
+            "host": self.host,
+            "port": self.port,
+            "grpc_port": self.grpc_port,
+            "grpc_stack": self.grpc_stack,
+            "deadline": _seconds(self.deadline_ms),
+            "show_exit": self.show_exit,
+            "shared_memory": tuple(self.shared_memory) if self.shared_memory else None,
+            "dashboard": self.dashboard,
+            "token_file": _named(self.token_file),
+            "admin_token_file": _named(self.admin_token_file),
+            "allow_hosts": None if self.allow_host is None else tuple(self.allow_host),
+            "tls_cert": _named(self.tls_cert),
+            "tls_key": _named(self.tls_key),
+            "tls_client_ca": _named(self.tls_client_ca),
+        }
+        return {"server": server}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """Who may leave early, and who runs together."""
+
+    exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None
+    policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(LIVE)}. late.")] = None
+    max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0 is what a model was built for.")] = None
+    window_ms: Annotated[float | None, typer.Option(help="How long graph batching holds a batch back. 0.")] = None
+
+    def parts(self) -> Parts:
+        """Return what was given. Raises `ConfigError`."""
+        policy = {"name": self.policy, "max_batch": self.max_batch, "window": _seconds(self.window_ms)}
+        return {"engine": {"exits": self.exits}, "policy": policy}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """What runs stages, where, and for how many requests at once."""
+
+    workers: Annotated[int | None, typer.Option(help="Workers that run at once. 1.")] = None
+    granularities: Annotated[
+        str | None, typer.Option(help="A worker for each of these largest batches, as 1,1,2,4,8,16; not --workers.")
+    ] = None
+    threads: Annotated[int | None, typer.Option(help="Threads of each worker. 1.")] = None
+    cores: Annotated[str | None, typer.Option(help="Cores for the engine, as 1 or 2,3. Default: any.")] = None
+    slots: Annotated[int | None, typer.Option(help="Requests of a model that may be under way at once. 256.")] = None
+    backend: Annotated[str | None, typer.Option(help="Run stages on this backend, not on the one built for.")] = None
+    device: Annotated[str | None, typer.Option(help="Compute on cpu, cuda or cuda:0. Default: cpu.")] = None
+    awake: Annotated[
+        bool | None, typer.Option(help="Keep idle cores from sleeping: quicker at low load, more power. Needs root.")
+    ] = None
+
+    def parts(self) -> Parts:
+        """Return what was given. Raises `ConfigError`."""
+        granularities = _numbers("--granularities", self.granularities)
+        check_workers(self.workers, granularities)
+        engine = {
+            "workers": self.workers,
+            "granularities": granularities,
+            "threads": self.threads,
+            "cores": _numbers("--cores", self.cores),
+            "slots": self.slots,
+            "backend": self.backend,
+            "device": self.device,
+            "awake": self.awake,
+        }
+        return {"engine": engine}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What may lie in memory, and what goes when room is needed."""
+
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="What weights, slots and the largest batches of all workers may take, as 500MB or 2GiB: models load "
+            "on demand. The processes come on top. Default: all are loaded."
+        ),
+    ] = None
+    evict: Annotated[
+        str | None, typer.Option(help=f"Who goes when room is needed: {', '.join(LIVE_RESIDENCY)}. late.")
+    ] = None
+    tier: Annotated[
+        str | None, typer.Option(help=f"Where what goes stays: {' or '.join(TIERS)}, which gives all back. {TIERS[0]}.")
+    ] = None
+
+    def parts(self) -> Parts:
+        """Return what was given. Raises `ConfigError`."""
+        budget = _bytes("--memory", self.memory)
+        return {"residency": {"budget": budget, "policy": self.evict, "tier": self.tier}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapting:
+    """Whether learned caches follow the traffic, and how."""
+
+    adapt: Annotated[
+        bool | None, typer.Option(help="Whether learned caches follow the traffic, with a watch over their fidelity.")
+    ] = None
+    sample: Annotated[float | None, typer.Option(help="Most requests to run again for that, as a share. 0.2.")] = None
+    retrain_s: Annotated[float | None, typer.Option(help="Seconds until caches are retrained anyway. 900.")] = None
+    adapted: Annotated[Path | None, typer.Option(help="Folder for their versions. Default: beside each model.")] = None
+
+    def parts(self) -> Parts:
+        """Return what was given. Raises `ConfigError`."""
+        adaptation = {
+            "on": self.adapt,
+            "sample": self.sample,
+            "interval": self.retrain_s,
+            "folder": _named(self.adapted),
+        }
+        return {"adaptation": adaptation}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changing:
+    """How what is served changes while it is served."""
+
+    watch: Annotated[
+        float | None, typer.Option(help="Look for new models and versions every so many seconds. Default: on SIGHUP.")
+    ] = None
+    manage: Annotated[bool | None, typer.Option(help="Whether clients may have models loaded and unloaded.")] = None
+
+    def parts(self) -> Parts:
+        """Return what was given. Raises `ConfigError`."""
+        return {"generations": {"watch": self.watch}, "server": {"manage": self.manage}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What is told of the work: traces, lines of the log, events."""
+
+    trace_rate: Annotated[
+        float | None, typer.Option(help="Share of calls to follow from admission to answer. 0, and whose caller asks.")
+    ] = None
+    otlp: Annotated[
+        str | None, typer.Option(help="Send traces to this OpenTelemetry collector, as http://127.0.0.1:4318.")
+    ] = None
+    log_format: Annotated[str | None, typer.Option(help="Lines of the log: text or json. text.")] = None
+    event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None
+
+    def parts(self) -> Parts:
+        """Return what was given. Raises `ConfigError`."""
+        told = {"trace_rate": self.trace_rate, "otlp": self.otlp, "log_format": self.log_format}
+        return {"observability": told}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnRay:
+    """Whether it is served on Ray, and by how many replicas."""
+
+    on: Annotated[
+        str | None, typer.Option(help="Serve on `ray`: an ingress, and replicas of all that serves here otherwise.")
+    ] = None
+    replicas: Annotated[int | None, typer.Option(help="Replicas on Ray, at least. 1.")] = None
+    max_replicas: Annotated[
+        int | None, typer.Option(help="Replicas on Ray, at most: their number follows the traffic. Default: no more.")
+    ] = None
+    replica_cpus: Annotated[
+        float | None, typer.Option(help="Cores that each replica asks Ray for. 0, which leaves it to the machine.")
+    ] = None
+    ray_address: Annotated[
+        str | None, typer.Option(help="The Ray cluster to serve on, as auto. Default: one of its own, here.")
+    ] = None
+
+    def parts(self) -> Parts:
+        """Return what was given. Raises `ConfigError`."""
+        replicas = {"--replicas": self.replicas, "--max-replicas": self.max_replicas}
+        check_ray(self.on, {**replicas, "--replica-cpus": self.replica_cpus})
+        cluster = {
+            "replicas": self.replicas,
+            "max_replicas": self.max_replicas,
+            "cpus": self.replica_cpus,
+            "address": self.ray_address,
+        }
+        return {"cluster": cluster}

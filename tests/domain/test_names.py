@@ -1,0 +1,27 @@
+"""What is said of a name that nothing has."""
+
+import pytest
+
+from latebind.domain.names import FEW, instead
+
+MODELS = ("pictures", "resnet56", "tabular")
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [("tabullar", "tabular"), ("tabluar", "tabular"), ("ResNet-56", "resnet56"), ("resnet", "resnet56")],
+)
+def test_a_slip_is_answered_by_the_name_that_was_meant(asked: str, meant: str) -> None:
+    assert instead(asked, MODELS) == f": did you mean {meant!r}?"
+
+
+@pytest.mark.parametrize("asked", ["", "translator", "x" * 100_000])
+def test_a_name_that_is_like_no_other_is_answered_by_those_that_there_are(asked: str) -> None:
+    assert instead(asked, MODELS) == ": there are pictures, resnet56, tabular"
+
+
+def test_one_and_none_and_many_are_told_as_such() -> None:
+    assert instead("x", ["scale"]) == ": there is scale"
+    assert instead("x", []) == ": there is none"
+    many = [f"model-{number}" for number in range(10_000)]
+    assert instead("x", many) == f": there are {', '.join(many[:FEW])} and others"

@@ -146,8 +146,8 @@ class Controller:
 
         Once what `build` kept is no longer `trusted`, versions of before are left, for it showed them. The new one is
         used if it is faster, or was shown on more samples than the last: always to keep the one that looks faster would
-        be to choose the one whose errors were counted too low. But where the last `stands`, shown anew on the samples of
-        now, it stays.
+        be to choose the one whose errors were counted too low. But where the last `stands`, as it was shown anew on the
+        samples of now, it is kept.
         """
         self._learning = False
         self._last_lesson = now

@@ -8,7 +8,7 @@ teaches is drawn without looking at whether it left early, or what is shown woul
 from collections.abc import Callable
 from dataclasses import dataclass
 
-SHOWING = 0.5  # of the requests that may be run again; the others teach
+SHOWING = 0.75  # of the requests that may be run again; the others teach
 MOST_SHOWING = 0.5  # of all requests: while few leave early, few have to be run again
 MEMORY = 200  # requests over which the share that leaves early is averaged
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Version
 from latebind.adaptation.familiar import Familiar, looks
-from latebind.adaptation.retrain import Adapted, by_class, material, retrain
+from latebind.adaptation.retrain import Adapted, Material, by_class, material, retrain, stands
 from latebind.adaptation.sampling import Draw
 from latebind.adaptation.trust import Kept
 from latebind.adaptation.versions import FORMAT, About, Versions, versions_folder
@@ -109,6 +109,7 @@ class Adapter:
         self._held_out = self._of_lookups(built.held_out)
         self._lessons = self._of_lookups(built.lessons) if built.lessons is not None else None
         self._kept = Kept.of(self._held_out, {name: (self._heads[name], at) for name, at in self._thresholds.items()})
+        self.stands = False  # whether the version in use was shown again by the last lesson
         self.trusted = True  # whether what `build` kept looks like the traffic
         self._promise = Promise(
             caches.target,
@@ -191,6 +192,7 @@ class Adapter:
             self._held_out, self._lessons, self.taught.recent(), shown, trusted=self.trusted, since=self._since
         )
         heads = {name: self._heads[name] for name in self._thresholds} if self.trusted else self._learned
+        self.stands = self._stands(heads, given, mix)
         made = retrain(heads, given, mix, self._costs_of(heads), promise=self._promise, seed=self._lesson)
         if made is None:
             return None
@@ -246,6 +248,17 @@ class Adapter:
             if one.draw.shows:
                 compared.append(Compared(one.answer == base, strange[place]))
         return compared
+
+    def _stands(self, heads: Mapping[str, Head], given: Material, mix: dict[int, float]) -> bool:
+        """Tell whether the version in use, if it has these lookups, keeps its promise on what shows now."""
+        name = self.controller.used
+        if name == FULL_DEPTH:
+            return False
+        found = self.built_lookups() if name == BUILT else self.versions.lookups(name)
+        if not {lookup for lookup, (_, at) in found.items() if at < np.inf} <= set(heads):
+            return False
+        used = {lookup: found.get(lookup, (head, np.inf)) for lookup, head in heads.items()}
+        return stands(used, given, mix, self._costs_of(heads), promise=self._promise)
 
     def _publish(self, made: Adapted, mix: dict[int, float], reason: str, *, current: int) -> Version:
         about = About(

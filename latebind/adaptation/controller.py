@@ -139,12 +139,15 @@ class Controller:
         self._last_lesson = now
         return [self._learn("its interval has passed")]
 
-    def learned(self, version: Version | None, now: float, *, trusted: bool = True) -> list[Decision]:
+    def learned(
+        self, version: Version | None, now: float, *, trusted: bool = True, stands: bool = False
+    ) -> list[Decision]:
         """A retraining has ended; with a version if one could be shown.
 
         Once what `build` kept is no longer `trusted`, versions of before are left, for it showed them. The new one is
-        used if it is faster or was shown on more samples than the last: always to keep the one that looks faster would
-        be to choose the one whose errors were counted too low.
+        used if it is faster, or was shown on more samples than the last: always to keep the one that looks faster would
+        be to choose the one whose errors were counted too low. But where the last `stands`, as it was shown anew on the
+        samples of now, it is kept.
         """
         self._learning = False
         self._last_lesson = now
@@ -159,7 +162,7 @@ class Controller:
             return left
         used = self._versions[self.used]
         faster = self._long_mix.expect(version.seconds) < self._long_mix.expect(used.seconds)
-        if self._good(used) and not faster and version.rows < used.rows:
+        if self._good(used) and not faster and (stands or version.rows < used.rows):
             return []
         self._versions[version.name] = version
         for old in [name for name in self._versions if name not in {FULL_DEPTH, self.used}][:-REMEMBERED]:

@@ -261,8 +261,9 @@ class AdaptationService:
                 return  # an alarm came meanwhile: what was made is out of date
             if not lane.lease.leads:
                 version = None  # another took over meanwhile, who makes his own
-            controller, trusted = lane.adapter.controller, lane.adapter.trusted
-            self._carry_out(lane, controller.learned(version, time.monotonic(), trusted=trusted))
+            adapter, now = lane.adapter, time.monotonic()
+            decisions = adapter.controller.learned(version, now, trusted=adapter.trusted, stands=adapter.stands)
+            self._carry_out(lane, decisions)
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self._save()
 

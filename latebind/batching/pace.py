@@ -9,7 +9,7 @@ DOUBT = 0.1  # as a share of what launches take: so far apart must they be to te
 LONGEST = 3.0  # times what a launch should take: whatever is longer was held up by others on the machine
 SLOWER = 0.02  # share by which all launches take longer or shorter when what follows is worked out anew
 CHANGED = 0.1  # share by which what a launch costs has changed, likewise
-RELENT = 0.1  # of what was learned is forgotten with each request that it keeps out of an idle engine
+RELENT = 0.1  # of what was learned is forgotten with a request that it keeps out of an idle engine, then twice as much
 LEAST = 0.1  # times the profile's seconds
 NOTHING = 1e-6  # seconds: less than that is rounding
 
@@ -29,6 +29,7 @@ class Pace:
         self._then = 1.0, 0.0  # factor and launch at the last of them
         self._least = least
         self.heard = 1  # launches that differed, and what the profile says
+        self._relents = RELENT  # what the next request that is kept out of an idle engine makes forgotten
         self._expected = self._seen = 0.0  # averages
         self._variance = self._covariance = 0.0
 
@@ -46,6 +47,7 @@ class Pace:
             self.known = True
             self._expected = self._seen = expected
         self.heard += 1
+        self._relents = RELENT
         latest = 1.0 / self.heard
         if latest <= LATEST:
             latest, seconds = LATEST, min(seconds, LONGEST * (self.factor * expected + self.launch))
@@ -57,11 +59,15 @@ class Pace:
         self._fit()
 
     def relent(self) -> None:
-        """Believe it less: somebody was refused for it while nothing ran, so that nothing else can teach better."""
+        """Believe it less: somebody was refused for it while nothing ran, so that nothing else can teach better.
+
+        Twice as much less each time until a launch is seen: what held for a crowded machine may not hold any more.
+        """
         if self.known:
             self.heard += 1
-            self._seen += RELENT * (self._expected - self._seen)
-            self._covariance += RELENT * (self._variance - self._covariance)
+            self._seen += self._relents * (self._expected - self._seen)
+            self._covariance += self._relents * (self._variance - self._covariance)
+            self._relents = min(1.0, 2.0 * self._relents)
             self._fit()
 
     def _fit(self) -> None:

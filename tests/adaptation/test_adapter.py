@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from latebind.adaptation.adapter import Adapter
+from latebind.adaptation.controller import FULL_DEPTH
 from latebind.adaptation.window import Sample
 from latebind.domain.config import AdaptationConfig
 from latebind.learned.bounds import fidelity_bound
@@ -80,3 +81,18 @@ def test_a_version_counts_the_samples_since_the_traffic_changed(built: Built, tm
     again = found.version(later.name)
     assert again is not None
     assert again.rows == 0
+
+
+def test_what_is_in_use_is_shown_anew_by_each_lesson(built: Built, tmp_path: Path) -> None:
+    found = adapter(built, tmp_path)
+    version = found.learn(MIX, "there is more to learn from")
+    assert version is not None
+    found.controller.chosen(version.name, version)
+    found.learn(MIX, "once more")
+    assert found.stands
+    show(found, built, familiar=False, count=200)
+    found.learn(MIX, "another camera")
+    assert not found.stands
+    found.controller.chosen(FULL_DEPTH, None)
+    found.learn(MIX, "the network runs whole")
+    assert not found.stands

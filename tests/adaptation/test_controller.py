@@ -67,6 +67,14 @@ def test_a_slower_version_shown_on_less_is_let_go_and_one_shown_on_more_is_used(
     assert found.used == "000003"
 
 
+def test_a_version_that_stands_is_kept_beside_a_slower_one_shown_on_more() -> None:
+    found = Controller(TARGET, FULL, {"built": Version("built", (0.01, 0.01), (0.6, 0.6), rows=500)}, "built")
+    answered(found, 0, FIRST_LESSON)
+    assert found.learned(Version("000001", (0.01, 0.01), (0.7, 0.7), rows=600), 0.0, stands=True) == []
+    found.learned(Version("000002", (0.01, 0.01), (0.5, 0.5), rows=600), 0.0, stands=True)
+    assert found.used == "000002"
+
+
 def test_what_build_showed_is_left_once_it_no_longer_speaks_for_the_traffic() -> None:
     found = controller()
     answered(found, 0, FIRST_LESSON)

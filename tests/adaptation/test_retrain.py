@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.adaptation.retrain import SPEAKS_FOR_ITSELF, by_class, material, retrain, rows_like
+from latebind.adaptation.retrain import SPEAKS_FOR_ITSELF, by_class, material, retrain, rows_like, stands
 from latebind.adaptation.window import Recent, Sample, Window
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.head import Head, HeadFunction, Selector
@@ -217,3 +217,28 @@ def test_few_samples_of_now_can_speak_against_a_version() -> None:
     assert agreed is not None
     assert 60 <= against.current < 800
     assert retrain({"a": built_head()}, against, mix, COSTS, promise=PROMISE, seed=1) is None
+
+
+def test_what_is_in_use_stands_until_rows_of_now_speak_against_it() -> None:
+    mix = dict.fromkeys(range(CLASSES), 0.2)
+    given = material(even(), even(seed=5))
+    made = retrain({"a": built_head()}, given, mix, COSTS, promise=PROMISE, seed=1)
+    assert made is not None
+    used = {"a": (made.heads["a"], made.thresholds["a"])}
+    against = material(even(), even(seed=5), None, window_of(shuffled(even(200, seed=4))))
+    assert stands(used, given, mix, COSTS, promise=PROMISE)
+    assert not stands(used, material(shuffled(even()), even(seed=5)), mix, COSTS, promise=PROMISE)
+    assert not stands(used, against, mix, COSTS, promise=PROMISE)
+
+
+def test_a_version_that_errs_as_often_as_it_may_is_not_stopped_by_a_second_error_in_a_hundred() -> None:
+    """At most 3 % may differ: 2 of 110 do not speak against it, 5 of them do."""
+    promise = Promise(0.97, 0.95)
+    before = even(2_000)
+    for wrong, expected in ((2, True), (5, False)):
+        now = even(110, seed=4)
+        now.features["a"][:] = 6.0 * torch.nn.functional.one_hot(now.classes, WIDTH)
+        now.features["a"][:wrong] = now.features["a"][:wrong].roll(1, dims=1)  # the neighbour's
+        given = material(before, even(seed=5), None, window_of(now))
+        strict = {"a": (built_head(), 3.0)}
+        assert stands(strict, given, dict.fromkeys(range(CLASSES), 0.2), COSTS, promise=promise) is expected

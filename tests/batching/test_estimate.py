@@ -88,6 +88,25 @@ def test_steps_of_a_decoder_and_what_comes_before_them_are_learned_apart() -> No
     assert estimate.between(4, 1, 0, 1) == pytest.approx(5.0, rel=0.05)
 
 
+def refused_at_twice_the_profile(pace: Pace) -> int:
+    """How many are kept out of an idle engine, one after another, because a launch seems to take over twice as long."""
+    refused = 0
+    while pace.factor + pace.launch > 2.0:
+        pace.relent()
+        refused += 1
+    return refused
+
+
+def test_what_a_crowded_machine_taught_keeps_few_out_of_an_idle_engine() -> None:
+    pace = Pace(least=-0.3)
+    for i in range(200):
+        pace.observe(1.0 + i % 3, 10.0 * (1.0 + i % 3))
+    assert refused_at_twice_the_profile(pace) == 4
+    for i in range(600):
+        pace.observe(1.0 + i % 3, 2.2 * (1.0 + i % 3))
+    assert refused_at_twice_the_profile(pace) == 2  # a launch was seen, so the first takes back little again
+
+
 def test_nothing_is_learned_in_a_simulation() -> None:
     for policy in ("lazy+", "lazy", "graph"):
         timeline = play(PolicyConfig(policy, shed=False), chain(*(STATIC,) * 5), [0.1 * i for i in range(40)])

@@ -28,9 +28,7 @@ HALF_LIFE = 0.25  # of the span of the window: samples that old are drawn half a
 ENOUGH = 10  # samples of a class in the window, at which the rows from `build` are drawn half as often as those
 DISTRUST = 20.0  # times as seldom, once the traffic has turned out to look otherwise
 SPEAKS_FOR_ITSELF = 800  # samples since the traffic changed, from which nothing else is needed to show a version
-# From so many on they must not speak against it. More than an even chance would let one wrong answer of the first
-# hundred stop exits that err in 2 % of all.
-HAS_A_SAY, SAY_CONFIDENCE = 60, 0.5
+HAS_A_SAY, SAY_CONFIDENCE = 60, 0.8  # from so many on they must not speak against it
 FEWEST_SHARE = 0.002  # of the rows to learn from, for each class there is
 HEARSAY = 2.0  # rows of now
 MOST_SHOWN = 4_000  # rows

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError, LatebindError
-from latebind.program.copies import Copies
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.inductor_stage import compile_with_inductor
@@ -89,7 +88,8 @@ class Use:
     """How a stage is to be used: on so many threads, with batches of these sizes most of all, and where.
 
     On `device` its inputs, outputs and weights lie. `streams` of its twins may run at the same time; where more are
-    asked to, they may wait for each other. `copies` says whose the weights are. A `lone` one takes one row and no more.
+    asked to, they may wait for each other. Twins share weights, unless
+    they are to have `copies`. A `lone` one takes one row and no more.
     """
 
     threads: int
@@ -97,7 +97,7 @@ class Use:
     device: torch.device = HOST
     streams: int = 1
     lone: bool = False
-    copies: Copies = Copies.SHARED
+    copies: bool = False
 
 
 class Backend(Protocol):

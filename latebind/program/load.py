@@ -8,7 +8,7 @@ from torch import Tensor
 
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.program.backends import Place, StageFunction, Use, backend_named, hand_on
-from latebind.program.copies import Copies, copies_for
+from latebind.program.copies import has_copies
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs
@@ -44,7 +44,7 @@ def load_program(
     chosen = backend if backend is not None else model.backend
     weights = read_tensors(directory, WEIGHTS)
     use = partial(compile_stages, graphs, weights, backend=chosen, threads=threads)
-    copies = copies_for(sum(weight.nbytes for weight in weights.values()), twins)
+    copies = has_copies(sum(weight.nbytes for weight in weights.values()), twins)
     stages = use(device=device, streams=streams, lone=lone, copies=copies)
     passed = made_up_inputs(graphs[0].inputs, 1, device=device)
     for number, (graph, stage) in enumerate(zip(graphs, stages, strict=True)):
@@ -115,12 +115,12 @@ def compile_graph(
     device: torch.device = HOST,
     streams: int = 1,
     lone: bool = False,
-    copies: Copies = Copies.SHARED,
+    copies: bool = False,
 ) -> StageFunction:
     """Compile a graph, whole or a stage, to a backend by its name; an empty stage hands on what it gets.
 
-    `sizes` are the batches that come most; `streams` twins may run at the same time, with weights as `copies` says;
-    `lone` ones take one row. Weights that are not on `device` are copied there.
+    `sizes` are the batches that come most; `streams` twins may run at the same time, over the same weights
+    unless they are to have `copies`; `lone` ones take one row. Weights that are not on `device` are copied there.
     """
     if not graph.nodes:
         return hand_on
@@ -138,7 +138,7 @@ def compile_stages(
     device: torch.device = HOST,
     streams: int = 1,
     lone: bool = False,
-    copies: Copies = Copies.SHARED,
+    copies: bool = False,
 ) -> tuple[StageFunction, ...]:
     """Compile each graph of a chain; a weight that several stages read is on the device once."""
     there = _on(device, weights)

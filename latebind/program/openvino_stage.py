@@ -11,7 +11,6 @@ from torch.fx import GraphModule
 
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
-from latebind.program.copies import Copies, is_dense
 from latebind.program.graph import Graph
 from latebind.program.openvino_recurrent import conversions, with_single_results
 
@@ -57,18 +56,17 @@ def compile_with_openvino(
     sizes: Sequence[int] = (1,),
     streams: int = 1,
     lone: bool = False,
-    copies: Copies = Copies.SHARED,
+    copies: bool = False,
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return the graph compiled for the CPU, for batches of these sizes and for any other; a `lone` one for one row.
 
-    `precision` is "f32" or "bf16"; `streams` of its twins may run at the same time, and have weights as `copies` says.
-    Raises `ExportError` if OpenVINO has no conversion for an operator of the graph.
+    `precision` is "f32" or "bf16"; `streams` of its twins may run at the same time, over the same weights unless they
+    are to have `copies`. Raises `ExportError` if OpenVINO has no conversion for an operator of the graph.
     """
     import openvino
 
-    weights = sum(weight.nbytes for weight in module.buffers())
-    paired = weights >= SHARED_FROM and copies is Copies.PAIR and is_dense(weights, len(graph.nodes))
-    shared = streams == 1 or not (weights < SHARED_FROM or paired or copies is Copies.OWN)
+    large = sum(weight.nbytes for weight in module.buffers()) >= SHARED_FROM
+    shared = streams == 1 or (large and not copies)
     options = _options(threads, precision, streams if shared else 1, alone=streams == 1)
     sources = {spec.name: position for position, spec in enumerate(graph.inputs)}
     copied = {place: sources[value] for place, (_, value) in enumerate(graph.outputs) if value in sources}
@@ -90,15 +88,15 @@ def compile_with_openvino(
         return bound()
 
     several = sized(1) if lone else bound()
-    return OpenVinoStage({} if lone or paired else {size: sized(size) for size in sizes}, several, copied)
+    return OpenVinoStage({} if lone else {size: sized(size) for size in sizes}, several, copied)
 
 
 def _options(threads: int, precision: str, streams: int, *, alone: bool) -> dict[str, object]:
     """Return the properties of a compiled model of which `streams` requests may run at the same time.
 
     A single stream runs on the thread that calls. More of them hand each call to a thread of OpenVINO, which takes 50
-    to 130 microseconds where a core rests, whatever the properties, and far more where none does: `copies`. What is
-    small, or may have `copies`, is compiled once for each twin instead.
+    to 130 microseconds where a core rests, whatever the properties, and far more where none does (`copies.py`). What
+    is small, or is to have copies, is compiled once for each twin instead.
 
     Unless a worker is `alone`, threads stay unbound: each compiled model binds those of its first stream to the first
     core, and two that run at the same time wait for it while the other core rests.

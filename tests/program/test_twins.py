@@ -17,7 +17,6 @@ from latebind.bench.memory import Resident, Side
 from latebind.domain.config import EngineConfig
 from latebind.program import openvino_stage
 from latebind.program.backends import StageFunction, twin
-from latebind.program.copies import Copies
 from latebind.program.cut import cut_points, split
 from latebind.program.export import Exported, export
 from latebind.program.graph import Graph
@@ -72,7 +71,7 @@ def check_together(stages: Sequence[StageFunction], batches: Sequence[Tensor]) -
         assert list(threads.map(run, range(len(stages)))) == [[]] * len(stages)
 
 
-def check_twins(module: nn.Module, example: Tensor, backend: str, streams: int, copies: Copies = Copies.SHARED) -> None:
+def check_twins(module: nn.Module, example: Tensor, backend: str, streams: int, *, copies: bool = False) -> None:
     torch.set_num_threads(1)
     exported = export(module, (example,))
     stage = compile_graph(
@@ -101,13 +100,12 @@ def test_so_do_twins_that_share_weights_and_streams(streams: int) -> None:
     check_twins(Wide(width), torch.randn(2, width), "openvino", streams)
 
 
-@pytest.mark.parametrize("copies", [Copies.PAIR, Copies.OWN])
-def test_so_do_twins_with_a_copy_of_the_weights_each(copies: Copies) -> None:
-    check_twins(Wide(640), torch.randn(2, 640), "openvino", 2, copies)
+def test_so_do_twins_with_a_copy_of_the_weights_each() -> None:
+    check_twins(Wide(640), torch.randn(2, 640), "openvino", 2, copies=True)
 
 
-@pytest.mark.parametrize(("copies", "calls"), [(Copies.SHARED, False), (Copies.PAIR, True), (Copies.OWN, True)])
-def test_where_twins_have_copies_each_computes_on_the_thread_that_calls(*, copies: Copies, calls: bool) -> None:
+@pytest.mark.parametrize("copies", [False, True])
+def test_where_twins_have_copies_each_computes_on_the_thread_that_calls(*, copies: bool) -> None:
     exported = export(Wide(640), (torch.randn(2, 640),))
     compiled = compile_graph(
         exported.graph, exported.weights, backend=usable("openvino"), threads=1, streams=2, copies=copies
@@ -118,7 +116,7 @@ def test_where_twins_have_copies_each_computes_on_the_thread_that_calls(*, copie
         here, whole = time.thread_time(), time.process_time()
         for _ in range(100):
             stage(rows)
-        assert (2 * (time.thread_time() - here) > time.process_time() - whole) is calls
+        assert (2 * (time.thread_time() - here) > time.process_time() - whole) is copies
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ def test_six_workers_have_the_weights_of_one(backend: str, wide: Path) -> None:
     assert copies > one + 3 * weights
 
 
-def test_two_workers_with_a_copy_each_take_what_one_takes_that_has_one_for_each_size(wide: Path) -> None:
+def test_two_workers_have_what_is_large_once(wide: Path) -> None:
     usable("openvino")
     one, two = (
         private_bytes(Side(str(wide), EngineConfig(backend="openvino", granularities=crew, wide=False)))

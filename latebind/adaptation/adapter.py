@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from latebind.repository.directory import ModelDirectory
 SHOWN, TAUGHT = "shown.safetensors", "taught.safetensors"
 # at least, for all answers: between two changes of the traffic several versions are made, and each may be wrong
 LASTING = 0.99
+STANDING = 0.999  # of a version in use, to be kept beside a slower one
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,15 +251,20 @@ class Adapter:
         return compared
 
     def _stands(self, heads: Mapping[str, Head], given: Material, mix: dict[int, float]) -> bool:
-        """Tell whether the version in use, if it has these lookups, keeps its promise on what shows now."""
+        """Tell whether the version in use, if it has these lookups, keeps its promise on what shows now.
+
+        Surer than a new one has to be, for it is there because it looked fast, so its errors may have been counted too
+        low. Frames of a camera are so much alike that what they showed once they show again: there nothing stands.
+        """
         name = self.controller.used
-        if name == FULL_DEPTH:
+        if name == FULL_DEPTH or not self.trusted:
             return False
         found = self.built_lookups() if name == BUILT else self.versions.lookups(name)
         if not {lookup for lookup, (_, at) in found.items() if at < np.inf} <= set(heads):
             return False
         used = {lookup: found.get(lookup, (head, np.inf)) for lookup, head in heads.items()}
-        return stands(used, given, mix, self._costs_of(heads), promise=self._promise)
+        promise = replace(self._promise, lasting=STANDING)
+        return stands(used, given, mix, self._costs_of(heads), promise=promise)
 
     def _publish(self, made: Adapted, mix: dict[int, float], reason: str, *, current: int) -> Version:
         about = About(

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from latebind.adaptation.adapter import Adapter
@@ -96,3 +97,24 @@ def test_what_is_in_use_is_shown_anew_by_each_lesson(built: Built, tmp_path: Pat
     found.controller.chosen(FULL_DEPTH, None)
     found.learn(MIX, "the network runs whole")
     assert not found.stands
+
+
+def test_where_build_does_not_speak_for_the_traffic_nothing_stands(built: Built, tmp_path: Path) -> None:
+    found = adapter(built, tmp_path)
+    version = found.learn(MIX, "there is more to learn from")
+    assert version is not None
+    found.controller.chosen(version.name, version)
+    found.begin_afresh(0)
+    show(found, built, familiar=True, count=400)
+    assert found.learn(MIX, "it looks as before, but is not trusted") is not None
+    assert not found.stands
+
+
+def test_what_is_to_stand_must_be_surer_than_what_is_new(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr("latebind.adaptation.adapter.stands", lambda *_, promise: asked.append(promise.lasting))
+    found = adapter(built, tmp_path)
+    found.learn(MIX, "there is more to learn from")
+    assert asked == [0.999]

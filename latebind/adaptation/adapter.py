@@ -43,6 +43,7 @@ from latebind.repository.directory import ModelDirectory
 SHOWN, TAUGHT = "shown.safetensors", "taught.safetensors"
 # at least, for all answers: between two changes of the traffic several versions are made, and each may be wrong
 LASTING = 0.99
+UNSEEN = 30  # answers, as many as which count besides those heard: of the classes that did not come yet
 STANDING = 0.999  # of a version in use, to be kept beside a slower one
 
 
@@ -178,8 +179,8 @@ class Adapter:
         if recent is not None and len(recent.times) > last:
             self.shown.forget_before(float(recent.times[-last]))
 
-    def learn(self, mix: dict[int, float], reason: str) -> Version | None:
-        """Make a version for these shares of classes and publish it; None if none can be shown.
+    def learn(self, mix: dict[int, float], reason: str, *, heard: int) -> Version | None:
+        """Make a version for these shares of classes, of so many answers, and publish it; None if none can be shown.
 
         While what `build` kept speaks for the traffic, so does its choice of lookups, and each lesson begins with its
         heads. Elsewhere all at hand are tried, and lessons go on from each other.
@@ -193,13 +194,26 @@ class Adapter:
             self._held_out, self._lessons, self.taught.recent(), shown, trusted=self.trusted, since=self._since
         )
         heads = {name: self._heads[name] for name in self._thresholds} if self.trusted else self._learned
-        self.stands = self._stands(heads, given, mix)
-        made = retrain(heads, given, mix, self._costs_of(heads), promise=self._promise, seed=self._lesson)
+        expected = self._expected(mix, heard) if self.trusted else mix
+        self.stands = self._stands(heads, given, expected)
+        made = retrain(heads, given, expected, self._costs_of(heads), promise=self._promise, seed=self._lesson)
         if made is None:
             return None
         if not self.trusted:
             self._learned = made.heads
         return self._publish(made, mix, reason, current=given.current)
+
+    def _expected(self, mix: Mapping[int, float], heard: int) -> dict[int, float]:
+        """Return the shares of classes to be ready for: those that come, and a little of those not heard of yet.
+
+        A hundred answers of one class do not say that no other comes, and heads taught for that class alone take all
+        others for it, surely.
+        """
+        kept = torch.bincount(self._held_out.classes) / len(self._held_out.classes)
+        little = UNSEEN / (heard + UNSEEN)
+        others = {answer: share * little for answer, share in enumerate(kept.tolist()) if share and answer not in mix}
+        known = 1.0 - sum(others.values())
+        return others | {answer: share * known for answer, share in mix.items()}
 
     def version(self, name: str) -> Version | None:
         """Return what a version does; None for full depth."""

@@ -182,10 +182,20 @@ class Controller:
         return [self._use(name, "it was asked for")]
 
     def shares(self) -> dict[int, float]:
-        """Return the shares of classes to make a version for: since the traffic changed, if there are enough."""
+        """Return the shares of classes to make a version for."""
+        return self._lasting.shares()
+
+    @property
+    def heard(self) -> int:
+        """How many answers `shares` are of."""
+        return len(self._lasting)
+
+    @property
+    def _lasting(self) -> Mix:
+        """The mix to make a version for: since the traffic changed, if there are enough."""
         if self.restless:
-            return self._all_mix.shares()
-        return (self._long_mix if len(self._long_mix) >= FIRST_LESSON else self.mix).shares()
+            return self._all_mix
+        return self._long_mix if len(self._long_mix) >= FIRST_LESSON else self.mix
 
     @property
     def restless(self) -> bool:

@@ -240,13 +240,13 @@ class AdaptationService:
     def _teach(self, lane: Lane, lesson: Retrain) -> None:
         with self._work:
             lane.lesson = None
-            mix = lane.adapter.controller.shares()
+            mix, heard = lane.adapter.controller.shares(), lane.adapter.controller.heard
         if lesson.moved:
             lane.adapter.moved(SINCE_MOVED)
         if lesson.afresh:
             lane.adapter.begin_afresh(SINCE_ALARM)
         begun = time.thread_time()
-        version = lane.adapter.learn(mix, lesson.reason)
+        version = lane.adapter.learn(mix, lesson.reason, heard=heard)
         logger.info(
             "%s: retrained (%s) in %.2f s of a core: %s",
             lane.name,

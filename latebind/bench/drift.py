@@ -180,8 +180,10 @@ class _Street:
         if lesson.afresh:
             self._adapter.begin_afresh(SINCE_ALARM)
         controller = self._adapter.controller
-        version = self._adapter.learn(controller.shares(), lesson.reason)
-        self._carry_out(controller.learned(version, float(self._now), trusted=self._adapter.trusted))
+        adapter = self._adapter
+        version = adapter.learn(controller.shares(), lesson.reason, heard=controller.heard)
+        told = controller.learned(version, float(self._now), trusted=adapter.trusted, stands=adapter.stands)
+        self._carry_out(told)
 
     def _carry_out(self, decisions: list[Decision]) -> None:
         for decision in decisions:

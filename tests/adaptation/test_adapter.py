@@ -18,6 +18,7 @@ from tests.digits import Built, earlier
 
 CLASSES = 10
 MIX = dict.fromkeys(range(CLASSES), 1 / CLASSES)
+HEARD = 2_000
 
 
 def adapter(built: Built, folder: Path) -> Adapter:
@@ -31,7 +32,7 @@ def test_versions_keep_the_promise_of_the_build_and_are_surer_of_all_answers(bui
     then = Adapter(kept, AdaptationConfig(on=True, folder=str(tmp_path / "v")), threads=1, backend=None)
     assert then._promise == replace(found._promise, answers=None)
     assert then._promise.at_least(20, 600) == fidelity_bound(20, 600, confidence=0.99, answers=None)
-    assert then.learn(MIX, "earlier builds follow the traffic too") is not None
+    assert then.learn(MIX, "earlier builds follow the traffic too", heard=HEARD) is not None
 
 
 def show(found: Adapter, built: Built, *, familiar: bool, count: int) -> None:
@@ -60,11 +61,11 @@ def test_unfamiliar_traffic_is_learned_by_every_lookup_at_hand_whatever_was_lear
     assert in_use < at_hand
     found = adapter(built, tmp_path)
     show(found, built, familiar=True, count=20)
-    found.learn(MIX, "a first lesson, that goes well")
+    found.learn(MIX, "a first lesson, that goes well", heard=HEARD)
     assert found.trusted
     assert set(found._learned) == at_hand
     show(found, built, familiar=False, count=200)
-    found.learn(MIX, "another camera")
+    found.learn(MIX, "another camera", heard=HEARD)
     assert not found.trusted
     assert set(found._learned) == at_hand
 
@@ -72,11 +73,11 @@ def test_unfamiliar_traffic_is_learned_by_every_lookup_at_hand_whatever_was_lear
 def test_a_version_counts_the_samples_since_the_traffic_changed(built: Built, tmp_path: Path) -> None:
     found = adapter(built, tmp_path)
     show(found, built, familiar=True, count=60)
-    version = found.learn(MIX, "there is more to learn from")
+    version = found.learn(MIX, "there is more to learn from", heard=HEARD)
     assert version is not None
     assert version.rows == 60
     found.moved(5)
-    later = found.learn(MIX, "the mix of classes has changed")
+    later = found.learn(MIX, "the mix of classes has changed", heard=HEARD)
     assert later is not None
     assert later.rows == 5
     again = found.version(later.name)
@@ -86,27 +87,27 @@ def test_a_version_counts_the_samples_since_the_traffic_changed(built: Built, tm
 
 def test_what_is_in_use_is_shown_anew_by_each_lesson(built: Built, tmp_path: Path) -> None:
     found = adapter(built, tmp_path)
-    version = found.learn(MIX, "there is more to learn from")
+    version = found.learn(MIX, "there is more to learn from", heard=HEARD)
     assert version is not None
     found.controller.chosen(version.name, version)
-    found.learn(MIX, "once more")
+    found.learn(MIX, "once more", heard=HEARD)
     assert found.stands
     show(found, built, familiar=False, count=200)
-    found.learn(MIX, "another camera")
+    found.learn(MIX, "another camera", heard=HEARD)
     assert not found.stands
     found.controller.chosen(FULL_DEPTH, None)
-    found.learn(MIX, "the network runs whole")
+    found.learn(MIX, "the network runs whole", heard=HEARD)
     assert not found.stands
 
 
 def test_where_build_does_not_speak_for_the_traffic_nothing_stands(built: Built, tmp_path: Path) -> None:
     found = adapter(built, tmp_path)
-    version = found.learn(MIX, "there is more to learn from")
+    version = found.learn(MIX, "there is more to learn from", heard=HEARD)
     assert version is not None
     found.controller.chosen(version.name, version)
     found.begin_afresh(0)
     show(found, built, familiar=True, count=400)
-    assert found.learn(MIX, "it looks as before, but is not trusted") is not None
+    assert found.learn(MIX, "it looks as before, but is not trusted", heard=HEARD) is not None
     assert not found.stands
 
 
@@ -116,5 +117,23 @@ def test_what_is_to_stand_must_be_surer_than_what_is_new(
     asked: list[float] = []
     monkeypatch.setattr("latebind.adaptation.adapter.stands", lambda *_, promise: asked.append(promise.lasting))
     found = adapter(built, tmp_path)
-    found.learn(MIX, "there is more to learn from")
+    found.learn(MIX, "there is more to learn from", heard=HEARD)
     assert asked == [0.999]
+
+
+def test_classes_that_did_not_come_yet_count_a_little_while_few_answers_are_known(built: Built, tmp_path: Path) -> None:
+    found = adapter(built, tmp_path)
+    few, many = found._expected({7: 1.0}, 90), found._expected({7: 1.0}, 10**6)
+    assert sum(few.values()) == pytest.approx(1.0)
+    assert few[7] == pytest.approx(1.0 - 0.9 * 30 / 120, abs=0.01)  # of the rows that were kept a tenth is a seven
+    assert many[7] == pytest.approx(1.0, abs=1e-4)
+    assert found._expected(MIX, 90) == pytest.approx(MIX)
+
+
+def test_a_version_for_one_class_does_not_take_all_others_for_it(built: Built, tmp_path: Path) -> None:
+    wrong = {}
+    for heard in (100, 10**6):
+        version = adapter(built, tmp_path / str(heard)).learn({7: 1.0}, "one class comes", heard=heard)
+        assert version is not None
+        wrong[heard] = sum(version.wrong) - version.wrong[7]
+    assert wrong[100] < 0.5 * wrong[10**6]

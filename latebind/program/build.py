@@ -111,11 +111,11 @@ def build_program(
         tolerance=tolerance,
         max_batch=max_batch,
     )
-    written = write_program(directory, model, exported.graph, exported.weights, profile)
+    written = write_program(directory, model, chain.whole, exported.weights, profile)
     tell("done", 1.0)
     return BuildReport(
         directory=written,
-        cut_points=len(cut_points(exported.graph)),
+        cut_points=len(cut_points(tuner.cuttable())),
         candidates=candidates,
         backend=chain.backend,
         error=error,

@@ -4,7 +4,7 @@ Weights do not count, and neither does what follows from the batch size alone (a
 again behind the cut from dimension 0 of the activation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace as changed
 
 from latebind.domain.model import TensorSpec
@@ -19,20 +19,30 @@ def cut_points(graph: Graph) -> tuple[int, ...]:
 
     The activation there is one tensor `(B, fixed sizes)`; the end of the graph is not a cut.
     """
+    points = []
+    for position, live in live_behind(graph):
+        node = graph.nodes[position]
+        if live == {node.name} and node.type is not None and node.type.row is not None:
+            points.append(position)
+    return tuple(points)
+
+
+def live_behind(graph: Graph) -> Iterator[tuple[int, frozenset[str]]]:
+    """Yield each position before the end of the graph, with the values that are needed behind the node there.
+
+    Nodes that follow from the batch size alone are passed over, and such values are not counted.
+    """
     cheap = batch_only(graph)
     last = _last_readers(graph)
     live = {spec.name for spec in graph.inputs if spec.name in last}
     end = max((i for i, node in enumerate(graph.nodes) if node.name not in cheap), default=0)
-    points = []
     for position, node in enumerate(graph.nodes[:end]):
         if node.name in cheap:
             continue
         live = {name for name in live if last[name] > position}
         if node.name in last:
             live.add(node.name)
-        if live == {node.name} and node.type is not None and node.type.row is not None:
-            points.append(position)
-    return tuple(points)
+        yield position, frozenset(live)
 
 
 def has_entry(graph: Graph) -> bool:
@@ -43,7 +53,7 @@ def has_entry(graph: Graph) -> bool:
 def good_points(graph: Graph, points: Sequence[int]) -> tuple[int, ...]:
     """Return those cut points at which no compiler loses a fusion: the next operator is not a pointwise one."""
     cheap = batch_only(graph)
-    return tuple(point for point in points if not is_pointwise(_next_node(graph, point, cheap).op))
+    return tuple(point for point in points if not is_pointwise(next_node(graph, point, cheap).op))
 
 
 def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
@@ -97,7 +107,8 @@ def _last_readers(graph: Graph) -> dict[str, int]:
     return last
 
 
-def _next_node(graph: Graph, point: int, cheap: frozenset[str]) -> Node:
+def next_node(graph: Graph, point: int, cheap: frozenset[str]) -> Node:
+    """Return the node behind `point` that is not one of those that follow from the batch size alone."""
     return next(node for node in graph.nodes[point + 1 :] if node.name not in cheap)
 
 

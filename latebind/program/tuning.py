@@ -8,6 +8,7 @@ from torch import Tensor
 
 from latebind.domain.errors import LatebindError
 from latebind.program.backends import BACKENDS, StageFunction
+from latebind.program.carry import carried, loads
 from latebind.program.cut import cut_points, good_points, split
 from latebind.program.device import settle
 from latebind.program.export import Exported
@@ -35,10 +36,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A model cut and compiled: stages, their graphs, and its time over the uncut model's by batch size."""
+    """A model cut and compiled: stages, their graphs, and its time over the uncut model's by batch size.
+
+    `whole` is the graph that `graphs` are parts of: the model's, with what activations carry at the cuts.
+    """
 
     backend: str
     cuts: tuple[int, ...]
+    whole: Graph
     graphs: tuple[Graph, ...]
     stages: tuple[StageFunction, ...]
     overhead: dict[int, float]
@@ -94,10 +99,11 @@ class Tuner:
         and at `max_batch`: the cost of one cut is measured on a chain of a few stages, no more cuts are made than fit,
         and one less as long as the chain that results takes longer. None sets no limit.
         """
-        points = cut_points(self.exported.graph)
+        graph = self.cuttable()
+        points = cut_points(graph)
         if min_stage_seconds <= 0 and min_stage_bytes <= 0:
             return self._compile(candidate, points)
-        points = good_points(self.exported.graph, points)
+        points = good_points(graph, points)
         points = heavy(points, self._piece_bytes(points), min_stage_bytes)
         if min_stage_seconds <= 0:
             return self._compile(candidate, points)
@@ -115,15 +121,19 @@ class Tuner:
             chain = self._compile(candidate, join(points, pieces, len(chain.stages) - 1))
         return chain
 
+    def cuttable(self) -> Graph:
+        """Return the model's graph with all that activations may carry, so with all places where it can be cut."""
+        return carried(self.exported.graph, loads(self.exported.graph))
+
     def _piece_bytes(self, points: Sequence[int]) -> tuple[int, ...]:
         """Return the bytes of weights that each piece between two points reads."""
         weights = self.exported.weights
-        pieces = split(self.exported.graph, points)
+        pieces = split(self.cuttable(), points)
         return tuple(sum(weights[name].nbytes for name in piece.weights()) for piece in pieces)
 
     def _piece_seconds(self, points: Sequence[int]) -> tuple[float, ...]:
         """Return what each piece between two points takes run eagerly: its share is about the same elsewhere."""
-        graphs = split(self.exported.graph, points)
+        graphs = split(self.cuttable(), points)
         stages = compile_stages(graphs, self.exported.weights, backend="eager", threads=self.threads)
         passed = with_batch(self.rows, 1)
         seconds = []
@@ -135,14 +145,24 @@ class Tuner:
     def _compile(self, candidate: Candidate, points: tuple[int, ...]) -> Chain:
         assert candidate.uncut is not None, f"{candidate.backend} was refused"
         if not points:
-            return Chain(candidate.backend, (), (self.exported.graph,), (candidate.uncut,), {})
-        graphs = split(self.exported.graph, points)
+            return Chain(candidate.backend, (), self.exported.graph, (self.exported.graph,), (candidate.uncut,), {})
+        whole, places = self._carrying(points)
+        graphs = split(whole, places)
         stages = compile_stages(graphs, self.exported.weights, backend=candidate.backend, threads=self.threads)
         overhead = {
             batch: overhead_of(stages, candidate.uncut, with_batch(self.rows, batch))
             for batch in sorted({1, self.max_batch})
         }
-        return Chain(candidate.backend, points, graphs, stages, overhead)
+        return Chain(candidate.backend, points, whole, graphs, stages, overhead)
+
+    def _carrying(self, points: Sequence[int]) -> tuple[Graph, tuple[int, ...]]:
+        """Return the graph in which something is carried at these points of `cuttable` only, and where they are in it."""
+        cuttable = self.cuttable()
+        names = [cuttable.nodes[point].name for point in points]
+        graph = self.exported.graph
+        whole = carried(graph, [load for load in loads(graph) if load.name in names])
+        places = {node.name: place for place, node in enumerate(whole.nodes)}
+        return whole, tuple(places[name] for name in names)
 
 
 def overhead_of(stages: Sequence[StageFunction], uncut: StageFunction, inputs: tuple[Tensor, ...]) -> float:

@@ -145,3 +145,22 @@ class Mean(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean()
+
+
+class Reader(nn.Module):
+    """A Transformer that is told which words count: every block needs the mask beside the activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 16)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True) for _ in range(3)
+        )
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, words: Tensor, counts: Tensor) -> Tensor:
+        left_out = counts == 0
+        x = self.words(words)
+        for block in self.blocks:
+            x = block(x, src_key_padding_mask=left_out)
+        return self.head(x[:, 0])  # type: ignore[no-any-return]

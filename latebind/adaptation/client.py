@@ -53,6 +53,7 @@ class AdaptationClient:
         self._adopt = adopt
         self._gathered: list[bytes] = []
         self._messages: asyncio.StreamWriter | None = None
+        self._control: asyncio.StreamWriter | None = None
         self._listening: asyncio.Task[None] | None = None
 
     @classmethod
@@ -68,8 +69,8 @@ class AdaptationClient:
             inherited = (their_messages.fileno(), their_control.fileno())
             process = await forks.forked(PROCESS, [], name=NAME, inherited=inherited)
         client = cls(models, order.config.sample, process, adopt)
-        reader, writer = await asyncio.open_connection(sock=control)
-        writer.write(msgspec.json.encode(order) + b"\n")
+        reader, client._control = await asyncio.open_connection(sock=control)
+        client._control.write(msgspec.json.encode(order) + b"\n")
         _, client._messages = await asyncio.open_connection(sock=messages)
         try:
             started = await _next(reader)
@@ -82,7 +83,7 @@ class AdaptationClient:
         except BaseException:
             await client.close()
             raise
-        client._listening = asyncio.create_task(client._listen(reader, writer))
+        client._listening = asyncio.create_task(client._listen(reader))
         return client
 
     def _leave_out(self, why: Mapping[int, str]) -> None:
@@ -141,6 +142,8 @@ class AdaptationClient:
         if self._listening is not None:
             await asyncio.wait({self._listening}, timeout=STOP_SECONDS)
             self._listening.cancel()
+        if self._control is not None:
+            self._control.close()  # uvloop closes the descriptor of what is garbage twice: somebody else's by then
         try:
             await asyncio.to_thread(self._process.wait, STOP_SECONDS)
         except TimeoutError:
@@ -153,14 +156,13 @@ class AdaptationClient:
             self._messages.write(b"".join(self._gathered))
         self._gathered.clear()
 
-    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
         """Carry out what the service wants until it ends; without it, serving goes on as it is."""
         while (message := await _next(reader)) is not None:
             if isinstance(message, Status):
                 self.statuses[message.model] = message
             elif isinstance(message, UseVersion):
                 await self._use(message)
-        writer.close()
 
     async def _use(self, message: UseVersion) -> None:
         try:

@@ -19,6 +19,12 @@ PATH = re.compile(r"`((?:latebind|tests|examples|docs|deploy)/[\w./-]+\.(?:py|md
 COMMAND = re.compile(r"(?<![\w/-])(?<!generic )latebind ((?:bench )?[a-z][a-z-]*)((?:(?!latebind )[^`|])*)")
 INSTALLED = re.compile(r"pip\s+install\s+(\S*?\w*\[[^\]]*\][\"']?)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+WORD = re.compile(r"`([^`\n]+)`")
+FILE = re.compile(r"[\w./-]+\.(?:py|js|toml|yaml|sh|service|css)")
+FOLDER = re.compile(r"[\w-]+(?:/[\w-]+)*/|[a-z_]+(?:/[a-z_]+)+")
+NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:\([^)]*\))?")
+THE_READERS_OWN = {"mymodels.py", "models/traffic.query.toml", "NAME.query.toml", "quick.py"}
+OF_OTHERS = {"--build-arg", "--fail-on-flaky", "--model-control-mode", "--request-count"}
 
 
 @cache
@@ -37,6 +43,87 @@ def code(page: Path) -> list[str]:
     text = page.read_text().replace("\\\n", " ")
     blocks = [line for block in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
     return [line.partition("  #")[0] for line in blocks] + re.findall(r"`(latebind [^`]*)`", text)
+
+
+@cache
+def commands() -> tuple[str, ...]:
+    """Return the names of all commands but the benchmarks, of which each is imported only where a page names it."""
+    found: Any = typer.main.get_command(app)
+    return tuple(name for name in found.list_commands(None) if name != "bench")
+
+
+@cache
+def tree() -> tuple[str, ...]:
+    """Return the paths of all files and folders that a page may name, each beginning with a slash."""
+    tops = [path for path in ROOT.iterdir() if path.is_file()]
+    below = [path for top in ("latebind", "tests", "examples", "docs", "deploy") for path in (ROOT / top).rglob("*")]
+    found = [*tops, *below, *(ROOT / top for top in ("latebind", "tests", "examples", "docs", "deploy"))]
+    return tuple(f"/{path.relative_to(ROOT)}" for path in found if "__pycache__" not in path.parts)
+
+
+def is_there(name: str) -> bool:
+    """Tell whether a path ends so: pages name files from the root, from the package or from the folder they tell of."""
+    wanted = "/" + name.rstrip("/")
+    ends = (wanted,) if name.endswith("/") else (wanted, wanted + ".py")
+    return any(path.endswith(ends) for path in tree())
+
+
+@cache
+def identifiers() -> frozenset[str]:
+    """Return every name that is written in the package's code."""
+    return frozenset(
+        word for path in (ROOT / "latebind").rglob("*.py") for word in re.findall(r"\w+", path.read_text())
+    )
+
+
+@cache
+def known_options() -> frozenset[str]:
+    """Return the options of commands and examples; those of benchmarks as their code writes them, to import none."""
+    named = {option for name in commands() for option in options(name)}
+    benchmarks = "\n".join(path.read_text() for path in (ROOT / "latebind" / "cli" / "bench").glob("*.py"))
+    written = {f"--{word.replace('_', '-')}" for word in re.findall(r"\b(\w+): Annotated\[", benchmarks)}
+    examples = "\n".join(path.read_text() for path in (ROOT / "examples").rglob("*.py"))
+    return frozenset(named | written | set(re.findall(r'"(--[a-z-]+)"', benchmarks + examples)) | OF_OTHERS)
+
+
+def words(page: Path) -> list[str]:
+    """Return what stands in backticks within the text, blocks left out."""
+    return WORD.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+
+
+def gone(page: Path) -> list[str]:
+    """Return the files, folders and options in backticks that there are not."""
+    missing = []
+    for word in words(page):
+        if (FILE.fullmatch(word) or FOLDER.fullmatch(word)) and word not in THE_READERS_OWN and not is_there(word):
+            missing.append(word)
+        if word.startswith("--") and not set(OPTION.findall(word)) <= known_options():
+            missing.append(word)
+    return missing
+
+
+@pytest.mark.parametrize("page", OF_TODAY, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_folders_and_options_in_the_text_exist(page: Path) -> None:
+    assert gone(page) == []
+
+
+def unknown(page: Path) -> list[str]:
+    """Return the classes, functions and attributes in backticks that are written nowhere in the package."""
+    found = [NAME.fullmatch(word) for word in words(page) if not FILE.fullmatch(word)]
+    return [one[0] for one in found if one and not set(one[1].split(".")) <= identifiers()]
+
+
+def test_names_of_the_architecture_are_those_of_the_code() -> None:
+    assert unknown(ROOT / "docs" / "architecture.md") == []
+
+
+def test_the_tree_of_the_architecture_is_that_of_the_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    block = text[text.index("```\nlatebind/\n") :].split("```")[1]
+    told = set(re.findall(r"(?:^|(?<=  ))(\w+)/", block.partition("latebind/")[2], re.MULTILINE))
+    packages = {path.parent.name for path in (ROOT / "latebind").glob("*/__init__.py")}
+    assert packages <= told
+    assert all(is_there(name) for name in told)
 
 
 @pytest.mark.parametrize("page", OF_TODAY, ids=lambda page: str(page.relative_to(ROOT)))
@@ -70,6 +157,11 @@ def test_the_check_bites(tmp_path: Path) -> None:
     assert "--fast" not in options("serve")
     with pytest.raises(AssertionError, match="there is no latebind bench nothing"):
         options("bench nothing")
+    page.write_text(
+        "`engine/nothing.py`, `door/`, `rpc/door.py`, `batching/`, `--fast`, `--slots`, `Doorr.said`, `Door`"
+    )
+    assert gone(page) == ["engine/nothing.py", "door/", "--fast"]
+    assert unknown(page) == ["Doorr.said"]
 
 
 def test_the_index_names_every_page() -> None:

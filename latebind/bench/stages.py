@@ -14,6 +14,7 @@ from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
 from latebind.program.cut import cut_points, good_points
 from latebind.program.export import Exported, export, run_module
 from latebind.program.measure import with_batch
+from latebind.program.settings import StageLimits
 from latebind.program.tuning import RUNS, Candidate, Tuner, chain_and_uncut
 from latebind.program.verify import DEFAULT_TOLERANCE
 
@@ -81,7 +82,7 @@ def make_network(name: str) -> nn.Module:
 def _compare(
     network: str, tuner: Tuner, candidate: Candidate, *, minimum: float, max_overhead: float | None, runs: int
 ) -> list[Row]:
-    chain = tuner.cut(candidate, minimum, max_overhead)
+    chain = tuner.cut(candidate, StageLimits(minimum, max_overhead))
     all_points, good = _points(tuner.exported)
     rows = []
     for batch in BATCHES:

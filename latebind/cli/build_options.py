@@ -17,7 +17,8 @@ from latebind.learned.build import CANDIDATES, DISK, PRESENTATIONS
 from latebind.learned.networks import EVERY, check_kinds
 from latebind.learned.promise import CACHE_BYTES, Promise
 from latebind.learned.samples import Samples
-from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, check_settings
+from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS
+from latebind.program.settings import Settings
 from latebind.repository.listing import Repository
 
 ALL = "all"
@@ -176,4 +177,11 @@ class Compiled:
 
     def check(self, made: Made) -> None:
         """Raise `ConfigError` for what no build could take, before anything is made."""
-        check_settings(made.title, made.version, self.max_batch, self.backend, self.tolerance, self.threads)
+        Settings.checked(
+            made.title,
+            made.version,
+            max_batch=self.max_batch,
+            backends=self.backend,
+            tolerance=self.tolerance,
+            threads=self.threads,
+        )

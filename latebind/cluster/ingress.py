@@ -14,7 +14,7 @@ from latebind.cluster.relay import Relay
 from latebind.cluster.replica import Application
 from latebind.cluster.routes import relayed as relayed_routes
 from latebind.cluster.upstream import Lost
-from latebind.server.door import Door
+from latebind.server.door import Door, Verbs
 from latebind.server.limits import Limits
 
 PERIOD = 0.2  # seconds between two looks at which replicas there are
@@ -46,9 +46,11 @@ class Ingress:
             fleet,
             replace(server, dashboard=False),
             limits=limits,
-            routes=relayed_routes(relay, passing),
-            short=passing,
-            methods=None if server.grpc_port is None else relayed_methods(relay),
+            verbs=Verbs(
+                routes=relayed_routes(relay, passing),
+                methods=None if server.grpc_port is None else relayed_methods(relay),
+                short=passing,
+            ),
         )
         await door.open()
         return cls(fleet, door, look)

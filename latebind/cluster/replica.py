@@ -23,7 +23,7 @@ from latebind.engine.order import EngineOrder
 from latebind.forks.client import ForkServer
 from latebind.repository.selection import Selection
 from latebind.server.access import Guard
-from latebind.server.door import Door
+from latebind.server.door import Door, Verbs
 from latebind.server.gateway import Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
@@ -89,7 +89,7 @@ class Replica:
                 trace_rate=settings.observability.trace_rate,
                 export=export,
                 catalogue=catalogue,
-                routes=(*ROUTES, replica_route()),
+                verbs=Verbs(routes=(*ROUTES, replica_route())),
                 secured=Secured(Guard(token=application.secret), tls=None, behind=True),
                 local=local_name(),
             )

@@ -55,7 +55,7 @@ def build_once(
         version, is_there = _version(folder, title, made_of)
         if not is_there:
             path = Repository(folder).path_for(title, version)
-            build_program(
+            report = build_program(
                 module,
                 inputs,
                 directory=path,
@@ -66,8 +66,8 @@ def build_once(
                 progress=tell,
             )
             if parts:
-                directory = Repository(folder).open(title, version)
-                build_caches(directory, *parts, fidelity=fidelity, explored=explored_folder(path), progress=tell)
+                explored = explored_folder(path)
+                build_caches(report.directory, *parts, fidelity=fidelity, explored=explored, progress=tell)
             _note(folder, title, version).write_text(made_of)
     return title
 

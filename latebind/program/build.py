@@ -9,19 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.costs import Curve
-from latebind.domain.errors import ConfigError, ExportError
-from latebind.program.backends import BACKENDS
+from latebind.domain.errors import ExportError
 from latebind.program.cut import cut_points
-from latebind.program.export import export, run_module
+from latebind.program.export import Exported, export, run_module
 from latebind.program.load import compile_stages
 from latebind.program.measure import profile_stages, profiled_batches
 from latebind.program.profile import Profile, this_hardware
+from latebind.program.settings import Settings, StageLimits
 from latebind.program.stored import FORMAT, StoredModel, write_program
 from latebind.program.tuning import Candidate, Chain, Tuner
 from latebind.program.verify import DEFAULT_TOLERANCE, chain_error
 from latebind.program.vocabulary import limited
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.manifest import NAME
 
 MAX_OVERHEAD = 0.04
 BOUNDARY_SECONDS = 31e-6  # what the engine takes between two stages where nobody waits: `latebind bench boundary`
@@ -88,7 +87,9 @@ def build_program(
     weights of at least `min_stage_bytes`; with `min_stage_seconds` 0 that alone decides, so every build cuts alike.
     Raises `ExportError` for a module that cannot be served, `ConfigError` for settings that make no sense.
     """
-    names = check_settings(name, version, max_batch, backends, tolerance, threads)
+    settings = Settings.checked(
+        name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
+    )
     tell = progress or tell_nobody
     torch.set_num_threads(threads)
     tell("exporting the module", 0.0)
@@ -96,21 +97,12 @@ def build_program(
     rows = tuple(example_inputs.values() if isinstance(example_inputs, Mapping) else example_inputs)
     expected = run_module(module, example_inputs)
     tuner = Tuner(exported, rows, expected, tolerance or DEFAULT_TOLERANCE, max_batch, threads)
-    candidates = _try_backends(tuner, names, tell)
-    chain, error = _cut(tuner, candidates, min_stage_seconds, min_stage_bytes, max_overhead, tell)
+    candidates = _try_backends(tuner, settings.backends, tell)
+    limits = StageLimits(min_stage_seconds, max_overhead, min_stage_bytes)
+    chain, error = _cut(tuner, candidates, limits, tell)
     tell("measuring the stages", 0.8)
     profile = _profile(tuner, chain)
-    model = StoredModel(
-        format=FORMAT,
-        name=name,
-        version=version,
-        inputs=limited(exported.graph, exported.weights),
-        outputs=exported.graph.output_specs(),
-        cuts=tuple(graph.outputs[0][1] for graph in chain.graphs[:-1]),
-        backend=chain.backend,
-        tolerance=tolerance,
-        max_batch=max_batch,
-    )
+    model = _stored(settings, exported, chain)
     written = write_program(directory, model, chain.whole, exported.weights, profile)
     tell("done", 1.0)
     return BuildReport(
@@ -126,22 +118,19 @@ def build_program(
     )
 
 
-def check_settings(
-    name: str, version: str, max_batch: int, backends: Sequence[str] | None, tolerance: float | None, threads: int
-) -> tuple[str, ...]:
-    """Return the backends to try; raises `ConfigError` naming the setting that is wrong."""
-    if not NAME.fullmatch(name) or not version.isdecimal():
-        raise ConfigError(f"name {name!r}, version {version!r}: use letters, digits, '.', '_', '-', and a number")
-    if max_batch < 1 or threads < 1:
-        raise ConfigError(f"max_batch is {max_batch} and threads {threads}: both must be 1 or more")
-    if tolerance is not None and not tolerance > 0:
-        raise ConfigError(f"tolerance is {tolerance}: give a relative error above 0, as 1e-5")
-    for backend in backends or ():
-        if backend not in BACKENDS:
-            raise ConfigError(f"there is no backend {backend!r}: choose from {', '.join(BACKENDS)}")
-        if tolerance is None and not BACKENDS[backend].exact:
-            raise ConfigError(f"the backend {backend!r} is less precise: state the tolerance that you accept")
-    return tuple(backends or (b for b, found in BACKENDS.items() if found.exact or tolerance is not None))
+def _stored(settings: Settings, exported: Exported, chain: Chain) -> StoredModel:
+    """Return what `model.json` says of the chain."""
+    return StoredModel(
+        format=FORMAT,
+        name=settings.name,
+        version=settings.version,
+        inputs=limited(exported.graph, exported.weights),
+        outputs=exported.graph.output_specs(),
+        cuts=tuple(graph.outputs[0][1] for graph in chain.graphs[:-1]),
+        backend=chain.backend,
+        tolerance=settings.tolerance,
+        max_batch=settings.max_batch,
+    )
 
 
 def _try_backends(tuner: Tuner, names: Sequence[str], tell: Progress) -> tuple[Candidate, ...]:
@@ -152,21 +141,14 @@ def _try_backends(tuner: Tuner, names: Sequence[str], tell: Progress) -> tuple[C
     return tuner.time_candidates(tried)
 
 
-def _cut(
-    tuner: Tuner,
-    candidates: Sequence[Candidate],
-    min_stage_seconds: float,
-    min_stage_bytes: int,
-    max_overhead: float | None,
-    tell: Progress,
-) -> tuple[Chain, float]:
+def _cut(tuner: Tuner, candidates: Sequence[Candidate], limits: StageLimits, tell: Progress) -> tuple[Chain, float]:
     """Return the chain on the fastest backend whose every stage is right, and its error."""
     reasons = [f"{c.backend}: {c.refused}" for c in candidates if c.refused is not None]
     for candidate in candidates:
         if candidate.refused is not None:
             continue
         tell(f"cutting for {candidate.backend}", 0.6)
-        chain = tuner.cut(candidate, min_stage_seconds, max_overhead, min_stage_bytes)
+        chain = tuner.cut(candidate, limits)
         batches = sorted({1, 2, tuner.max_batch})
         error = chain_error(chain.stages, chain.graphs, tuner.exported.weights, tuner.rows, batches)
         if error <= tuner.tolerance:

@@ -16,6 +16,7 @@ from latebind.program.graph import Graph
 from latebind.program.join import heavy, join
 from latebind.program.load import compile_graph, compile_stages
 from latebind.program.measure import interleaved_seconds, median_seconds, run_chain, time_call, with_batch
+from latebind.program.settings import StageLimits
 from latebind.program.verify import relative_error
 
 RUNS, FEWEST_RUNS = 41, 7  # of each side when two are compared
@@ -88,36 +89,31 @@ class Tuner:
         timed = [Candidate(c.backend, times.get(c.backend, 0.0), c.error, c.refused, c.uncut) for c in candidates]
         return tuple(sorted(timed, key=lambda c: (c.refused is not None, c.seconds)))
 
-    def cut(
-        self, candidate: Candidate, min_stage_seconds: float, max_overhead: float | None, min_stage_bytes: int = 0
-    ) -> Chain:
-        """Return the model cut into stages worth `min_stage_seconds` on average on this backend; 0 keeps every cut.
+    def cut(self, candidate: Candidate, limits: StageLimits) -> Chain:
+        """Return the model cut into stages that are within `limits` on this backend.
 
-        Each has weights of at least `min_stage_bytes`, which alone decide where `min_stage_seconds` is 0.
-
-        `max_overhead` limits how much longer than the uncut model the chain may take (0.04: 4 %) at batch 1
-        and at `max_batch`: the cost of one cut is measured on a chain of a few stages, no more cuts are made than fit,
-        and one less as long as the chain that results takes longer. None sets no limit.
+        The overhead is that at batch 1 and at `max_batch`: the cost of one cut is measured on a chain of a few stages,
+        no more cuts are made than fit, and one less as long as the chain that results takes longer.
         """
         graph = self.cuttable()
         points = cut_points(graph)
-        if min_stage_seconds <= 0 and min_stage_bytes <= 0:
+        if limits.seconds <= 0 and limits.bytes <= 0:
             return self._compile(candidate, points)
         points = good_points(graph, points)
-        points = heavy(points, self._piece_bytes(points), min_stage_bytes)
-        if min_stage_seconds <= 0:
+        points = heavy(points, self._piece_bytes(points), limits.bytes)
+        if limits.seconds <= 0:
             return self._compile(candidate, points)
         pieces = self._piece_seconds(points)
-        stages = max(1, int(candidate.seconds / min_stage_seconds))
-        if max_overhead is None or stages == 1 or not points:
+        stages = max(1, int(candidate.seconds / limits.seconds))
+        if limits.overhead is None or stages == 1 or not points:
             return self._compile(candidate, join(points, pieces, stages))
         chain = self._compile(candidate, join(points, pieces, min(stages, PROBE_STAGES)))
         each = (chain.worst - 1.0) / max(1, len(chain.stages) - 1)
-        stages = min(stages, 1 + int(max_overhead / each)) if each > 0 else stages
+        stages = min(stages, 1 + int(limits.overhead / each)) if each > 0 else stages
         cuts = join(points, pieces, stages)
         if cuts != chain.cuts:
             chain = self._compile(candidate, cuts)
-        while chain.cuts and chain.worst > 1.0 + max_overhead:  # the estimate was too hopeful
+        while chain.cuts and chain.worst > 1.0 + limits.overhead:  # the estimate was too hopeful
             chain = self._compile(candidate, join(points, pieces, len(chain.stages) - 1))
         return chain
 
@@ -156,7 +152,7 @@ class Tuner:
         return Chain(candidate.backend, points, whole, graphs, stages, overhead)
 
     def _carrying(self, points: Sequence[int]) -> tuple[Graph, tuple[int, ...]]:
-        """Return the graph in which something is carried at these points of `cuttable` only, and where they are in it."""
+        """Return the graph that carries something at these points of `cuttable` only, and where they are in it."""
         cuttable = self.cuttable()
         names = [cuttable.nodes[point].name for point in points]
         graph = self.exported.graph

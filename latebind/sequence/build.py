@@ -1,6 +1,6 @@
 """From a sequence module to a model directory: export, try the backends, verify, profile, write. A trusted step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,12 @@ from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import TensorSpec
 from latebind.program.backends import backend_named
-from latebind.program.build import Progress, check_settings, tell_nobody
+from latebind.program.build import Progress, tell_nobody
 from latebind.program.graph import Graph
 from latebind.program.load import compile_graph
 from latebind.program.measure import median_seconds
 from latebind.program.profile import Profile, this_hardware
+from latebind.program.settings import Settings
 from latebind.program.stored import FORMAT, StoredModel
 from latebind.program.verify import DEFAULT_TOLERANCE
 from latebind.repository.directory import ModelDirectory
@@ -85,9 +86,11 @@ def build_sequence(
     to come, and the lengths of the answers to them become those that policies expect. Of the `backends` the one whose
     typical request is quickest is taken, among those within `tolerance`. Raises `ExportError` or `ConfigError`.
     """
-    names = check_settings(name, version, max_batch, backends, tolerance, threads)
+    settings = Settings.checked(
+        name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
+    )
     if backends is None:
-        names = tuple(one for one in names if one in QUICK)
+        settings = replace(settings, backends=tuple(one for one in settings.backends if one in QUICK))
     tell = progress or tell_nobody
     sequence = as_sequence(module)
     marks = Marks(sequence.start, sequence.end, sequence.padding)
@@ -95,8 +98,8 @@ def build_sequence(
         raise ConfigError(f"a sequence model reads one input, {TOKENS}=int64:LONGEST, not {tuple(tokens.shape)}")
     torch.set_num_threads(threads)
     exported = export_sequence(module.eval(), tokens[:VERIFIED], tell=lambda text, share: tell(text, 0.5 * share))
-    model = _model(sequence, exported, tokens, name, version, tolerance, max_batch)
-    chosen, error, tried = _best(exported, model, marks, module, tokens, names, threads, tell)
+    model = _model(sequence, exported, tokens, settings)
+    chosen, error, tried = _best(partial(compiled, exported, model, marks), module, tokens, settings, tell=tell)
     tell("measuring answers", 0.8)
     answers = answer_all(chosen, tokens.numpy()) if measured_lengths else None
     profile = _profile(exported, chosen, tokens, answers)
@@ -117,22 +120,19 @@ def _model(
     sequence: SequenceModule,
     exported: ExportedSequence,
     tokens: Tensor,
-    name: str,
-    version: str,
-    tolerance: float | None,
-    max_batch: int,
+    settings: Settings,
 ) -> StoredModel:
     padding = sequence.padding
     return StoredModel(
         format=FORMAT,
-        name=name,
-        version=version,
+        name=settings.name,
+        version=settings.version,
         inputs=(TensorSpec(TOKENS, "int64", (tokens.shape[1],), padding, exported.words),),
         outputs=(TensorSpec(TOKENS, "int64", (sequence.longest_output,), padding),),
         cuts=(),
         backend="",
-        tolerance=tolerance,
-        max_batch=max_batch,
+        tolerance=settings.tolerance,
+        max_batch=settings.max_batch,
         kinds=KINDS,
     )
 
@@ -163,24 +163,17 @@ def compiled(
 
 
 def _best(
-    exported: ExportedSequence,
-    model: StoredModel,
-    marks: Marks,
-    module: nn.Module,
-    tokens: Tensor,
-    names: Sequence[str],
-    threads: int,
-    tell: Progress,
+    compile_on: Callable[..., SequenceProgram], module: nn.Module, tokens: Tensor, settings: Settings, *, tell: Progress
 ) -> tuple[SequenceProgram, float, tuple[tuple[str, str], ...]]:
     """Return the program on the quickest backend that is right, its error, and what came of each backend."""
     tried: list[tuple[str, str]] = []
     found: list[tuple[float, float, SequenceProgram]] = []
-    most = model.tolerance or DEFAULT_TOLERANCE
-    for number, backend in enumerate(names):
-        tell(f"trying the backend {backend}", 0.5 + 0.3 * number / len(names))
+    most = settings.tolerance or DEFAULT_TOLERANCE
+    for number, backend in enumerate(settings.backends):
+        tell(f"trying the backend {backend}", 0.5 + 0.3 * number / len(settings.backends))
         try:
             backend_named(backend)
-            program = compiled(exported, model, marks, backend=backend, threads=threads)
+            program = compile_on(backend=backend, threads=settings.threads)
             error = sequence_error(program, module, tokens[:VERIFIED])
         except LatebindError as refused:
             tried.append((backend, f"not taken: {refused}"))

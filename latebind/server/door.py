@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -34,9 +35,17 @@ from latebind.server.shared_memory import Regions
 from latebind.server.tracing import Explained
 
 if TYPE_CHECKING:
-    from latebind.server.rpc.door import RpcDoor
-    from latebind.server.rpc.lean import LeanDoor
+    from latebind.server.rpc.drained import DrainedDoor
     from latebind.server.rpc.routes import Method
+
+
+@dataclass(frozen=True, slots=True)
+class Verbs:
+    """What a door answers: routes of HTTP, methods of gRPC by path (None: the usual), the short way of infer calls."""
+
+    routes: Sequence[Route] = KNOWN
+    methods: "Mapping[str, Method] | None" = None
+    short: ShortWay | None = None
 
 
 class Door:
@@ -49,11 +58,10 @@ class Door:
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
     `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
-    calls is traced, and `export` hears of those that are. `routes` and `methods` (those of gRPC, by path) take the
-    place of the verbs that answer from the gateway, `short` that of their short way, and `secured` that of the tokens
-    and certificates in files. It listens at the Unix socket `local` too, where one is named. `hurried` is whether it
-    was told to close more than once, so that nothing is waited for. Raises `ConfigError` for tokens and certificates
-    that cannot be used.
+    calls is traced, and `export` hears of those that are. `verbs` take the place of those that answer from the gateway,
+    and `secured` that of the tokens and certificates in files. It listens at the Unix socket `local` too, where one is
+    named. `hurried` is whether it was told to close more than once, so that nothing is waited for. Raises `ConfigError`
+    for tokens and certificates that cannot be used.
     """
 
     def __init__(
@@ -67,9 +75,7 @@ class Door:
         trace_rate: float = 0.0,
         export: Callable[[Explained], None] | None = None,
         catalogue: Catalogue | None = None,
-        routes: Sequence[Route] = KNOWN,
-        methods: "Mapping[str, Method] | None" = None,
-        short: ShortWay | None = None,
+        verbs: "Verbs | None" = None,
         secured: Secured | None = None,
         local: str = "",
     ) -> None:
@@ -88,7 +94,7 @@ class Door:
             catalogue=catalogue,
             manage=self._config.manage,
         )
-        secured = secured or Secured.by(self._config)
+        verbs, secured = verbs or Verbs(), secured or Secured.by(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
         doorkeeper = Doorkeeper(self._config, secured.guard)
         self._app = app = RestApp(
@@ -96,12 +102,12 @@ class Door:
             self._limits,
             doorkeeper,
             self._dashboard,
-            routes=routes,
-            short=short,
+            routes=verbs.routes,
+            short=verbs.short,
             behind=secured.behind,
         )
         self._server = _Server(_uvicorn_config(app, self._limits, secured.tls))
-        self._rpc = _rpc_door(self._service, self._config, self._limits, secured.guard, methods)
+        self._rpc = _rpc_door(self._service, self._config, self._limits, secured.guard, verbs.methods)
         self.local = local
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -174,7 +180,7 @@ class Door:
         await self._service.close()
         be_usual()
 
-    async def _open_rpc(self, rpc: "RpcDoor | LeanDoor") -> None:
+    async def _open_rpc(self, rpc: "DrainedDoor") -> None:
         """Open the other door, or none."""
         try:
             await rpc.open()
@@ -220,7 +226,7 @@ class _Server(uvicorn.Server):
 
 def _rpc_door(
     service: Service, config: DoorConfig, limits: Limits, guard: Guard, methods: "Mapping[str, Method] | None"
-) -> "RpcDoor | LeanDoor | None":
+) -> "DrainedDoor | None":
     """Return the door for gRPC where it is wanted. Raises `ConfigError` where its packages are not there."""
     if config.grpc_port is None:
         return None

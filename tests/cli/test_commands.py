@@ -172,7 +172,7 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
         ("serve nowhere --trace-rate 2", "give a share from 0 to 1"),
         ("serve nowhere --otlp localhost:4318", "give a URL such as http://127.0.0.1:4318"),
         ("serve nowhere --log-format xml", "take text or json"),
-        ("serve nowhere", "is not a directory"),
+        ("serve nowhere --port 0", "is not a directory"),
         ("serve nowhere --evict fifo", "there is no such policy"),
         ("serve nowhere --replicas 2", "--replicas: replicas are Ray's; add --on ray"),
         ("serve nowhere --workers 2 --granularities 1,2", "give one of them"),

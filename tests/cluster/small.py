@@ -21,7 +21,7 @@ from latebind.domain.config import ClusterConfig, DoorConfig, ServeConfig
 from latebind.domain.model import ModelSpec
 from latebind.repository.selection import Selection
 from latebind.server.access import Guard
-from latebind.server.door import Door
+from latebind.server.door import Door, Verbs
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
@@ -200,7 +200,7 @@ async def _serve(
                 gateway,
                 DoorConfig(port=0, manage=True),
                 catalogue=shelf,
-                routes=(*ROUTES, replica_route()),
+                verbs=Verbs(routes=(*ROUTES, replica_route())),
                 observer=heard,
                 secured=Secured(Guard(token=SECRET), tls=None, behind=True),
                 local=local_name(),

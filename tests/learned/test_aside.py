@@ -9,7 +9,8 @@ import pytest
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve
 from latebind.engine.worker import load_model
-from latebind.learned.build import _Builder, recalibrate
+from latebind.learned.build import recalibrate
+from latebind.learned.builder import Builder
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.composition import Composition
 from latebind.learned.explore import Trained
@@ -64,7 +65,7 @@ def test_the_faster_way_is_taken_unless_one_is_demanded(
 ) -> None:
     program = load_program(built.directory, threads=1)
     stages = (0.0, *(1.0 / (program.spec.stages - 1),) * (program.spec.stages - 1))
-    builder = _Builder(program, Promise(0.9, aside=demanded), 0, lambda text, share: None, program, stages=stages)
+    builder = Builder(program, Promise(0.9, aside=demanded), 0, lambda text, share: None, program, stages=stages)
     lookups = trained(built, in_line=in_line, beside=Beside(Curve((1,), (aside,)), 0.0))
     half = Seen(np.array([[1.0, 0.0] * 50]), np.array([[True, False] * 50]))
     (asked,) = builder._asked(lookups, half)
@@ -74,7 +75,7 @@ def test_the_faster_way_is_taken_unless_one_is_demanded(
 
 def test_a_lookup_that_was_not_measured_aside_stays_in_line(built: Built) -> None:
     program = load_program(built.directory, threads=1)
-    builder = _Builder(program, Promise(0.9, aside=True), 0, lambda text, share: None, program)
+    builder = Builder(program, Promise(0.9, aside=True), 0, lambda text, share: None, program)
     (asked,) = builder._asked(
         trained(built, in_line=9.0, beside=None), Seen(np.ones((1, 4)), np.ones((1, 4), np.bool_))
     )

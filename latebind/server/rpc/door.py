@@ -1,51 +1,29 @@
 """The gRPC door opens and closes: the official server on a port of its own, drained before it ends."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
-from latebind.server.access import Guard
 from latebind.server.limits import Limits
 from latebind.server.listening import TAKEN
-from latebind.server.rpc.desk import Desk
+from latebind.server.rpc.drained import LAST_WORDS, DrainedDoor
 from latebind.server.rpc.messages import grpc
 from latebind.server.rpc.reception import CallFailed, Reception
-from latebind.server.rpc.routes import Answer, Method, methods
-from latebind.server.service import Service
+from latebind.server.rpc.routes import Answer, Method
 
 MOST_PENDING = 1 << 20  # calls that the loop has not come to: streams and connections bound them
-LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time for
 
 
-class RpcDoor:
-    """Serves `found`, or the verbs of `service`, over gRPC while it is open; in use like `Door`, which may have one.
+class RpcDoor(DrainedDoor):
+    """The door whose calls are carried by gRPC's own server."""
 
-    Open it on the event loop that the service belongs to.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        config: DoorConfig,
-        limits: Limits,
-        guard: Guard,
-        found: Mapping[str, Method] | None = None,
-    ) -> None:
-        self._methods = found or methods()
-        self._config = config
-        self._limits = limits
-        self._reception = Reception(Desk(service, limits), guard)
-        self._server: Any = None
-        self._closing: asyncio.Task[None] | None = None
-        self.port = 0
+    _server: Any = None
 
     async def open(self) -> None:
         """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
         self._server = grpc.aio.server(options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls)
-        for method in self._methods.values():
+        for method in self._found.values():
             service, name = method.path[1:].split("/")
             self._server.add_registered_method_handlers(service, {name: self._handler(method)})
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
@@ -55,20 +33,6 @@ class RpcDoor:
             where = f"{self._config.host} port {self._config.grpc_port}"
             raise ConfigError(f"server.grpc_port: cannot listen on {where}: {TAKEN}") from None
         await self._server.start()
-
-    def close(self) -> None:
-        """Begin to close: no new calls; those under way have `Limits.drain_seconds` to end. Await `closed()`."""
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close())
-
-    def hurry(self) -> None:
-        """Give those under way no more time."""
-        self._reception.give_up()
-
-    async def closed(self) -> None:
-        """Return when the door is closed and everything under way has ended."""
-        assert self._closing is not None, "nobody has closed the door"
-        await self._closing
 
     def _add_port(self, address: str) -> int:
         """Listen there, over TLS where the configuration names a certificate; gRPC takes none below 1.2."""
@@ -83,14 +47,12 @@ class RpcDoor:
     def _handler(self, method: Method) -> Any:
         """Return what the server calls for a method."""
         if method.answer is None:
-            return grpc.stream_stream_rpc_method_handler(_following(self._reception, method))
-        return grpc.unary_unary_rpc_method_handler(_answering(self._reception, method, method.answer))
+            return grpc.stream_stream_rpc_method_handler(_following(self.reception, method))
+        return grpc.unary_unary_rpc_method_handler(_answering(self.reception, method, method.answer))
 
     async def _close(self) -> None:
         """Answer until nobody is under way; the server, once stopping, would cancel whoever comes at that moment."""
-        self._reception.drain()
-        await self._reception.emptied(self._limits.drain_seconds)
-        self._reception.give_up()
+        await self.drain()
         await self._server.stop(LAST_WORDS)
 
 

@@ -14,7 +14,7 @@ from latebind.domain.errors import ConfigError
 from latebind.server.access import Guard
 from latebind.server.limits import BodyTimeout, Limits
 from latebind.server.listening import reason
-from latebind.server.rpc.desk import Desk
+from latebind.server.rpc.drained import LAST_WORDS, DrainedDoor
 from latebind.server.rpc.exchange import Exchange, too_many
 from latebind.server.rpc.nghttp2 import (
     INITIAL_WINDOW_SIZE,
@@ -24,22 +24,17 @@ from latebind.server.rpc.nghttp2 import (
     Block,
     Library,
 )
-from latebind.server.rpc.reception import Reception
-from latebind.server.rpc.routes import Method, methods
+from latebind.server.rpc.routes import Method
 from latebind.server.service import Service
 from latebind.server.tls import server_context
 
 STREAM_WINDOW, CONNECTION_WINDOW = 1 << 20, 16 << 20  # bytes that may be on their way
 PREFACE = 33  # bytes that every client begins with
 SWEEP_SECONDS = 1.0
-LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time for
 
 
-class LeanDoor:
-    """Serves `found`, or the verbs of `service`, over gRPC while it is open.
-
-    Raises `ConfigError` where nghttp2 is not there.
-    """
+class LeanDoor(DrainedDoor):
+    """The door whose calls are carried by nghttp2. Raises `ConfigError` where that library is not there."""
 
     def __init__(
         self,
@@ -49,17 +44,13 @@ class LeanDoor:
         guard: Guard,
         found: Mapping[str, Method] | None = None,
     ) -> None:
-        self._config = config
-        self._limits = limits
+        super().__init__(service, config, limits, guard, found)
         self.library = Library()
-        self.reception = Reception(Desk(service, limits), guard)
-        self.methods: Mapping[bytes, Method] = {path.encode(): method for path, method in (found or methods()).items()}
+        self.methods = {path.encode(): method for path, method in self._found.items()}
         self.connections: set[Connection] = set()
         self.calls = 0
         self._server: asyncio.Server | None = None
-        self._closing: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
-        self.port = 0
 
     async def open(self) -> None:
         """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
@@ -77,27 +68,11 @@ class LeanDoor:
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweeping = asyncio.create_task(self._sweep())
 
-    def close(self) -> None:
-        """Begin to close: no new calls; those under way have `Limits.drain_seconds` to end. Await `closed()`."""
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close())
-
-    def hurry(self) -> None:
-        """Give those under way no more time."""
-        self.reception.give_up()
-
-    async def closed(self) -> None:
-        """Return when the door is closed and everything under way has ended."""
-        assert self._closing is not None, "nobody has closed the door"
-        await self._closing
-
     async def _close(self) -> None:
         assert self._server is not None, "the door is not open"
         assert self._sweeping is not None, "the door is not open"
         self._server.close()
-        self.reception.drain()
-        await self.reception.emptied(self._limits.drain_seconds)
-        self.reception.give_up()
+        await self.drain()
         await self.reception.emptied(LAST_WORDS)
         self._sweeping.cancel()
         for connection in list(self.connections):

@@ -54,7 +54,9 @@ def quantile(text: str, model: str, share: float) -> float:
 
 
 def number(text: str) -> float:
-    return float(text.split(maxsplit=1)[0].replace(",", ""))
+    """Return the number in front; times are in ms."""
+    value, *unit = text.split()
+    return float(value.replace(",", "")) * (1e3 if unit == ["s"] else 1.0)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
@@ -132,6 +134,21 @@ def test_one_request_is_explained_from_admission_to_answer(browser: Any, busy: B
         assert [name.split()[1] for name in names if name.startswith("stage ")] == [str(i) for i in range(13)]
         assert names[-1] == "reply"
         assert not page.errors
+
+
+def test_on_a_telephone_a_bar_is_nearer_to_its_own_name_than_to_the_next(browser: Any, busy: Busy) -> None:
+    call = urllib.request.Request(
+        f"http://127.0.0.1:{busy.port}/v2/models/traffic/infer", json.dumps({"inputs": [EIGHT]}).encode(), FOLLOWED
+    )
+    urllib.request.urlopen(call, timeout=PATIENCE).close()
+    with page_of(browser, busy.port, width=390) as page:
+        page.open("/requests")
+        page.wait_for(re.compile(r"Request \w+ to traffic"))
+        first, second = (page.tab.locator(".fall > div").nth(place) for place in (0, 1))
+        bar, name = first.locator(".bar").bounding_box(), first.locator("span").first.bounding_box()
+        following = second.locator("span").first.bounding_box()
+        assert 2 * (bar["y"] - name["y"] - name["height"]) < following["y"] - bar["y"] - bar["height"]
+        assert "left at stage" not in page.text(".card > .note")  # a query leaves no network
 
 
 def test_names_are_shown_as_text_whatever_they_are(browser: Any) -> None:

@@ -18,13 +18,13 @@ export class Fidelity {
     this.shown = told;
     this.node.classList.toggle("wide", (known?.fidelity ?? null) === null); // a sentence needs no tall card
     if (known === undefined) {
-      this.place.replaceChildren(note("Not watched: serve --adapt does that for models with learned caches, once its service has started."));
+      this.place.replaceChildren(note("Not watched. With serve --adapt, models with learned caches are watched as soon as the adaptation service has started."));
     } else if (known.fidelity === null) {
-      this.place.replaceChildren(note(`Version ${known.version} is in use. No samples yet: some requests are run to the end beside.`));
+      this.place.replaceChildren(note(`Version ${known.version} is in use. No samples yet: some requests are also run to the end of the network, and compared.`));
     } else {
       const under = known.upper < known.target;
-      const text = `${percent(known.fidelity)} of the last samples were answered as the whole network does, ` +
-        `${percent(known.lower)} to ${percent(known.upper)} with 95 % confidence; the target is ${percent(known.target)}. ` +
+      const text = `${percent(known.fidelity)} of the last samples were answered as the full network answers them ` +
+        `(${percent(known.lower)} to ${percent(known.upper)} with 95 % confidence); the target is ${percent(known.target)}. ` +
         `Version ${known.version}, ${count(known.sampled)} samples, ${count(known.alarms)} alarms, ` +
         `${count(known.retrained - known.refused)} versions published.`;
       this.place.replaceChildren(drawn(known, under), note(text));

@@ -64,8 +64,8 @@ function tell() {
 function askForToken() {
   if (document.getElementById("token") !== null) return;
   const input = element("input", { id: "token", type: "password", autocomplete: "off", required: "" });
-  const form = element("form", { class: "card" }, element("label", { for: "token" }, "This server wants a token: "), input,
-    element("button", {}, "Look"));
+  const form = element("form", { class: "card" }, element("label", { for: "token" }, "This server asks for a token: "), input,
+    element("button", {}, "Show"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     useToken(input.value.trim());

@@ -21,7 +21,7 @@ export class Model {
     this.latency = new Chart("Latency since the start", { ...counts, xaxis: { type: "category", title: { text: "at most, ms" } } });
     this.batches = new Chart("Batches by size at their start", { bargap: 0.15, xaxis: { type: "category" } });
     this.series = new Series();
-    const note = "Refused: told at once that the deadline cannot be met, or that the queue is full. Late: taken, but not answered by the deadline.";
+    const note = "Refused: told at once that the deadline cannot be met or that the queue is full. Late: accepted, but not answered by its deadline.";
     this.node = element("div", {}, this.title, this.key.node, element("p", { class: "note" }, note),
       element("div", { class: "cards" }, this.stages.node, this.fidelity.node, this.latency.node, this.batches.node, ...this.series.nodes));
   }

@@ -11,7 +11,7 @@ export class Models {
     this.key = new KeyFigures();
     this.table = null;
     this.place = element("section", { class: "card" });
-    const note = `Rates and percentiles are of the last ${WINDOW} seconds, totals since the start of the engine. Goodput: answers by ` +
+    const note = `Rates and percentiles cover the last ${WINDOW} seconds; totals count from the start of the engine. Goodput: answers within ` +
       "their deadlines. In time: their share of all requests that were answered, refused, late or failed.";
     this.node = element("div", {}, element("h2", {}, "Models"), this.key.node, this.place, element("p", { class: "note" }, note));
   }

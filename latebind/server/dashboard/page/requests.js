@@ -31,7 +31,7 @@ export class Requests {
     const calls = feed.traces;
     if (calls === null) return;
     if (calls.length === 0) {
-      const advice = "No call was followed: serve with --trace-rate 0.01 for one of a hundred, or send one with a traceparent header that is sampled.";
+      const advice = "No call has been followed yet. Start the server with --trace-rate 0.01 to follow one call in a hundred, or send a call with a traceparent header whose sampled flag is set.";
       this.place.replaceChildren(element("p", { class: "note" }, advice));
     }
     this.table.show(calls.slice(0, MOST_CALLS).map((call) => ({ ...call, key: keyOf(call), link: linked(call) })));
@@ -60,8 +60,9 @@ function explained(call, row) {
     ...row.spans.map((span) => fallen(named(span), span.what, span.start, span.end, whole, told(span))),
     fallen("reply", "door", row.ended, call.seconds, whole, ""),
   ];
-  const spare = row.slack === null ? "" : ` It was taken to have ${milliseconds(row.slack)} to spare as it came.`;
-  const left = row.left_at >= 0 ? `, left at stage ${row.left_at}` : "";
+  const spare = row.slack === null ? "" : ` On arrival it was expected to have ${milliseconds(row.slack)} to spare.`;
+  const steps = row.spans.some((span) => span.step); // a query leaves no network: its steps do, and say so
+  const left = row.left_at >= 0 && !steps ? `, left at stage ${row.left_at}` : "";
   const dropped = row.dropped ? ` ${count(row.dropped)} more spans were not kept.` : "";
   const text = `${milliseconds(row.ended - row.arrived)} in the engine, ${row.outcome.replace("_", " ")}${left}; ` +
     `due ${milliseconds(row.deadline)} after it began.${spare}${dropped}`;

@@ -4,10 +4,11 @@ import { Chart, colour } from "./charts.js";
 import { gathered, quantile } from "./figures.js";
 
 const STEP = 5; // rows that a percentile is taken of: a second alone has few answers
+const FEW = 6; // requests whose axis has a line for each
 
 export class Series {
   constructor() {
-    const times = { xaxis: { type: "date" } };
+    const times = { xaxis: { type: "date", tickformat: "%H:%M:%S", tickangle: 0, nticks: 5 } };
     this.latency = new Chart("Latency, ms", times);
     this.ended = new Chart("Requests a second", times);
     this.pending = new Chart("Requests under way", times);
@@ -30,7 +31,9 @@ export class Series {
       line("refused", second("refused"), "amber"),
       line("late or failed", second("lost"), "red"),
     ]);
-    this.pending.show([line("accepted, not ended", each.map((sum) => sum.pending), "blue")]);
+    const pending = each.map((sum) => sum.pending);
+    this.pending.layout.yaxis = Math.max(...pending) < FEW ? { dtick: 1 } : {}; // there are no half requests
+    this.pending.show([line("accepted, not ended", pending, "blue")]);
   }
 }
 

@@ -32,7 +32,7 @@ export class Stages {
       row.on.style.width = all ? `${(100 * (came - number)) / all}%` : "0";
       came -= number;
       write(row.counts, `${count(number)} left (${share(number, all)})`);
-      write(row.recent, `last minute ${share(recent[stage], allRecent)}${now[stage] ? `, now here ${now[stage]}` : ""}`);
+      write(row.recent, `last minute ${share(recent[stage], allRecent)}${now[stage] ? `, ${now[stage]} here now` : ""}`);
       tell(row.memory, lane, stage);
     });
   }
@@ -42,7 +42,7 @@ export class Stages {
     row.counts = element("span");
     row.recent = element("span", { class: "soft" });
     row.memory = element("span");
-    const cached = model.lookups.includes(stage) ? element("span", { class: "tag", title: "A learned cache stands behind it." }, "cache") : null;
+    const cached = model.lookups.includes(stage) ? element("span", { class: "tag", title: "A learned cache is asked after this stage." }, "cache") : null;
     this.list.append(element("div", { class: "stage" },
       element("span", {}, `stage ${stage}`, cached),
       element("div", { class: "bar" }, row.left, row.on),

@@ -9,12 +9,12 @@ export class Workers {
     this.crew = element("div", { class: "cards" });
     this.queues = new Table([
       ["Model", (row) => row.name],
-      ["Wait to begin", (row) => row.waiting],
-      ["Wait for memory", (row) => row.held],
-      ["Oldest has waited", (row) => row.oldest],
-      ["Arrive a second", (row) => row.rate],
+      ["Waiting to begin", (row) => row.waiting],
+      ["Waiting for memory", (row) => row.held],
+      ["Longest wait", (row) => row.oldest],
+      ["Arrivals a second", (row) => row.rate],
     ]);
-    const legend = "A square is a request: blue; amber where others were let past it; red past its deadline. Squares of one frame run together.";
+    const legend = "Each square is a request: amber if others were let past it, red if it is past its deadline, otherwise blue. Squares in one frame run together.";
     this.node = element("div", {}, element("h2", {}, "Workers"), this.crew, element("p", { class: "note" }, legend),
       element("h2", {}, "Who waits"), element("section", { class: "card" }, this.queues.node));
   }
@@ -39,7 +39,7 @@ function table(worker, number) {
   const doing = worker.batches.some((batch) => batch.doing === "runs") ? `has run for ${milliseconds(worker.seconds)}` : "idle";
   return element("section", { class: "card" },
     element("h3", {}, `Worker ${number}${limit} `, element("span", { class: "soft" }, doing)),
-    ...(worker.batches.length ? worker.batches.map(drawn) : [element("p", { class: "note" }, "Nothing has begun.")]));
+    ...(worker.batches.length ? worker.batches.map(drawn) : [element("p", { class: "note" }, "It has no batch at the moment.")]));
 }
 
 function drawn(batch) {

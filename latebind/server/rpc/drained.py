@@ -1,0 +1,65 @@
+"""What both gRPC doors have in common: the verbs they serve, and a drain before they are closed."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from latebind.domain.config import DoorConfig
+from latebind.server.access import Guard
+from latebind.server.limits import Limits
+from latebind.server.rpc.desk import Desk
+from latebind.server.rpc.reception import Reception
+from latebind.server.rpc.routes import Method, methods
+from latebind.server.service import Service
+
+LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time for
+
+
+class DrainedDoor(ABC):
+    """Serves `found` (methods by path), or the verbs of `service`, over gRPC while it is open.
+
+    It is used like `Door`, which may have one. Open it on the event loop that the service belongs to.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        config: DoorConfig,
+        limits: Limits,
+        guard: Guard,
+        found: Mapping[str, Method] | None = None,
+    ) -> None:
+        self.reception = Reception(Desk(service, limits), guard)
+        self.port = 0
+        self._config = config
+        self._limits = limits
+        self._found = found or methods()
+        self._closing: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
+
+    def close(self) -> None:
+        """Begin to close: no new calls; those under way have `Limits.drain_seconds` to end. Await `closed()`."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+
+    def hurry(self) -> None:
+        """Give those under way no more time."""
+        self.reception.give_up()
+
+    async def closed(self) -> None:
+        """Return when the door is closed and everything under way has ended."""
+        assert self._closing is not None, "nobody has closed the door"
+        await self._closing
+
+    async def drain(self) -> None:
+        """Take no new calls, answer those under way, and give up on those for which there is no time left."""
+        self.reception.drain()
+        await self.reception.emptied(self._limits.drain_seconds)
+        self.reception.give_up()
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Drain, then end the server and its connections."""

@@ -139,11 +139,12 @@ def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
     """Return how many of those who wait should begin together, at most `most`, on a worker that has nothing to do.
 
     Q requests wait and others come at a rate r, while batches of b, which take T(b), answer m = b / T(b) a second. The
-    queue is gone after Q / (m - r); until then Q / 2 wait on average, each spends T(b) in its batch, and O `others`,
-    for other models, wait all of it. So all of them together take Q (Q / 2 + b + O) / (m - r): small batches where few
-    wait, the quickest one where many wait for other models, or more come than any other could answer. Near to what can
-    be answered at all that hangs on a few per cent, of which no rate and no profile is sure; so where twice the
-    quickest batch wait, it begins. A decoder takes all: who leaves makes place for others.
+    queue is gone after Q / (m - r). Of those who leave it together each stays for his whole batch, so that until then
+    (Q + b) / 2 are there on average, and O `others`, for other models. So all of them together take
+    Q ((Q + b) / 2 + O) / (m - r): small batches where few wait, the quickest one where many wait for other models, or
+    more come than any other could answer. Near to what can be answered at all that hangs on a few per cent, of which
+    no rate and no profile is sure; so where twice the quickest batch wait, it begins. A decoder takes all: who leaves
+    makes place for others.
     """
     waiting = len(model.queue)
     if most == 1 or model.estimate.decoder is not None:
@@ -154,8 +155,9 @@ def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
     coming = model.queue.rate(now)
     least, best = inf, answered.quickest
     for batch, rate in answered.rates:
-        if rate > coming and 0.5 * waiting + batch + others < least * (rate - coming):
-            least, best = (0.5 * waiting + batch + others) / (rate - coming), batch
+        there = 0.5 * (waiting + batch) + others
+        if rate > coming and there < least * (rate - coming):
+            least, best = there / (rate - coming), batch
     return best
 
 

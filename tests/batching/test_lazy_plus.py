@@ -115,10 +115,10 @@ def test_where_more_come_than_smaller_batches_could_answer_the_quickest_batch_is
 
     assert formed(0.5, 32) == 8  # nothing keeps up with two a second
     assert formed(0.7, 8) == 8
-    assert formed(10.0, 4) == 2  # hardly anybody comes: two after 2 s and two after 4
-    assert formed(10.0, 15) == 4
+    assert formed(10.0, 8) == 4  # hardly anybody comes: four after 3 s and four after 6, for eight after 5
+    assert formed(10.0, 4) == 4  # two after 2 s and two after 4 are there as long together, but who comes waits more
     assert formed(10.0, 16) == 8  # a crowd: twice the quickest batch wait
-    assert formed(10.0, 4, others=4) == 4  # those who wait for other models wait until all are through
+    assert formed(10.0, 8, others=8) == 8  # those who wait for other models wait until all are through
 
 
 def test_many_are_not_held_up_for_one_however_short_its_work() -> None:

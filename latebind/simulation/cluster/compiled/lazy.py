@@ -72,8 +72,9 @@ def quickest(s: State, lane: int, profile: int, most: int, others: int, now: flo
     coming, least, batch = rate(s, lane, now), inf, 1
     while batch:
         answered = batch / of.rest(s)[profile, 0, batch]
-        if answered > coming and 0.5 * waiting + batch + others < least * (answered - coming):
-            least, best = (0.5 * waiting + batch + others) / (answered - coming), batch
+        there = 0.5 * (waiting + batch) + others
+        if answered > coming and there < least * (answered - coming):
+            least, best = there / (answered - coming), batch
         batch = next_size(batch, most)
     return best
 

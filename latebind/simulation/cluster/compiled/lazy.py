@@ -8,7 +8,7 @@ from latebind.simulation.cluster.compiled.queues import rate
 from latebind.simulation.cluster.compiled.views import State
 
 BOUND, BOUND_PASSING, HELD_ONCE, PATIENCE = 1.0, 0.25, 0.25, 0.6
-CROWD = 2.0
+CROWD, SURE = 2.0, 0.94
 NEARLY = 1.02
 
 
@@ -69,7 +69,7 @@ def quickest(s: State, lane: int, profile: int, most: int, others: int, now: flo
     waiting = of.lanes(s)[lane].count
     if waiting >= CROWD * best:
         return best
-    coming, least, batch = rate(s, lane, now), inf, 1
+    coming, least, batch = min(rate(s, lane, now), SURE * most_rate), inf, 1
     while batch:
         answered = batch / of.rest(s)[profile, 0, batch]
         there = 0.5 * (waiting + batch) + others

@@ -147,8 +147,8 @@ def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
 
     Near to what can be answered at all that hangs on a few per cent, of which no rate and no profile is sure. So r is
     never taken to be more than `SURE` of it: the last of some twenty gaps often says so, and then one batch of all who
-    wait, which is hardly quicker than smaller ones, would have them wait for each other. Where in truth more come, twice
-    the quickest batch wait before long; then it begins.
+    wait, which is hardly quicker than smaller ones, would have them wait for each other. Where in truth more come,
+    twice the quickest batch wait before long; then it begins (decision 78).
     """
     waiting = len(model.queue)
     if most == 1 or model.estimate.decoder is not None:

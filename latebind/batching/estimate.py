@@ -157,7 +157,7 @@ class Estimate:
         if found is None:
             inputs = TYPICAL_STEPS if self._spec.kinds else 1
             rates = [(batch, batch / self._beside(batch, inputs)) for batch in sizes(most)]
-            found = self._answered[most] = Answered(rates, max(rates, key=lambda one: one[1])[0])
+            found = self._answered[most] = Answered(rates, *max(rates, key=itemgetter(1)))
         return found
 
     def _paced(self, seconds: float, launches: float) -> float:
@@ -185,16 +185,16 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Requests a second by batch size, and the batch that answers the most."""
+    """Requests a second by batch size, the batch that answers the most, and how many these are."""
 
     rates: list[tuple[int, float]]
     quickest: int
+    most: float
 
     @property
     def enough(self) -> int:
         """The smallest batch that answers nearly as many."""
-        most = max(self.rates, key=itemgetter(1))[1]
-        return next(batch for batch, rate in self.rates if NEARLY * rate >= most)
+        return next(batch for batch, rate in self.rates if NEARLY * rate >= self.most)
 
 
 class _Table:

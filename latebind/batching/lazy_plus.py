@@ -24,6 +24,7 @@ HELD_ONCE = 0.25  # by which anybody is held up as a rule
 PATIENCE = 0.6  # for which those of another model wait before nobody joins any more
 
 CROWD = 2.0  # times the quickest batch: where so many wait, what counts is how many are answered in all
+SURE = 0.94  # of what can be answered: as much is believed to come, and no more until a crowd waits
 
 LEAST_FIXED = 0.1  # share of a step that is taken to be the same for few and for many
 
@@ -139,23 +140,28 @@ def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
     """Return how many of those who wait should begin together, at most `most`, on a worker that has nothing to do.
 
     Q requests wait and others come at a rate r, while batches of b, which take T(b), answer m = b / T(b) a second. The
-    queue is gone after Q / (m - r); until then Q / 2 wait on average, each spends T(b) in its batch, and O `others`,
-    for other models, wait all of it. So all of them together take Q (Q / 2 + b + O) / (m - r): small batches where few
-    wait, the quickest one where many wait for other models, or more come than any other could answer. Near to what can
-    be answered at all that hangs on a few per cent, of which no rate and no profile is sure; so where twice the
-    quickest batch wait, it begins. A decoder takes all: who leaves makes place for others.
+    queue is gone after Q / (m - r). Of those who leave it together each stays for his whole batch, so that until then
+    (Q + b) / 2 are there on average, and O `others`, for other models. So all of them together take
+    Q ((Q + b) / 2 + O) / (m - r): small batches where few wait, quick ones where many wait for other models, or where
+    as many come as small ones answer. A decoder takes all: who leaves makes place for others.
+
+    Near to what can be answered at all that hangs on a few per cent, of which no rate and no profile is sure. So r is
+    never taken to be more than `SURE` of it: the last of some twenty gaps often says so, and then one batch of all who
+    wait, which is hardly quicker than smaller ones, would have them wait for each other. Where in truth more come,
+    twice the quickest batch wait before long; then it begins (decision 78).
     """
     waiting = len(model.queue)
     if most == 1 or model.estimate.decoder is not None:
         return most
     answered = model.estimate.answered(most)
-    if waiting >= CROWD * answered.quickest:
-        return answered.quickest
-    coming = model.queue.rate(now)
-    least, best = inf, answered.quickest
+    best = answered.quickest
+    if waiting >= CROWD * best:
+        return best
+    coming, least = min(model.queue.rate(now), SURE * answered.most), inf
     for batch, rate in answered.rates:
-        if rate > coming and 0.5 * waiting + batch + others < least * (rate - coming):
-            least, best = (0.5 * waiting + batch + others) / (rate - coming), batch
+        there = 0.5 * (waiting + batch) + others
+        if rate > coming and there < least * (rate - coming):
+            least, best = there / (rate - coming), batch
     return best
 
 

@@ -115,10 +115,25 @@ def test_where_more_come_than_smaller_batches_could_answer_the_quickest_batch_is
 
     assert formed(0.5, 32) == 8  # nothing keeps up with two a second
     assert formed(0.7, 8) == 8
-    assert formed(10.0, 4) == 2  # hardly anybody comes: two after 2 s and two after 4
-    assert formed(10.0, 15) == 4
+    assert formed(10.0, 8) == 4  # hardly anybody comes: four after 3 s and four after 6, for eight after 5
+    assert formed(10.0, 4) == 4  # two after 2 s and two after 4 are there as long together, but who comes waits more
     assert formed(10.0, 16) == 8  # a crowd: twice the quickest batch wait
-    assert formed(10.0, 4, others=4) == 4  # those who wait for other models wait until all are through
+    assert formed(10.0, 8, others=8) == 8  # those who wait for other models wait until all are through
+
+
+def test_where_batches_hardly_gain_a_rate_that_nobody_is_sure_of_makes_no_large_one() -> None:
+    """Of 1, 2, 4 and 8 rows: 0.91, 0.95, 0.98 and 0.99 a second, and the last gaps were of half a second."""
+    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.1, 8.1)))
+
+    def formed(waiting: int) -> int:
+        queue = Queue()
+        for number in range(waiting):
+            queue.add(Request(number, "net", number, 1e9, 0.5 * number))
+        model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
+        return quickest(model, min(8, waiting), 0.5 * waiting)
+
+    assert formed(8) == 4  # eight would be answered in 8.1 s; of four and four the first in 4.1 s, the last in 8.2 s
+    assert formed(16) == 8  # a crowd: in truth more come
 
 
 def test_many_are_not_held_up_for_one_however_short_its_work() -> None:

@@ -118,7 +118,7 @@ def settle(s: State, machine: int, worker: int, batch: int, now: float) -> None:
             merge(s, batch, other)
             return
         other = o.above
-    profile = of.models(s)[of.machines(s)[machine].kind * of.settings(s)[0].models + b.model].profile
+    profile = of.models(s)[of.model_at(s, machine, b.model)].profile
     if not (b.stage and of.lookups(s)[profile, b.stage - 1]):
         w.moved = batch
 

@@ -27,7 +27,7 @@ def weigh(s: State, machine: int, worker: int, now: float) -> tuple[int, int, fl
     batch = of.workers(s)[worker].bottom
     while batch:
         b = of.batches(s)[batch]
-        model = of.models(s)[m.kind * config.models + b.model]
+        model = of.models(s)[of.model_at(s, machine, b.model)]
         due, lane = of.requests(s)[b.soonest].deadline, machine * config.models + b.model
         earliest = now + QUICK * of.soon(s)[model.profile, b.stage, 1]
         if config.sheds and due < earliest:
@@ -45,7 +45,7 @@ def weigh(s: State, machine: int, worker: int, now: float) -> tuple[int, int, fl
     while lane >= 0:
         a = of.lanes(s)[lane]
         if a.open:
-            profile = of.models(s)[m.kind * config.models + lane % config.models].profile
+            profile = of.models(s)[of.model_of(s, machine, lane)].profile
             most = share(s, machine, worker, lane)
             n = together(s, lane, profile, NOTHING, a.count, waiting, most, now)
             first, n = in_time(s, lane, profile, n, now)

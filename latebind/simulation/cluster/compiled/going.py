@@ -67,10 +67,9 @@ def least_set(s: State, machine: int, need: int, count: int, waiting: int, now: 
         bring_lowest(s, machine, looked, count)
         size += size_of(s, machine, of.some(s)[looked])
         looked += 1
-    config = of.settings(s)[0]
     for place in range(looked):
         lane = of.some(s)[place]
-        fixed = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models].fixed
+        fixed = of.models(s)[of.model_of(s, machine, lane)].fixed
         of.lanes(s)[lane].worth = (fixed + piece_seconds(s, machine, lane)) / until(s, machine, lane, waiting, now)
     by_byte(s, machine, looked)
     taken = one_by_one(s, machine, need)

@@ -8,7 +8,7 @@ from latebind.simulation.cluster.compiled.queues import rate
 from latebind.simulation.cluster.compiled.views import State
 
 BOUND, BOUND_PASSING, HELD_ONCE, PATIENCE = 1.0, 0.25, 0.25, 0.6
-CROWD = 2.0
+CROWD, SURE = 2.0, 0.94
 NEARLY = 1.02
 
 
@@ -46,7 +46,7 @@ def oldest(s: State, machine: int) -> int:
 def share(s: State, machine: int, worker: int, lane: int) -> int:
     """Return how many a worker may begin: where others are idle too, its part."""
     m, count, config = of.machines(s)[machine], of.lanes(s)[lane].count, of.settings(s)[0]
-    most = min(of.models(s)[m.kind * config.models + lane % config.models].most, count)
+    most = min(of.models(s)[of.model_of(s, machine, lane)].most, count)
     if m.workers == 1 or of.workers(s)[worker].count:
         return int(most)
     first, idle = machine * (config.slots - 2), 0
@@ -69,11 +69,12 @@ def quickest(s: State, lane: int, profile: int, most: int, others: int, now: flo
     waiting = of.lanes(s)[lane].count
     if waiting >= CROWD * best:
         return best
-    coming, least, batch = rate(s, lane, now), inf, 1
+    coming, least, batch = min(rate(s, lane, now), SURE * most_rate), inf, 1
     while batch:
         answered = batch / of.rest(s)[profile, 0, batch]
-        if answered > coming and 0.5 * waiting + batch + others < least * (answered - coming):
-            least, best = (0.5 * waiting + batch + others) / (answered - coming), batch
+        there = 0.5 * (waiting + batch) + others
+        if answered > coming and there < least * (answered - coming):
+            least, best = there / (answered - coming), batch
         batch = next_size(batch, most)
     return best
 
@@ -151,14 +152,14 @@ def newcomers_at_a_boundary(s: State, machine: int, worker: int, now: float) -> 
 
     Lanes go in the order of what the most urgent takes alone.
     """
-    w, config, kind = of.workers(s)[worker], of.settings(s)[0], of.machines(s)[machine].kind
+    w, config = of.workers(s)[worker], of.settings(s)[0]
     if w.count > 1:
         return -1, 0, 0
     closed = is_closed(s, machine, w.top, now)
     chosen, begins, count, shortest = -1, 0, 0, inf
     lane = of.machines(s)[machine].waiting_lanes - 1
     while lane >= 0:
-        a, model = of.lanes(s)[lane], of.models(s)[kind * config.models + lane % config.models]
+        a, model = of.lanes(s)[lane], of.models(s)[of.model_of(s, machine, lane)]
         alone, own = of.rest(s)[model.profile, 0, 1], lane % config.models == of.batches(s)[w.top].model
         if a.open and not (own and closed) and (alone < shortest or (alone == shortest and lane < chosen)):
             begun = begun_of(s, worker, lane % config.models)
@@ -174,7 +175,7 @@ def newcomers_at_a_boundary(s: State, machine: int, worker: int, now: float) -> 
 def is_closed(s: State, machine: int, batch: int, now: float) -> bool:
     """Tell whether those of another model have waited so long that the batch is to come to its end."""
     b, config = of.batches(s)[batch], of.settings(s)[0]
-    profile = of.models(s)[of.machines(s)[machine].kind * config.models + b.model].profile
+    profile = of.models(s)[of.model_at(s, machine, b.model)].profile
     most = PATIENCE * of.rest(s)[profile, 0, b.count]
     lane = of.machines(s)[machine].waiting_lanes - 1
     while lane >= 0:
@@ -191,9 +192,9 @@ def may_pass(s: State, machine: int, top: int, lane: int, first: int, count: int
 
     They are `count` from `first` on.
     """
-    b, config, kind = of.batches(s)[top], of.settings(s)[0], of.machines(s)[machine].kind
-    own = of.models(s)[kind * config.models + b.model].profile
-    model = of.models(s)[kind * config.models + lane % config.models].profile
+    b, config = of.batches(s)[top], of.settings(s)[0]
+    own = of.models(s)[of.model_at(s, machine, b.model)].profile
+    model = of.models(s)[of.model_of(s, machine, lane)].profile
     whole, running = of.rest(s)[own, 0, b.count], b.count
     if lane % config.models == b.model:
         caught_up = of.rest(s)[own, 0, count] - of.rest(s)[own, b.stage, count]

@@ -34,7 +34,7 @@ def arrived(s: State, machine: int, request: int, now: float) -> None:
     """Admit a request, or refuse it."""
     m, r, config = of.machines(s)[machine], of.requests(s)[request], of.settings(s)[0]
     lane = machine * config.models + r.model
-    model = of.models(s)[m.kind * config.models + r.model]
+    model = of.models(s)[of.model_at(s, machine, r.model)]
     comes = memory.seconds_to(s, machine, lane, now)
     slack = slack_of(s, machine, lane, r.deadline, comes, now)
     r.slack = slack / model.allowed
@@ -58,13 +58,13 @@ def arrived(s: State, machine: int, request: int, now: float) -> None:
 @compiled
 def slack_of(s: State, machine: int, lane: int, deadline: float, comes: float, now: float) -> float:
     """Return what a request has to spare, behind its model, which `comes`, and all who go first: `Admission.slack`."""
-    m, a, config = of.machines(s)[machine], of.lanes(s)[lane], of.settings(s)[0]
-    model = of.models(s)[m.kind * config.models + lane % config.models]
+    m, a = of.machines(s)[machine], of.lanes(s)[lane]
+    model = of.models(s)[of.model_of(s, machine, lane)]
     work = m.backlog
     if m.loads and m.target != lane + 1:
         coming = m.target - 1
         if memory.seconds_to(s, machine, coming, now) < max(comes, work / m.workers) and not of.lanes(s)[coming].open:
-            work += of.lanes(s)[coming].count * of.models(s)[m.kind * config.models + coming % config.models].each
+            work += of.lanes(s)[coming].count * of.models(s)[of.model_of(s, machine, coming)].each
     own = (0 if a.open else a.count) * model.each / m.workers
     return float(deadline - (now + (max(comes, work / m.workers) + own) + model.least))
 
@@ -75,7 +75,7 @@ def stage_done(s: State, machine: int, worker: int, now: float) -> None:
     w, config = of.workers(s)[worker], of.settings(s)[0]
     batch = w.running
     b = of.batches(s)[batch]
-    last = b.stage + 1 == of.models(s)[of.machines(s)[machine].kind * config.models + b.model].stages
+    last = b.stage + 1 == of.models(s)[of.model_at(s, machine, b.model)].stages
     for leaves_here in (True, False):
         request = b.soonest
         while request:
@@ -142,14 +142,14 @@ def go_on(s: State, machine: int, now: float) -> None:
 @compiled
 def drop_late(s: State, machine: int, now: float) -> float:
     """End those who would be too late in a batch of one; return when the next must start, infinity for nobody."""
-    m, config = of.machines(s)[machine], of.settings(s)[0]
+    m = of.machines(s)[machine]
     while True:
         last, number, who, where = inf, 0, 0, 0
         lane = m.waiting_lanes - 1
         while lane >= 0:
             a = of.lanes(s)[lane]
             r = of.requests(s)[a.soonest]
-            start = r.deadline - of.models(s)[m.kind * config.models + r.model].least
+            start = r.deadline - of.models(s)[of.model_at(s, machine, r.model)].least
             if start < last or (start == last and r.number < number):
                 last, number, who, where = start, r.number, a.soonest, lane
             lane = a.next_waiting - 1
@@ -190,9 +190,9 @@ def launch(s: State, machine: int, worker: int, now: float) -> None:
 @compiled
 def run(s: State, machine: int, worker: int, batch: int, now: float) -> None:
     """Have a batch run its stage."""
-    b, config = of.batches(s)[batch], of.settings(s)[0]
+    b = of.batches(s)[batch]
     of.workers(s)[worker].running, b.ran = batch, b.count
-    model = of.models(s)[of.machines(s)[machine].kind * config.models + b.model]
+    model = of.models(s)[of.model_at(s, machine, b.model)]
     seconds = of.seconds(s)[model.profile, b.stage, b.count]
     of.busy(s)[machine] += seconds
     schedule(s, worker + 2 * machine, now + seconds)
@@ -223,7 +223,7 @@ def whole_batch(s: State, machine: int, worker: int, now: float) -> None:
         return
     lane = oldest(s, machine)
     a, config = of.lanes(s)[lane], of.settings(s)[0]
-    model = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models]
+    model = of.models(s)[of.model_of(s, machine, lane)]
     count = min(a.count, model.most)
     batch = batches.begin(s, machine, worker, lane % config.models, NOTHING)
     for _ in range(count):
@@ -238,8 +238,8 @@ def whole_batch(s: State, machine: int, worker: int, now: float) -> None:
 def from_rest(s: State, machine: int, worker: int, now: float) -> None:
     """Begin the most urgent: `LazyPlus.decide` where nothing has been begun."""
     lane = most_urgent(s, machine)
-    a, m, config = of.lanes(s)[lane], of.machines(s)[machine], of.settings(s)[0]
-    model = of.models(s)[m.kind * config.models + lane % config.models]
+    a, m = of.lanes(s)[lane], of.machines(s)[machine]
+    model = of.models(s)[of.model_of(s, machine, lane)]
     count = quickest(s, lane, model.profile, share(s, machine, worker, lane), m.ready - a.count, now)
     first, count = in_time_together(s, lane, model.profile, count, 0, now)
     start(s, machine, worker, lane, first or a.soonest, count or 1, now)

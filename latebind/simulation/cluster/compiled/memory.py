@@ -47,10 +47,7 @@ def touch_waiting(s: State, machine: int) -> None:
 @compiled
 def is_complete(s: State, machine: int, lane: int) -> bool:
     """Tell whether all of a model is in memory."""
-    models = of.settings(s)[0].models
-    return bool(
-        of.lanes(s)[lane].here or not of.models(s)[of.machines(s)[machine].kind * models + lane % models].pieces
-    )
+    return bool(of.lanes(s)[lane].here or not of.models(s)[of.model_of(s, machine, lane)].pieces)
 
 
 @compiled
@@ -61,8 +58,7 @@ def load_seconds(s: State, machine: int, lane: int) -> float:
     seconds = lacking_seconds(s, machine, lane)
     if of.lanes(s)[lane].loading or of.lanes(s)[lane].part:
         return seconds
-    models = of.settings(s)[0].models
-    return float(seconds + of.models(s)[of.machines(s)[machine].kind * models + lane % models].fixed)
+    return float(seconds + of.models(s)[of.model_of(s, machine, lane)].fixed)
 
 
 @compiled
@@ -248,10 +244,10 @@ def aim_at(s: State, machine: int, lane: int) -> bool:
 @compiled
 def begin(s: State, machine: int, lane: int, begins: bool, now: float) -> None:
     """Have a model be on its way."""
-    m, a, models = of.machines(s)[machine], of.lanes(s)[lane], of.settings(s)[0].models
+    m, a = of.machines(s)[machine], of.lanes(s)[lane]
     m.used += lacking(s, machine, lane)
     m.loads = a.loading = 1
-    model = of.models(s)[m.kind * models + lane % models]
+    model = of.models(s)[of.model_of(s, machine, lane)]
     fixed = model.fixed if begins and not a.part else 0.0
     m.load_seconds = model.seconds * (1.0 - a.part / max(model.bytes, 1)) + fixed
     m.ends = now + (lacking_seconds(s, machine, lane) + fixed)

@@ -29,8 +29,7 @@ def in_parts(s: State, machine: int, need: int, count: int, waiting: int, now: f
 @compiled
 def offer(s: State, machine: int, lane: int, count: int, waiting: int, now: float) -> int:
     """Add the lots of a model to `count` offers, in their order; return how many there are now."""
-    config = of.settings(s)[0]
-    model = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models]
+    model = of.models(s)[of.model_of(s, machine, lane)]
     if not model.grain:
         return put(s, lane, count, score(s, machine, lane, waiting, now), False)
     seconds = until(s, machine, lane, waiting, now)
@@ -81,8 +80,8 @@ def enough(s: State, machine: int, need: int, count: int) -> int:
 @compiled
 def take(s: State, machine: int, place: int, need: int) -> int:
     """Have a lot go, or as much as has to; return what is still needed, below 0 what is spare."""
-    config, o = of.settings(s)[0], of.offers(s)[place]
-    model = of.models(s)[of.machines(s)[machine].kind * config.models + o.lane % config.models]
+    o = of.offers(s)[place]
+    model = of.models(s)[of.model_of(s, machine, o.lane)]
     there = bytes_of(s, machine, o.lane)
     stays = 0 if o.core or not model.grain else model.grain
     o.goes, o.stays = 0, 0

@@ -160,5 +160,4 @@ def work_left(s: State, machine: int, lane: int) -> None:
 @compiled
 def each_of(s: State, machine: int, lane: int) -> float:
     """Return the seconds of work that a request of a model is."""
-    models = of.settings(s)[0].models
-    return float(of.models(s)[of.machines(s)[machine].kind * models + lane % models].each)
+    return float(of.models(s)[of.model_of(s, machine, lane)].each)

@@ -18,7 +18,7 @@ def reply(s: State, machine: int, request: int, outcome: int, now: float) -> Non
     """Answer a request, and forget it."""
     r, config, m, tally = of.requests(s)[request], of.settings(s)[0], of.machines(s)[machine], of.tally(s)[0]
     of.unanswered(s)[machine] -= 1
-    of.work(s)[machine] -= of.models(s)[m.kind * config.models + r.model].router_each
+    of.work(s)[machine] -= of.models(s)[of.model_at(s, machine, r.model)].router_each
     if r.number < config.requests:
         ended = now + config.hop
         of.ended(s)[r.number], of.outcomes(s)[r.number], of.taken(s)[r.number] = ended, outcome, machine

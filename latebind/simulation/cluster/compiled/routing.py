@@ -48,7 +48,7 @@ def send(s: State, number: int, now: float, start: np.uint64) -> None:
     if ought >= 0 and needs_trial(s, ought, model):
         of.lanes(s)[ought * config.models + model].tried = 1
         tally.trials += 1
-        last = of.models(s)[of.machines(s)[ought].kind * config.models + model].stages - 1
+        last = of.models(s)[of.model_at(s, ought, model)].stages - 1
         receive(s, ought, config.requests + tally.trials - 1, model, last, now, now + TRIAL + config.hop)
 
 
@@ -63,7 +63,7 @@ def receive(s: State, machine: int, number: int, model: int, leaves: int, now: f
     r.number, r.model, r.leaves, r.due, r.arrived, r.delayed = number, model, leaves, due, now, 0.0
     r.deadline = due - config.hop if number < config.requests else now + TRIAL
     of.unanswered(s)[machine] += 1
-    of.work(s)[machine] += of.models(s)[of.machines(s)[machine].kind * config.models + model].router_each
+    of.work(s)[machine] += of.models(s)[of.model_at(s, machine, model)].router_each
     arrived(s, machine, request, now)
 
 
@@ -72,7 +72,7 @@ def needs_trial(s: State, machine: int, model: int) -> bool:
     """Tell whether a model would not come to a machine by its requests alone, and no trial is under way."""
     config = of.settings(s)[0]
     lane = machine * config.models + model
-    costs = of.models(s)[of.machines(s)[machine].kind * config.models + model]
+    costs = of.models(s)[of.model_at(s, machine, model)]
     comes = costs.router_load + costs.router_alone <= costs.room
     return not (comes or of.lanes(s)[lane].tried or is_complete(s, machine, lane))
 
@@ -127,7 +127,7 @@ def behind_last(s: State, least: bool) -> int:
 def expected(s: State, machine: int, model: int) -> int:
     """Return the nanoseconds that a request is to expect."""
     m = of.machines(s)[machine]
-    costs = of.models(s)[m.kind * of.settings(s)[0].models + model]
+    costs = of.models(s)[of.model_at(s, machine, model)]
     ahead = of.work(s)[machine] // m.workers
     if not is_complete(s, machine, machine * of.settings(s)[0].models + model):
         ahead = max(ahead, costs.router_load)

@@ -131,3 +131,15 @@ busy, times, wanted, leaves = _view("busy"), _view("times"), _view("wanted"), _v
 ended, outcomes, taken, some = _view("ended"), _view("outcomes"), _view("taken"), _view("some")
 marks, choices, beliefs, offers = _view("marks"), _view("choices"), _view("beliefs"), _view("offers")
 lookups = _view("lookups")
+
+
+@compiled
+def model_at(s: State, machine: int, model: int) -> int:
+    """Return the place in `models` of the model with this number, on machines of this kind."""
+    return int(machines(s)[machine].kind * settings(s)[0].models + model)
+
+
+@compiled
+def model_of(s: State, machine: int, lane: int) -> int:
+    """Return the place in `models` of a lane's model."""
+    return int(model_at(s, machine, lane - machine * settings(s)[0].models))

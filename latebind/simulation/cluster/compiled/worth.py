@@ -131,8 +131,7 @@ def until(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
 def piece_seconds(s: State, machine: int, lane: int) -> float:
     """Return the seconds that a model's pieces are taken to need."""
     a = of.lanes(s)[lane]
-    models = of.settings(s)[0].models
-    model = of.models(s)[of.machines(s)[machine].kind * models + lane % models]
+    model = of.models(s)[of.model_of(s, machine, lane)]
     return float(a.learned if a.learned > 0.0 else model.seconds)
 
 
@@ -149,7 +148,7 @@ def score(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
     config, a = of.settings(s)[0], of.lanes(s)[lane]
     if config.eviction == LRU:
         return float(a.tick)
-    model = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models]
+    model = of.models(s)[of.model_of(s, machine, lane)]
     seconds = model.fixed + piece_seconds(s, machine, lane)
     if config.eviction == IAM:
         return float(seconds / (max(model.bytes, 1.0) * gap_of(s, machine, lane, now)))
@@ -159,8 +158,8 @@ def score(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
 @compiled
 def importance(s: State, machine: int, lane: int, waiting: int, now: float) -> float:
     """Return what a byte is worth of what would go first of a model."""
-    config, a = of.settings(s)[0], of.lanes(s)[lane]
-    model = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models]
+    a = of.lanes(s)[lane]
+    model = of.models(s)[of.model_of(s, machine, lane)]
     if not model.grain:
         return score(s, machine, lane, waiting, now)
     core = model.grain >= model.bytes or not (a.here or a.part > model.grain)
@@ -170,8 +169,7 @@ def importance(s: State, machine: int, lane: int, waiting: int, now: float) -> f
 @compiled
 def lot(s: State, machine: int, lane: int, core: bool) -> float:
     """Return the seconds that a byte takes of the first ones of a model, or of the others: `lots.lots_of`."""
-    config = of.settings(s)[0]
-    model = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models]
+    model = of.models(s)[of.model_of(s, machine, lane)]
     seconds = piece_seconds(s, machine, lane) / (max(model.bytes, 1.0) * 1.0)
     if core:
         seconds += model.fixed / (max(min(model.grain, model.bytes), 1.0) * 1.0)
@@ -184,7 +182,7 @@ def pays(s: State, machine: int, wanted: int, count: int, waiting: int, now: flo
     config, loss = of.settings(s)[0], 0.0
     for place in range(count):
         lane = of.some(s)[place]
-        fixed = of.models(s)[of.machines(s)[machine].kind * config.models + lane % config.models].fixed
+        fixed = of.models(s)[of.model_of(s, machine, lane)].fixed
         if now - of.lanes(s)[lane].came < STAYS * (fixed + piece_seconds(s, machine, lane)):
             return False
         loss += importance(s, machine, lane, waiting, now) * bytes_of(s, machine, lane)
@@ -196,8 +194,7 @@ def pays(s: State, machine: int, wanted: int, count: int, waiting: int, now: flo
 @compiled
 def size_of(s: State, machine: int, lane: int) -> int:
     """Return the bytes of a model."""
-    models = of.settings(s)[0].models
-    return int(of.models(s)[of.machines(s)[machine].kind * models + lane % models].bytes)
+    return int(of.models(s)[of.model_of(s, machine, lane)].bytes)
 
 
 @compiled

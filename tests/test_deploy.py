@@ -35,6 +35,7 @@ OF_OTHERS = {
     "--from",
     "--from-file",
     "--from-literal",
+    "--index-url",
 }
 OF_OTHERS |= {
     "--interval",
@@ -73,7 +74,7 @@ def containers(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_option_that_is_named_exists(path: Path) -> None:
-    known = options() | {"--name"} | OF_OTHERS
+    known = options() | {"--name", "--version"} | OF_OTHERS
     assert set(OPTION.findall(path.read_text())) <= known
 
 

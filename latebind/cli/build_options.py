@@ -29,7 +29,9 @@ DEFAULT_MS = MIN_STAGE_SECONDS * 1e3
 class Made:
     """The module, and the model that it becomes."""
 
-    module: Annotated[str, typer.Argument(help="What makes the module: package.module:function, no arguments.")]
+    module: Annotated[
+        str, typer.Argument(help="The function that returns the module, without arguments: package.module:function.")
+    ]
     repository: Annotated[Path, typer.Option("--out", help="The folder of models to write into.")] = Path("models")
     name: Annotated[str, typer.Option(help="The model's name. Default: that of the function.")] = ""
     version: Annotated[str, typer.Option(help="The model's version, a number.")] = "1"
@@ -97,14 +99,18 @@ class Training:
         typer.Option(
             help="Train this predictor wherever its time may pay: residual, deep, light, plain, fc(256), pool(256), "
             "conv(3,1) with any numbers, or all of these; may be repeated. Default: the most able of the first four. "
-            "slim is a smaller residual; bytes adds the network itself in eight bits, for whom the others leave."
+            "slim is a smaller residual; bytes adds the network itself in eight bits, for what no other answers."
         ),
     ] = None
     boundaries: Annotated[str, typer.Option(help="How many places for learned caches to try, or all.")] = str(
         CANDIDATES
     )
-    disk: Annotated[float, typer.Option(help="The most gigabytes that activations take while training.")] = DISK / 1e9
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train all anew, also what an earlier build trained.")] = False
+    disk: Annotated[
+        float, typer.Option(help="The most gigabytes that activations take while training.", show_default="21.5")
+    ] = DISK / 1e9
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Train everything again, including what an earlier build trained.")
+    ] = False
 
     def places(self) -> int:
         """Return how many boundaries to try; 0 means all. Raises `ConfigError`."""
@@ -133,8 +139,8 @@ class Limits:
     tail: Annotated[
         float | None,
         typer.Option(
-            help="For inputs that no cache answers: at most so many times the base model's latency. Default: 1.05, "
-            "unless the mean is 1.25 times longer for it; 100 sets no limit."
+            help="How many times the base model's latency an input may take that no cache answers. Default: 1.05, "
+            "unless that makes the mean 1.25 times longer; 100 sets no limit."
         ),
     ] = None
     lookups: LookupsOption = Lookups.AUTO
@@ -154,10 +160,12 @@ class Limits:
 class Cut:
     """Where the network is cut."""
 
-    min_stage_ms: Annotated[float, typer.Option(help="What a stage is worth at least; 0 cuts everywhere.")] = DEFAULT_MS
+    min_stage_ms: Annotated[float, typer.Option(help="The least time that a stage takes; 0 cuts everywhere.")] = (
+        DEFAULT_MS
+    )
     min_stage_mb: Annotated[
         float,
-        typer.Option(help="Megabytes of weights that a stage has at least; with --min-stage-ms 0 they alone decide."),
+        typer.Option(help="The fewest megabytes of weights of a stage; with --min-stage-ms 0 this alone decides."),
     ] = 0.0
     overhead: Annotated[
         float, typer.Option(help="Share of the uncut model's time that cutting may cost; 0 sets no limit.")

@@ -18,7 +18,7 @@ from latebind.repository.listing import find_models
 def calibrate(
     repository: Annotated[Path, typer.Argument(help="A folder of models.")],
     *,
-    model: Annotated[str, typer.Option(help="Which model of the folder.")],
+    model: Annotated[str, typer.Option(help="The model in the folder.")],
     data: Annotated[str, typer.Option(help="As for `latebind build`; only the part to calibrate is used.")],
     data_option: Annotated[list[str] | None, typer.Option(help="key=value for that function; may be repeated.")] = None,
     promised: Promised,
@@ -28,9 +28,7 @@ def calibrate(
     / 1e6,
     tail: Annotated[
         float | None,
-        typer.Option(
-            help="For inputs that no cache answers: at most so many times the base model's latency. As built."
-        ),
+        typer.Option(help="How many times the base model's latency an input may take that no cache answers. As built."),
     ] = None,
     lookups: LookupsOption = Lookups.AUTO,
     seed: Annotated[int, typer.Option(help="Seed of the split into choosing and showing.")] = 0,

@@ -10,8 +10,8 @@ from latebind.learned.promise import ANSWERS
 AnswersOption = Annotated[
     int,
     typer.Option(
-        help="How many next answers shall have that share, with that confidence; 0: all there could be, of which any "
-        "next ones may have less by chance."
+        help="The number of next answers that must have that share, with that confidence. 0: all answers in the long "
+        "run, so that any next ones may have less by chance."
     ),
 ]
 
@@ -20,7 +20,7 @@ AnswersOption = Annotated[
 class Promised:
     """The share of answers, how sure it is to be, and over how many."""
 
-    fidelity: Annotated[float, typer.Option(help="Share of answers that shall equal the base model's.")] = 0.97
+    fidelity: Annotated[float, typer.Option(help="Share of answers that must equal the base model's.")] = 0.97
     confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95
     answers: AnswersOption = ANSWERS
 

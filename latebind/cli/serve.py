@@ -87,7 +87,7 @@ def serve(
     A query is a graph of models under one deadline, written down beside them as `NAME.query.toml`; to clients it is one
     more model. Where it is named by `--model`, its models are served with it.
 
-    Workers times threads should not exceed the cores that are left beside the door; of workers with granularities only
+    Workers times threads should not exceed the cores that are left beside the door. Of workers with granularities, only
     as many run at once.
 
     When the engine's process dies, another takes over. On SIGHUP the repository is looked at again: new versions come

@@ -95,26 +95,31 @@ class Reached:
         Path | None, typer.Option(help="A file with the token for calls that change what is served or how.")
     ] = None
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name that clients call this server by; may be repeated.")
+        list[str] | None, typer.Option(help="A name by which clients call this server; may be repeated.")
     ] = None
-    tls_cert: Annotated[Path | None, typer.Option(help="Speak TLS with this certificate (PEM, chain behind it).")] = (
-        None
-    )
-    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM, no password).")] = None
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Speak TLS with this certificate (PEM, followed by its chain).")
+    ] = None
+    tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate (PEM, no password).")] = None
     tls_client_ca: Annotated[
-        Path | None, typer.Option(help="Answer only clients with a certificate that this one signed.")
+        Path | None, typer.Option(help="Answer only clients whose certificate this authority (PEM) signed.")
     ] = None
     grpc_port: Annotated[
         int | None, typer.Option(help="Port to speak gRPC on too, 0 for any free one. Needs latebind\\[grpc].")
     ] = None
     grpc_stack: Annotated[
-        str | None, typer.Option(help=f"What speaks gRPC: {' or '.join(GRPC_STACKS)}, which is lean. {GRPC_STACKS[0]}.")
+        str | None,
+        typer.Option(help=f"The server for gRPC: {' or '.join(GRPC_STACKS)}, the lean one. {GRPC_STACKS[0]}."),
     ] = None
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline of requests that name none. 1000.")] = None
-    show_exit: Annotated[bool | None, typer.Option(help="Whether answers tell the stage they left at.")] = None
+    show_exit: Annotated[
+        bool | None, typer.Option(help="Whether answers say at which stage they left the network.")
+    ] = None
     shared_memory: Annotated[
         list[str] | None,
-        typer.Option(help="Let clients name system shared memory whose key begins so; may be repeated. Default: none."),
+        typer.Option(
+            help="Let clients name system shared memory whose key begins with this; may be repeated. Default: none."
+        ),
     ] = None
     dashboard: Annotated[
         bool | None,
@@ -149,8 +154,8 @@ class Batching:
     """Who may leave early, and who runs together."""
 
     exits: Annotated[bool | None, typer.Option(help="Whether learned caches may answer early.")] = None
-    policy: Annotated[str | None, typer.Option(help=f"Who runs together: {', '.join(LIVE)}. late.")] = None
-    max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0 is what a model was built for.")] = None
+    policy: Annotated[str | None, typer.Option(help=f"Which requests run together: {', '.join(LIVE)}. late.")] = None
+    max_batch: Annotated[int | None, typer.Option(help="The largest batch; 0: what each model was built for.")] = None
     window_ms: Annotated[float | None, typer.Option(help="How long graph batching holds a batch back. 0.")] = None
 
     def parts(self) -> Parts:
@@ -165,12 +170,15 @@ class Workers:
 
     workers: Annotated[int | None, typer.Option(help="Workers that run at once. 1.")] = None
     granularities: Annotated[
-        str | None, typer.Option(help="A worker for each of these largest batches, as 1,1,2,4,8,16; not --workers.")
+        str | None,
+        typer.Option(help="A worker for each of these largest batches, as 1,1,2,4,8,16; instead of --workers."),
     ] = None
     threads: Annotated[int | None, typer.Option(help="Threads of each worker. 1.")] = None
     cores: Annotated[str | None, typer.Option(help="Cores for the engine, as 1 or 2,3. Default: any.")] = None
     slots: Annotated[int | None, typer.Option(help="Requests of a model that may be under way at once. 256.")] = None
-    backend: Annotated[str | None, typer.Option(help="Run stages on this backend, not on the one built for.")] = None
+    backend: Annotated[
+        str | None, typer.Option(help="Run stages on this backend instead of the one that build chose.")
+    ] = None
     device: Annotated[str | None, typer.Option(help="Compute on cpu, cuda or cuda:0. Default: cpu.")] = None
     awake: Annotated[
         bool | None, typer.Option(help="Keep idle cores from sleeping: quicker at low load, more power. Needs root.")
@@ -205,10 +213,11 @@ class Memory:
         ),
     ] = None
     evict: Annotated[
-        str | None, typer.Option(help=f"Who goes when room is needed: {', '.join(LIVE_RESIDENCY)}. late.")
+        str | None, typer.Option(help=f"Which models go when room is needed: {', '.join(LIVE_RESIDENCY)}. late.")
     ] = None
     tier: Annotated[
-        str | None, typer.Option(help=f"Where what goes stays: {' or '.join(TIERS)}, which gives all back. {TIERS[0]}.")
+        str | None,
+        typer.Option(help=f"Where evicted stages stay: {' or '.join(TIERS)}, which frees their pages. {TIERS[0]}."),
     ] = None
 
     def parts(self) -> Parts:
@@ -222,11 +231,18 @@ class Adapting:
     """Whether learned caches follow the traffic, and how."""
 
     adapt: Annotated[
-        bool | None, typer.Option(help="Whether learned caches follow the traffic, with a watch over their fidelity.")
+        bool | None,
+        typer.Option(help="Whether learned caches are retrained on the traffic and their fidelity is watched."),
     ] = None
-    sample: Annotated[float | None, typer.Option(help="Most requests to run again for that, as a share. 0.2.")] = None
-    retrain_s: Annotated[float | None, typer.Option(help="Seconds until caches are retrained anyway. 900.")] = None
-    adapted: Annotated[Path | None, typer.Option(help="Folder for their versions. Default: beside each model.")] = None
+    sample: Annotated[float | None, typer.Option(help="The largest share of requests to run again for that. 0.2.")] = (
+        None
+    )
+    retrain_s: Annotated[
+        float | None, typer.Option(help="Seconds after which caches are retrained in any case. 900.")
+    ] = None
+    adapted: Annotated[
+        Path | None, typer.Option(help="Folder for the versions of retrained caches. Default: beside each model.")
+    ] = None
 
     def parts(self) -> Parts:
         """Return what was given. Raises `ConfigError`."""
@@ -244,7 +260,8 @@ class Changing:
     """How what is served changes while it is served."""
 
     watch: Annotated[
-        float | None, typer.Option(help="Look for new models and versions every so many seconds. Default: on SIGHUP.")
+        float | None,
+        typer.Option(help="Seconds between looks for new models and versions. Default: look on SIGHUP only."),
     ] = None
     manage: Annotated[bool | None, typer.Option(help="Whether clients may have models loaded and unloaded.")] = None
 
@@ -258,7 +275,8 @@ class Watched:
     """What is told of the work: traces, lines of the log, events."""
 
     trace_rate: Annotated[
-        float | None, typer.Option(help="Share of calls to follow from admission to answer. 0, and whose caller asks.")
+        float | None,
+        typer.Option(help="Share of calls to follow from admission to answer. 0: only calls whose caller asks for it."),
     ] = None
     otlp: Annotated[
         str | None, typer.Option(help="Send traces to this OpenTelemetry collector, as http://127.0.0.1:4318.")
@@ -277,17 +295,19 @@ class OnRay:
     """Whether it is served on Ray, and by how many replicas."""
 
     on: Annotated[
-        str | None, typer.Option(help="Serve on `ray`: an ingress, and replicas of all that serves here otherwise.")
+        str | None, typer.Option(help="Serve on `ray`: an ingress, and replicas of what serves here otherwise.")
     ] = None
-    replicas: Annotated[int | None, typer.Option(help="Replicas on Ray, at least. 1.")] = None
+    replicas: Annotated[int | None, typer.Option(help="The smallest number of replicas on Ray. 1.")] = None
     max_replicas: Annotated[
-        int | None, typer.Option(help="Replicas on Ray, at most: their number follows the traffic. Default: no more.")
+        int | None,
+        typer.Option(help="The largest number of replicas on Ray; the traffic decides. Default: as --replicas."),
     ] = None
     replica_cpus: Annotated[
-        float | None, typer.Option(help="Cores that each replica asks Ray for. 0, which leaves it to the machine.")
+        float | None,
+        typer.Option(help="Cores that each replica asks Ray for. 0: none, which leaves it to the machine."),
     ] = None
     ray_address: Annotated[
-        str | None, typer.Option(help="The Ray cluster to serve on, as auto. Default: one of its own, here.")
+        str | None, typer.Option(help="The Ray cluster to serve on, as auto. Default: start one on this machine.")
     ] = None
 
     def parts(self) -> Parts:

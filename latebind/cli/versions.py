@@ -17,7 +17,7 @@ from latebind.repository.listing import find_models
 
 def versions(
     repository: Annotated[Path, typer.Argument(help="A folder of models, or one model directory.")],
-    model: Annotated[str | None, typer.Option(help="Which model of the folder.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model in the folder.")] = None,
     use: Annotated[
         str, typer.Option(help="Use this version from now on: its number, `built`, or `none` for no exits.")
     ] = "",

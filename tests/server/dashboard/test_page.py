@@ -108,6 +108,16 @@ def test_batch_tables_move_while_load_runs(browser: Any, busy: Busy) -> None:
         assert not page.errors
 
 
+def test_axes_have_few_lines(browser: Any, busy: Busy) -> None:
+    labels = "[...document.querySelectorAll('.plot')].map((plot) => plot.querySelectorAll('.ytick').length)"
+    with page_of(browser, busy.port) as page:
+        page.open("/time")
+        page.wait_until(f"{labels}.length == 3 && {labels}.every((number) => number > 0)")
+        page.wait_until("(document.querySelector('.plot').data?.[0]?.x.length ?? 0) > 3")
+        assert all(number <= 12 for number in page.tab.evaluate(labels))
+        assert not page.errors
+
+
 def test_the_last_minutes_are_there_again_when_the_page_is_loaded_anew(browser: Any, busy: Busy) -> None:
     drawn = "document.querySelector('.plot').data?.[0]?.x.length ?? 0"
     with page_of(browser, busy.port) as page:

@@ -49,7 +49,7 @@ export function quantile(bounds, counts, share) {
 export function milliseconds(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return NOTHING;
   const value = seconds * 1e3;
-  if (value >= 1000) return `${(value / 1e3).toFixed(value < 10000 ? 2 : 1)} s`;
+  if (value >= 1000) return `${(value / 1e3).toFixed(value < 9995 ? 2 : 1)} s`;
   return `${value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ms`;
 }
 

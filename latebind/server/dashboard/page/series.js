@@ -5,13 +5,13 @@ import { gathered, quantile } from "./figures.js";
 
 const STEP = 5; // rows that a percentile is taken of: a second alone has few answers
 const FEW = 6; // requests whose axis has a line for each
+const TIMES = { xaxis: { type: "date", tickformat: "%H:%M:%S", tickangle: 0, nticks: 4 } };
 
 export class Series {
   constructor() {
-    const times = { xaxis: { type: "date", tickformat: "%H:%M:%S", tickangle: 0, nticks: 5 } };
-    this.latency = new Chart("Latency, ms", times);
-    this.ended = new Chart("Requests a second", times);
-    this.pending = new Chart("Requests under way", times);
+    this.latency = new Chart("Latency, ms", TIMES);
+    this.ended = new Chart("Requests a second", TIMES);
+    this.pending = new Chart("Requests under way", TIMES);
     this.nodes = [this.latency.node, this.ended.node, this.pending.node];
   }
 
@@ -32,7 +32,7 @@ export class Series {
       line("late or failed", second("lost"), "red"),
     ]);
     const pending = each.map((sum) => sum.pending);
-    this.pending.layout.yaxis = Math.max(...pending) < FEW ? { dtick: 1 } : {}; // there are no half requests
+    this.pending.layout = Math.max(...pending) < FEW ? { ...TIMES, yaxis: { dtick: 1 } } : TIMES; // there are no half requests
     this.pending.show([line("accepted, not ended", pending, "blue")]);
   }
 }

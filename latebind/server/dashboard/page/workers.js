@@ -12,7 +12,7 @@ export class Workers {
       ["Waiting to begin", (row) => row.waiting],
       ["Waiting for memory", (row) => row.held],
       ["Longest wait", (row) => row.oldest],
-      ["Arrivals a second", (row) => row.rate],
+      ["Arrivals/s", (row) => row.rate],
     ]);
     const legend = "Each square is a request: amber if others were let past it, red if it is past its deadline, otherwise blue. Squares in one frame run together.";
     this.node = element("div", {}, element("h2", {}, "Workers"), this.crew, element("p", { class: "note" }, legend),

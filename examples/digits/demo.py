@@ -10,7 +10,8 @@ import torch
 
 from examples.digits.model import load_images, shifted, train
 from latebind.bench import load
-from latebind.bench.page import write_page
+from latebind.bench.plots import write_page
+from latebind.bench.subject import Subject
 from latebind.cli.console import console, progress, show
 from latebind.learned.build import build_caches
 from latebind.learned.samples import Samples
@@ -76,10 +77,7 @@ def main(arguments: list[str]) -> None:
 
     console.print("[bold]3. Serve[/] it with exits off and on, Poisson traffic through HTTP")
     report = load.run(
-        repository,
-        "digits",
-        {"image": images[test].numpy()},
-        labels[test].numpy(),
+        Subject(repository, "digits", {"image": images[test].numpy()}, labels[test].numpy()),
         requests=given.requests,
         seed=given.seed,
         log=given.out / "server.log",

@@ -18,9 +18,10 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from latebind.bench.exits import Setting
+from latebind.bench.live.sides import begun
 from latebind.bench.server import pinned
 from latebind.bench.statistics import Interval, median_interval
+from latebind.bench.subject import Setting
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
@@ -62,8 +63,7 @@ class Boundary:
 
     def microseconds(self) -> str:
         """Return the figure with its interval."""
-        found = self.seconds
-        return f"{found.value * 1e6:.1f} [{found.low * 1e6:.1f}, {found.high * 1e6:.1f}]"
+        return self.seconds.scaled(1e6).written(".1f")
 
     def worth(self, share: float) -> float:
         """Return the seconds of a stage of which its boundary is this share."""
@@ -99,8 +99,7 @@ async def _measure(paths: dict[str, Path], policy: str, backend: str, setting: S
         engines = {}
         for side, path in paths.items():
             config = EngineConfig(cores=(setting.engine_core,), exits=False)
-            engines[side] = await EngineClient.start(EngineOrder((str(path),), config, PolicyConfig(policy)))
-            stack.push_async_callback(engines[side].close)
+            engines[side] = await begun(stack, EngineOrder((str(path),), config, PolicyConfig(policy)))
         for _ in range((WARM_UP + requests) // BLOCK):
             for side, engine in engines.items():
                 answers = [

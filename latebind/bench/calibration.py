@@ -1,21 +1,17 @@
 """Is the promise kept? Calibrations on random halves of samples, each judged on the other half that it has not seen."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import torch
 
-from latebind.bench.client import Array
+from latebind.bench.subject import Subject
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import observe_caches
 from latebind.learned.compose import Seen, send
 from latebind.learned.composition import Composition
 from latebind.learned.promise import Promise
-from latebind.learned.samples import CHOOSE_SHARE, Samples
+from latebind.learned.samples import CHOOSE_SHARE
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.listing import find_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +40,18 @@ class CalibrationReport:
 
 
 def run(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
+    subject: Subject,
     *,
     promise: Promise,
     splits: int = 20,
     backend: str | None = None,
     seed: int = 0,
 ) -> CalibrationReport:
-    """Calibrate the model's learned caches on `splits` random halves of the rows `(N, *shape)`; nothing is written."""
+    """Calibrate the model's learned caches on `splits` random halves of the rows; nothing is written."""
     if splits < 1 or promise.exact:
         raise ConfigError("give one split or more, and a fidelity under 1")
-    (path,) = find_models(repository, [model])
-    samples = Samples({name: torch.from_numpy(array) for name, array in inputs.items()})
-    seen, composition = observe_caches(ModelDirectory.open(path), samples, promise, backend=backend)
+    directory = ModelDirectory.open(subject.path)
+    seen, composition = observe_caches(directory, subject.samples(), promise, backend=backend)
     found = tuple(_split(seen, composition, np.random.default_rng([seed, number])) for number in range(splits))
     return CalibrationReport(promise, seen.right.shape[1], found)
 

@@ -22,7 +22,9 @@ from latebind.adaptation.process import SINCE_ALARM, SINCE_MOVED
 from latebind.adaptation.sampling import Sampler
 from latebind.bench.folds import copied
 from latebind.bench.streams import brighter, zipf_stream
+from latebind.bench.subject import Subject
 from latebind.domain.config import AdaptationConfig
+from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Observed
 from latebind.learned.build import recalibrate
 from latebind.learned.head import Head, HeadFunction
@@ -59,10 +61,7 @@ class Trial:
 
 
 def run(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
-    labels: Array,
+    subject: Subject,
     *,
     trials: int,
     fidelity: float,
@@ -75,17 +74,19 @@ def run(
 ) -> list[Trial]:
     """Run `trials` of each change, `settle` requests before and `after` behind it.
 
-    `by` is what is added to inputs to make them brighter.
+    `by` is what is added to inputs to make them brighter. Raises `ConfigError` where there are no labels.
     """
-    found: list[Trial] = []
+    if subject.labels is None:
+        raise ConfigError("a stream by classes needs labels: give data that has them")
+    found, labels = list[Trial](), subject.labels
     rows = {
         bright: {name: torch.from_numpy(array) for name, array in some.items()}
-        for bright, some in ((False, inputs), (True, brighter(inputs, by)))
+        for bright, some in ((False, subject.inputs), (True, brighter(subject.inputs, by)))
     }
     order = np.random.default_rng(seed).permutation(len(labels))
     held, sent = np.split(order, [round(CALIBRATE_SHARE * len(labels))])
     with TemporaryDirectory() as folder:
-        copy = copied(repository, model, Path(folder))
+        copy = copied(subject.repository, subject.model, Path(folder))
         others = Samples({name: tensor[np.sort(held)] for name, tensor in rows[False].items()})
         recalibrate(copy, others, fidelity=fidelity, seed=seed)
         looked: dict[bool, Observed] = {}

@@ -8,7 +8,7 @@ each side is given the better of the two.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,15 +18,15 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.client import Array
-from latebind.bench.exits import Setting
 from latebind.bench.folds import Folds, answerable
+from latebind.bench.live.sides import begun
 from latebind.bench.server import pinned
+from latebind.bench.spread import Progress
 from latebind.bench.statistics import Interval, ratio_of_means
+from latebind.bench.subject import Setting, Subject
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
-from latebind.repository.listing import find_models
 from latebind.server.gateway import Answer
 
 BATCHES = (1, 2, 4, 8)
@@ -105,7 +105,7 @@ class EngineReport:
         return self._times(off, on)
 
     def _times(self, off: Sequence[float], on: Sequence[float]) -> Interval:
-        return ratio_of_means(np.array(off), np.array(on), block=1, seed=self.seed)
+        return ratio_of_means(off, on, seed=self.seed)
 
     def _row(self, batch: int) -> dict[str, object]:
         asked, gain = self.asked[batch], self.asked[batch].gain(self.seed)
@@ -127,47 +127,41 @@ class EngineReport:
 
 
 def run(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
+    subject: Subject,
     *,
     setting: Setting,
     folds: Folds | None = None,
     batches: Sequence[int] = BATCHES,
-    progress: Callable[[str, float], None] = lambda text, share: None,
+    progress: Progress = lambda text, share: None,
 ) -> EngineReport:
-    """Ask for every row of `inputs` (arrays `(N, *shape)` by name) in calls of each size, and for throughput.
+    """Ask for every row in calls of each size, and for throughput.
 
     Without folds the model is taken as it is. Raises `ConfigError`.
     """
     report = EngineReport(
-        model,
+        subject.model,
         setting.seed,
         asked={batch: Asked() for batch in batches},
         phases={most: {side: [] for side in SIDES} for most in sorted({min(batches), max(batches)})},
     )
-    for folder, here in answerable(
-        repository, model, inputs, folds, backend=setting.backend, seed=setting.seed, progress=progress
-    ):
-        rows = {name: array[here] for name, array in inputs.items()}
+    for part in answerable(subject, folds, setting, progress):
         with pinned(setting.door_cores):
-            asyncio.run(_measure(report, folder, rows, setting))
+            asyncio.run(_measure(report, part, setting))
     return report
 
 
-async def _measure(report: EngineReport, repository: Path, rows: Mapping[str, Array], setting: Setting) -> None:
-    (path,) = find_models(repository, [report.model])
+async def _measure(report: EngineReport, subject: Subject, setting: Setting) -> None:
     random = Random(setting.seed)
     for most, phases in report.phases.items():
         async with AsyncExitStack() as stack:
-            engines = {side: await _started(stack, path, side, most, setting) for side in SIDES}
+            engines = {side: await _started(stack, subject.path, side, most, setting) for side in SIDES}
             for engine in engines.values():
                 for start in range(0, WARM_UP, most):
-                    await _call(engine, report.model, _take(rows, start, start + most))
+                    await _call(engine, subject, start, start + most)
             if most == max(report.phases):
                 for batch, asked in report.asked.items():
-                    await _closed_loop(engines, report.model, rows, batch, asked, random)
-            await _saturated(engines, report.model, rows, most, phases, random)
+                    await _closed_loop(engines, subject, batch, asked, random)
+            await _saturated(engines, subject, most, phases, random)
 
 
 async def _started(stack: AsyncExitStack, path: Path, side: str, most: int, setting: Setting) -> EngineClient:
@@ -176,48 +170,33 @@ async def _started(stack: AsyncExitStack, path: Path, side: str, most: int, sett
         engine=EngineConfig(cores=(setting.engine_core,), exits=side == "on", backend=setting.backend),
         policy=PolicyConfig("graph", max_batch=most),
     )
-    engine = await EngineClient.start(order)
-    stack.push_async_callback(engine.close)
-    return engine
+    return await begun(stack, order)
 
 
 async def _closed_loop(
-    engines: Mapping[str, EngineClient],
-    model: str,
-    rows: Mapping[str, Array],
-    batch: int,
-    asked: Asked,
-    random: Random,
+    engines: Mapping[str, EngineClient], subject: Subject, batch: int, asked: Asked, random: Random
 ) -> None:
     """Ask both for every row, `batch` rows a call; who comes first is drawn for each block."""
-    n = len(next(iter(rows.values())))
-    for begin, end in pairwise([*range(0, n, BLOCK), n]):
+    for begin, end in pairwise([*range(0, len(subject), BLOCK), len(subject)]):
         for side in random.sample(SIDES, len(SIDES)):
             for start in range(begin, end, batch):
-                part = _take(rows, start, min(start + batch, end))
                 begun = time.perf_counter()
-                answer = await _call(engines[side], model, part)
+                answer = await _call(engines[side], subject, start, min(start + batch, end))
                 asked.take(side, answer, time.perf_counter() - begun)
 
 
 async def _saturated(
-    engines: Mapping[str, EngineClient],
-    model: str,
-    rows: Mapping[str, Array],
-    most: int,
-    phases: Mapping[str, list[float]],
-    random: Random,
+    engines: Mapping[str, EngineClient], subject: Subject, most: int, phases: Mapping[str, list[float]], random: Random
 ) -> None:
     """Time phases of single rows with more under way than a batch takes."""
-    n = len(next(iter(rows.values())))
-    size = min(PIECE, n)
-    for begin in range(0, n - size + 1, size):
+    size = min(PIECE, len(subject))
+    for begin in range(0, len(subject) - size + 1, size):
         for side in random.sample(SIDES, len(SIDES)):
             places = iter(range(begin, begin + size))
 
             async def ask(engine: EngineClient = engines[side], places: Iterator[int] = places) -> None:
                 for place in places:
-                    await _call(engine, model, _take(rows, place, place + 1))
+                    await _call(engine, subject, place, place + 1)
 
             begun = time.perf_counter()
             async with asyncio.TaskGroup() as group:
@@ -226,9 +205,5 @@ async def _saturated(
             phases[side].append((time.perf_counter() - begun) / size)
 
 
-async def _call(engine: EngineClient, model: str, rows: Mapping[str, Array]) -> Answer:
-    return await engine.infer(model, rows, deadline=time.monotonic() + PATIENCE)
-
-
-def _take(rows: Mapping[str, Array], start: int, end: int) -> dict[str, Array]:
-    return {name: array[start:end] for name, array in rows.items()}
+async def _call(engine: EngineClient, subject: Subject, start: int, end: int) -> Answer:
+    return await engine.infer(subject.model, subject.rows(start, end), deadline=time.monotonic() + PATIENCE)

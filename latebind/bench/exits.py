@@ -6,9 +6,8 @@ sent, so that one set of rows is enough and every one of them is new to the thre
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -17,26 +16,13 @@ from numpy.typing import NDArray
 from latebind.bench.client import Answered, Array, Body, Caller, encode
 from latebind.bench.folds import Folds, answerable
 from latebind.bench.server import pinned, serving
+from latebind.bench.spread import Progress
 from latebind.bench.statistics import Interval, ratio_of_means
+from latebind.bench.subject import Setting, Subject
 from latebind.domain.errors import ConfigError
 
 BLOCK = 25
 WARM_UP = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """How both sides are served, on which cores, and what is drawn from which seed; `log` keeps what servers log.
-
-    Where the pace of the machine is taken (`live/pace.py`), that lasts `paced` seconds each time.
-    """
-
-    backend: str | None = None
-    door_cores: tuple[int, ...] = (0,)
-    engine_core: int = 1
-    seed: int = 0
-    log: Path | None = None
-    paced: float = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +59,30 @@ class ExitsReport:
 
 
 def run(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
-    labels: Array | None = None,
+    subject: Subject,
     *,
     setting: Setting,
     folds: Folds | None = None,
-    progress: Callable[[str, float], None] = lambda text, share: None,
+    progress: Progress = lambda text, share: None,
 ) -> ExitsReport:
-    """Ask both servers for every row of `inputs` (arrays `(N, *shape)` by name), one row a request, closed loop.
+    """Ask both servers for every row, one row a request, closed loop.
 
     Without folds the model is taken as it is. Raises `ConfigError`.
     """
     answers: dict[str, list[Answered]] = {"on": [], "off": []}
-    order: list[int] = []
-    for folder, here in answerable(
-        repository, model, inputs, folds, backend=setting.backend, seed=setting.seed, progress=progress
-    ):
-        order += here.tolist()
-        found = ask_both(folder, model, {name: array[here] for name, array in inputs.items()}, setting)
-        for name, given in found.items():
+    labels: list[Array] = []
+    for part in answerable(subject, folds, setting, progress):
+        for name, given in ask_both(part, setting).items():
             answers[name] += given
-    return _report(model, setting.seed, answers, None if labels is None else labels[order])
+        if part.labels is not None:
+            labels.append(part.labels)
+    return _report(subject.model, setting.seed, answers, np.concatenate(labels) if labels else None)
 
 
-def ask_both(repository: Path, model: str, inputs: Mapping[str, Array], setting: Setting) -> dict[str, list[Answered]]:
+def ask_both(subject: Subject, setting: Setting) -> dict[str, list[Answered]]:
     """Return what a server with exits ("on") and one without ("off") answered to each row."""
-    bodies = [encode({name: rows[i : i + 1] for name, rows in inputs.items()}) for i in _rows(inputs)]
+    repository, model = subject.repository, subject.model
+    bodies = [encode(subject.row(number)) for number in range(len(subject))]
     options = ["--model", model, "--cores", str(setting.engine_core), "--policy", "serial", "--deadline-ms", "5000"]
     if setting.backend is not None:
         options += ["--backend", setting.backend]
@@ -114,10 +96,6 @@ def ask_both(repository: Path, model: str, inputs: Mapping[str, Array], setting:
         for caller in callers.values():
             caller.close()
     return answers
-
-
-def _rows(inputs: Mapping[str, Array]) -> range:
-    return range(len(next(iter(inputs.values()))))
 
 
 def _ask(callers: Mapping[str, Caller], bodies: Sequence[Body], random: Random) -> dict[str, list[Answered]]:

@@ -8,15 +8,15 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import aiohttp
 
-from latebind.bench.client import Array, Body, encode
+from latebind.bench.client import Body, encode
 from latebind.bench.server import pinned, serving
+from latebind.bench.subject import Subject
 from latebind.domain.errors import ConfigError
 
 FLOODERS = 16
@@ -37,9 +37,7 @@ class FloodReport:
 
 
 def run(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
+    subject: Subject,
     *,
     rounds: int = 5,
     seconds: float = 3.0,
@@ -47,9 +45,10 @@ def run(
     engine_core: int = 1,
 ) -> FloodReport:
     """Take `rounds` pairs of phases of `seconds` each and keep the medians."""
+    model = subject.model
     options = ("--model", model, "--cores", str(engine_core), "--no-exits", "--deadline-ms", "20000")
-    body = encode({name: rows[:1] for name, rows in inputs.items()})
-    with pinned(door_cores), serving(repository, *options, cores=door_cores) as url:
+    body = encode(subject.row(0))
+    with pinned(door_cores), serving(subject.repository, *options, cores=door_cores) as url:
         phases = asyncio.run(_phases(url, model, body, rounds, seconds))
     alone = [phase[0] for phase in phases]
     flooded = [phase[1] for phase in phases]

@@ -1,19 +1,17 @@
 """Folds: each row meets thresholds that were calibrated on the others, so one set of rows does for both."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from latebind.bench.client import Array
+from latebind.bench.spread import Progress
+from latebind.bench.subject import Setting, Subject
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import recalibrate
-from latebind.learned.samples import Samples
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository, find_models
 
@@ -26,38 +24,28 @@ class Folds:
     fidelity: float
 
 
-def answerable(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
-    folds: Folds | None,
-    *,
-    backend: str | None,
-    seed: int,
-    progress: Callable[[str, float], None],
-) -> Iterator[tuple[Path, NDArray[np.int64]]]:
-    """Yield folders of models together with the numbers of the rows to ask there.
+def answerable(subject: Subject, folds: Folds | None, setting: Setting, progress: Progress) -> Iterator[Subject]:
+    """Yield what to ask of which model: all of it as it is, or with folds each one's rows of a copy.
 
-    Without folds that is the repository itself and all rows. With folds, each folder has a copy of the model calibrated
-    on the other rows, and goes when the next is asked for; row i is in fold i modulo their number. Lookups are in line,
-    for engines of benchmarks have a core each. `inputs` are arrays
-    `(N, *shape)` by name. Raises `ConfigError` for a number of folds without sense.
+    That copy is calibrated on the other rows, and goes when the next is asked for; row i is in fold i modulo their
+    number. Lookups are in line, for engines of benchmarks have a core each. Raises `ConfigError` for a number of folds
+    without sense.
     """
-    rows = len(next(iter(inputs.values())))
+    rows = len(subject)
     if folds is None:
-        yield repository, np.arange(rows)
+        yield subject
         return
     if not 2 <= folds.count <= rows:
         raise ConfigError(f"{folds.count} folds of {rows} rows: give 2 or more, and not more than there are rows")
     for fold in range(folds.count):
         here = np.arange(rows) % folds.count == fold
-        others = Samples({name: torch.from_numpy(array[~here]) for name, array in inputs.items()})
+        others = subject.take(np.flatnonzero(~here)).samples()
         with TemporaryDirectory() as folder:
-            copy = copied(repository, model, Path(folder))
+            copy = copied(subject.repository, subject.model, Path(folder))
             progress(f"calibrating for fold {fold + 1} of {folds.count}", fold / folds.count)
-            recalibrate(copy, others, fidelity=folds.fidelity, aside=False, backend=backend, seed=seed)
+            recalibrate(copy, others, fidelity=folds.fidelity, aside=False, backend=setting.backend, seed=setting.seed)
             progress(f"asking for fold {fold + 1} of {folds.count}", (fold + 0.4) / folds.count)
-            yield Path(folder), np.flatnonzero(here)
+            yield subject.take(np.flatnonzero(here), Path(folder))
 
 
 def copied(repository: Path, model: str, folder: Path) -> ModelDirectory:

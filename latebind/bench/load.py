@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +11,9 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.client import Answered, Array, Body, Caller, encode, poisson_load
+from latebind.bench.client import Answered, Body, Caller, encode, poisson_load
 from latebind.bench.server import serving
+from latebind.bench.subject import Subject
 from latebind.domain.errors import ConfigError
 
 PHASES = 4
@@ -98,10 +99,7 @@ class LoadReport:
 
 
 def run(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
-    labels: Array | None = None,
+    subject: Subject,
     *,
     requests: int = 2000,
     rate: float | None = None,
@@ -111,13 +109,14 @@ def run(
     seed: int = 0,
     log: Path | None = None,
 ) -> LoadReport:
-    """Send `requests` rows drawn from `inputs` to a server without and one with exits, in turns of equal arrivals.
+    """Send `requests` rows that are drawn to a server without and one with exits, in turns of equal arrivals.
 
     `rate` is in requests a second; by default `load` times what the server without exits answers one by one.
     """
     random = np.random.default_rng(seed)
-    drawn = random.integers(0, len(next(iter(inputs.values()))), requests)
-    bodies = [encode({name: rows[i : i + 1] for name, rows in inputs.items()}, timeout=deadline) for i in drawn]
+    repository, model = subject.repository, subject.model
+    drawn = random.integers(0, len(subject), requests)
+    bodies = [encode(subject.row(number), timeout=deadline) for number in drawn]
     with ExitStack() as stack:
         common = ("--model", model, *options)
         urls = {name: stack.enter_context(serving(repository, *common, flag, log=log)) for name, flag in SIDES.items()}
@@ -132,7 +131,7 @@ def run(
                 answers[name].extend(got)
                 seconds[name] += took
     sides = {name: _side(name, answers[name], seconds[name]) for name in urls}
-    chosen = None if labels is None else np.asarray(labels)[drawn].astype(np.int64)
+    chosen = None if subject.labels is None else subject.labels[drawn].astype(np.int64)
     return LoadReport(model, rate, seed, sides["off"], sides["on"], chosen)
 
 

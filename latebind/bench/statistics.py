@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 RESAMPLES = 2000
 
@@ -19,11 +19,27 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return self.written(".3f")
+
+    def written(self, form: str, unit: str = "") -> str:
+        """Write it in a format of numbers, such as `+.1f`, with a unit behind the estimate."""
+        return f"{self.value:{form}}{unit} [{self.low:{form}}, {self.high:{form}}]"
+
+    def change(self) -> str:
+        """Write a ratio as how much more it is, in percent."""
+        return f"{self.value - 1.0:+.1%} [{100 * self.low - 100:+.1f}, {100 * self.high - 100:+.1f}]"
+
+    def scaled(self, by: float) -> "Interval":
+        """Return it in another unit, so many of which are one of this."""
+        return Interval(by * self.value, by * self.low, by * self.high)
 
 
-def ratio_of_means(above: NDArray[np.float64], below: NDArray[np.float64], *, block: int, seed: int) -> Interval:
-    """Return mean(above) / mean(below) of paired values; blocks of neighbours are resampled together."""
+def ratio_of_means(above: ArrayLike, below: ArrayLike, *, block: int = 1, seed: int = 0) -> Interval:
+    """Return mean(above) / mean(below) of values `(N,)` paired by rounds, seeds or rows.
+
+    Blocks of neighbours are resampled together.
+    """
+    above, below = np.asarray(above), np.asarray(below)
     blocks = max(1, len(above) // block)
     pieces = np.array_split(np.arange(len(above)), blocks)
     sums = np.array([[above[piece].sum(), below[piece].sum()] for piece in pieces])
@@ -49,7 +65,7 @@ def ratio_of_quantiles(
     return Interval(float(np.quantile(above, share) / np.quantile(below, share)), float(low), float(high))
 
 
-def mean_interval(values: NDArray[np.float64], *, block: int, seed: int) -> Interval:
+def mean_interval(values: NDArray[np.float64], *, block: int = 1, seed: int = 0) -> Interval:
     """Return the mean of values; blocks of neighbours are resampled together."""
     return ratio_of_means(values, np.ones_like(values), block=block, seed=seed)
 

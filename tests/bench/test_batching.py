@@ -13,9 +13,9 @@ from latebind.bench.batching.scene import Scene, measured_models
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.sides import Group, sides
 from latebind.bench.batching.simulated import Result, Task, run
-from latebind.bench.exits import Setting
 from latebind.bench.live.sides import SERIAL, chosen
 from latebind.bench.live.tuning import tuned
+from latebind.bench.subject import Setting, Subject
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
 from latebind.program.stored import StoredModel
@@ -171,7 +171,7 @@ def test_live_and_simulated_stand_side_by_side(models: Path) -> None:
     (path,) = find_models(models, ["chain"])
     (tensor,) = ModelDirectory.open(path).read_json("model.json", StoredModel).inputs
     plan = live.Plan((0.5,), 1, 0.2, (other,))
-    found = live.run(models, "chain", {tensor.name: images}, setting=Setting(paced=0.02), plan=plan)
+    found = live.run(Subject(models, "chain", {tensor.name: images}), setting=Setting(paced=0.02), plan=plan)
     assert {row["policy"] for row in found.rows()} == {SERIAL, other, OURS, TUNED}
     blocks = found.blocks[0.5]
     assert len({len(block.live) for some in blocks.values() for block in some}) == 1

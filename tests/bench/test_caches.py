@@ -16,11 +16,12 @@ from latebind.bench.caches.baselines import RANGE_ROWS
 from latebind.bench.caches.composition import Rules, composition_of
 from latebind.bench.caches.contest import Contender, Outcome, Plan, Standings, promised, standings
 from latebind.bench.caches.models import CachedModel, load_model
-from latebind.bench.caches.plots import write_caches_page
+from latebind.bench.caches.plots import plots
 from latebind.bench.caches.route import END, Exit, Route, Scored, Stage, answers_of, confidence, confident, selected
 from latebind.bench.caches.suite import Part, Result, Setting, Suite
 from latebind.bench.caches.traditional import Hashed, Kept, Nearest, single
 from latebind.bench.caches.variants import Explored, Lessons, explore
+from latebind.bench.page import write_plots
 from latebind.bench.statistics import Interval
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
@@ -34,7 +35,7 @@ KEPT = 0.82  # what a promise of 0.9, with 90 % confidence, may come to on the 2
 
 
 def silent(_text: str, _share: float) -> None:
-    """Tell nobody."""
+    """Progress nobody."""
 
 
 def plus(number: float) -> Stage:
@@ -307,8 +308,7 @@ def test_networks_and_what_rules_make_of_them_are_run_for_real(
     assert figures["memory 8 MB"]["mean / search on samples"] == Interval(1.0, 1.0, 1.0)  # the same run
     assert figures["memory 8 MB"]["mean ms"] == figures["search on samples"]["mean ms"]
     result = Result(Part.COMPOSITION, "composition", found.rows(), found)
-    write_caches_page([result], tmp_path / "page.html", title="", text="")
-    assert (tmp_path / "page.html").read_text().count("Plotly.newPlot(") >= 2
+    assert len(plots(result)) == 2
 
 
 def test_an_ablation_without_a_difference_is_the_same_run(
@@ -324,7 +324,7 @@ def test_an_ablation_without_a_difference_is_the_same_run(
 
 def test_the_page_has_plots_and_fetches_nothing(baselines: Result, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    write_caches_page([baselines], page, title="caches", text="digits")
+    write_plots(page, "caches", "digits", [baselines.rows], plots(baselines))
     text = page.read_text()
     assert text.count("Plotly.newPlot(") >= 2
     assert 'src="http' not in text

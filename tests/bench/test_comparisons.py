@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latebind.bench import door, exits, flood, load
+from latebind.bench import exits, flood, load
 from latebind.bench.client import Line, decode, encode
-from latebind.bench.page import write_page
+from latebind.bench.plots import write_page
+from latebind.bench.subject import Setting, Subject
 from latebind.domain.errors import ConfigError
 from tests.server.conftest import Site, site
 
@@ -19,7 +20,7 @@ LABELS = RANDOM.integers(0, 5, 60)
 
 
 def test_without_learned_caches_both_servers_give_the_same_bits(models: Path) -> None:
-    report = exits.run(models, "chain", IMAGES, LABELS, setting=exits.Setting())
+    report = exits.run(Subject(models, "chain", IMAGES, LABELS), setting=Setting())
     assert report.identical
     assert report.fidelity == 1.0
     assert report.accuracy_on == report.accuracy_off
@@ -28,7 +29,7 @@ def test_without_learned_caches_both_servers_give_the_same_bits(models: Path) ->
 
 
 def test_a_load_run_answers_every_request_and_its_page_fetches_nothing(models: Path, tmp_path: Path) -> None:
-    report = load.run(models, "chain", IMAGES, LABELS, requests=80, rate=200, seed=1)
+    report = load.run(Subject(models, "chain", IMAGES, LABELS), requests=80, rate=200, seed=1)
     assert [row["answered"] for row in report.rows()] == ["100.0%", "100.0%"]
     assert report.fidelity == 1.0
     assert sum(report.on.left_at.values()) == pytest.approx(1.0)
@@ -42,23 +43,14 @@ def test_a_load_run_answers_every_request_and_its_page_fetches_nothing(models: P
 
 def test_data_that_the_model_does_not_take_is_told(models: Path) -> None:
     with pytest.raises(ConfigError, match="does not answer the data given"):
-        load.run(models, "chain", {"picture": IMAGES["image"]}, requests=4, rate=100)
+        load.run(Subject(models, "chain", {"picture": IMAGES["image"]}), requests=4, rate=100)
 
 
 def test_a_flood_is_parsed_and_the_engine_goes_on(models: Path) -> None:
-    report = flood.run(models, "chain", IMAGES, rounds=1, seconds=0.5)
+    report = flood.run(Subject(models, "chain", IMAGES), rounds=1, seconds=0.5)
     assert report.alone > 0
     assert report.flooded > 0
     assert report.flood > 0
-
-
-def test_the_door_is_measured_for_each_size_alone_and_among_many() -> None:
-    figures = door.run([Path(door.__file__).parents[2]], rounds=1)
-    assert [figure.title.split(", ")[1] for figure in figures] == ["one by one", "4 clients"] * 2
-    for figure in figures:
-        ((seconds,),) = figure.seconds
-        assert seconds > 0.0
-        assert figure.ratio.value == 1.0
 
 
 def test_a_connection_that_was_idle_for_long_is_made_anew(site: Site) -> None:

@@ -1,6 +1,7 @@
 """The drift benchmark on digits: what is caught, and what needs no catching."""
 
 from latebind.bench import drift
+from latebind.bench.subject import Subject
 from tests.digits import Built
 
 
@@ -17,11 +18,9 @@ def test_a_fall_must_be_caught_in_time() -> None:
 
 def test_changes_of_digits_are_caught(built: Built) -> None:
     rows, labels = built.rows
+    subject = Subject(built.directory.path.parent.parent, "digits", rows, labels)
     found = drift.run(
-        built.directory.path.parent.parent,
-        "digits",
-        rows,
-        labels,
+        subject,
         trials=1,
         fidelity=0.9,
         by=3.0,

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from latebind.bench.elastic import live
-from latebind.bench.exits import Setting
 from latebind.bench.live.played import Played
+from latebind.bench.subject import Setting, Subject
 from latebind.cli.main import app
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -63,7 +63,9 @@ def test_sides_get_the_same_requests_and_answer_alike(models: Path) -> None:
     (tensor,) = ModelDirectory.open(path).read_json("model.json", StoredModel).inputs
     chosen = ("no wait, 2 x 1", "elastic, 1 1 2 4 8 16")
     plan = live.Plan((0.5,), target=50.0, rounds=1, seconds=0.2, sides=chosen)
-    report = live.run(models, "chain", {tensor.name: images}, setting=Setting(paced=0.02), cores=(0, 1), plan=plan)
+    report = live.run(
+        Subject(models, "chain", {tensor.name: images}), setting=Setting(paced=0.02), cores=(0, 1), plan=plan
+    )
     assert len({len(some[0].seconds) for some in report.played[0.5].values()}) == 1
     assert [row["side"] for row in report.saturated_rows()] == list(chosen)
     assert {str(row["answers unlike the first"]).split()[0] for row in report.saturated_rows()} == {"0"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from latebind.bench import engine
-from latebind.bench.exits import Setting
+from latebind.bench.subject import Setting, Subject
 from latebind.learned.build import recalibrate
 from latebind.repository.directory import ModelDirectory
 from latebind.server.gateway import Answer
@@ -25,9 +25,7 @@ def report(built: Built, tmp_path_factory: pytest.TempPathFactory) -> engine.Eng
     with on_one_core(), measured_by_work():
         recalibrate(ModelDirectory.open(repository / "digits" / "1"), built.calibrate, fidelity=0.98, confidence=0.9)
     return engine.run(
-        repository,
-        "digits",
-        {"image": built.unseen[:ROWS].numpy()},
+        Subject(repository, "digits", {"image": built.unseen[:ROWS].numpy()}),
         setting=Setting(backend="eager"),
         batches=(CALL,),
     )

@@ -8,6 +8,7 @@ import pytest
 
 from latebind.bench import calibration, exits
 from latebind.bench.folds import Folds, answerable
+from latebind.bench.subject import Setting, Subject
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
 from latebind.learned.stored import HELD_OUT, read_caches, read_rows
@@ -17,17 +18,15 @@ from tests.digits import Built
 ROWS = 240
 
 
-def ask(repository: Path, given: Built, *, folds: int) -> exits.ExitsReport:
+def subject(repository: Path, given: Built, rows: int = ROWS) -> Subject:
     assert isinstance(given.calibrate.inputs, dict)
     assert given.calibrate.labels is not None
-    return exits.run(
-        repository,
-        "digits",
-        {"image": given.calibrate.inputs["image"][:ROWS].numpy()},
-        given.calibrate.labels[:ROWS].numpy(),
-        setting=exits.Setting(backend="eager"),
-        folds=Folds(folds, fidelity=0.8),
-    )
+    images = given.calibrate.inputs["image"][:rows].numpy()
+    return Subject(repository, "digits", {"image": images}, given.calibrate.labels[:rows].numpy())
+
+
+def ask(repository: Path, given: Built, *, folds: int) -> exits.ExitsReport:
+    return exits.run(subject(repository, given), setting=Setting(backend="eager"), folds=Folds(folds, fidelity=0.8))
 
 
 @pytest.fixture(scope="module")
@@ -53,31 +52,27 @@ def test_every_row_is_answered_once_and_the_model_stays(repository: Path, built:
 
 @pytest.mark.usefixtures("by_work")
 def test_each_fold_has_a_copy_that_was_calibrated_on_the_other_rows(repository: Path, built: Built) -> None:
-    assert isinstance(built.calibrate.inputs, dict)
-    assert built.calibrate.labels is not None
-    labels, asked = built.calibrate.labels[:ROWS].numpy(), []
-    rows = {"image": built.calibrate.inputs["image"][:ROWS].numpy()}
-    folds = answerable(
-        repository, "digits", rows, Folds(2, 0.8), backend="eager", seed=0, progress=lambda text, share: None
-    )
-    for folder, here in folds:
-        directory = ModelDirectory.open(folder / "digits" / "1")
+    whole, asked = subject(repository, built), list[int]()
+    assert whole.labels is not None
+    for part in answerable(whole, Folds(2, 0.8), Setting("eager"), lambda text, share: None):
+        directory = ModelDirectory.open(part.path)
         caches, held_out = read_caches(directory), read_rows(directory, HELD_OUT)
         assert caches is not None
         assert held_out is not None
         assert caches.target == 0.8
-        assert (held_out.classes.numpy() == np.delete(labels, here)).mean() > 0.9
-        asked += here.tolist()
-    assert sorted(asked) == list(range(ROWS))
+        here = np.arange(ROWS) % 2 == len(asked)
+        assert (held_out.classes.numpy() == whole.labels[~here]).mean() > 0.9
+        assert np.array_equal(part.inputs["image"], whole.inputs["image"][here])
+        asked.append(len(part))
+    assert sum(asked) == ROWS
 
 
 @pytest.mark.usefixtures("by_work")
 def test_calibrations_on_halves_are_judged_on_the_other_halves(repository: Path, built: Built) -> None:
-    assert isinstance(built.calibrate.inputs, dict)
-    rows = {"image": built.calibrate.inputs["image"].numpy()}
-    report = calibration.run(repository, "digits", rows, promise=Promise(0.9, 0.9), splits=4, backend="eager", seed=3)
+    every = subject(repository, built, len(built.calibrate))
+    report = calibration.run(every, promise=Promise(0.9, 0.9), splits=4, backend="eager", seed=3)
     assert len(report.splits) == 4
-    assert report.rows == len(rows["image"])
+    assert report.rows == len(every)
     assert report.broken == sum(split.realised < 0.9 for split in report.splits) <= 1
     assert all(split.lower >= 0.9 and split.left_early > 0.2 and split.gain > 1.0 for split in report.splits)
     assert len({split.realised for split in report.splits}) > 1

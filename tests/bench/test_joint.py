@@ -11,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from latebind.bench.exits import Setting
 from latebind.bench.joint import batches, goodput, refill
 from latebind.bench.joint.bound import least_work, most_in_time
 from latebind.bench.joint.live import on_engines
 from latebind.bench.joint.report import Block, Cell, JointReport
 from latebind.bench.joint.sides import OURS, Kind, contenders, engines, of_kind
 from latebind.bench.joint.simulated import Costs, Scaling, on_costs, relative
-from latebind.bench.live.contest import Contest, Progress
+from latebind.bench.live.contest import Contest
 from latebind.bench.live.played import Played
 from latebind.bench.live.sides import SERIAL
+from latebind.bench.spread import Progress
+from latebind.bench.subject import Setting, Subject
 from latebind.cli.main import app
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
@@ -165,7 +166,7 @@ def test_a_round_that_the_machine_spoilt_does_not_change_what_is_kept_of_a_gain(
 
 
 def in_time(times: Sequence[float], work: Sequence[float], allowed: float) -> bool:
-    """Tell whether all can be in time, one after another."""
+    """Progress whether all can be in time, one after another."""
     end = 0.0
     for came, seconds in zip(times, work, strict=True):
         end = max(end, came) + seconds
@@ -223,7 +224,7 @@ def test_engines_are_asked_with_deadlines_and_held_against_the_base_model(built:
 
     inputs = {"image": built.unseen[:100].numpy()}
     repository, setting = built.directory.path.parents[1], Setting(backend="eager", paced=0.02)
-    on_engines(repository, "digits", inputs, engines(report.contenders), part, setting=setting)
+    on_engines(Subject(repository, "digits", inputs), engines(report.contenders), part, setting=setting)
     ((cell, sides),) = report.blocks.items()
     assert cell == Cell(0.8, 20.0)
     assert len({len(blocks[0].played.seconds) for blocks in sides.values()}) == 1

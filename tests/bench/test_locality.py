@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from latebind.bench import locality
-from latebind.bench.exits import Setting
 from latebind.bench.locality import LocalityReport, Service, Traffic
-from latebind.bench.page import write_locality_page
+from latebind.bench.plots import write_locality_page
+from latebind.bench.subject import Setting
 from tests.digits import Built
 
 REQUESTS = 4_000

@@ -29,7 +29,7 @@ COMMANDS = [
     "replay",
     "versions",
     "bench scheduler",
-    "bench door",
+    "bench load",
     "bench batching",
     "bench live",
     "bench joint",

@@ -22,15 +22,15 @@ from random import Random
 import numpy as np
 
 from latebind.batching.estimate import Estimate
+from latebind.bench.arrivals import during, rising
 from latebind.bench.batching.live_report import OURS, Block, Floor, LiveReport, Means
-from latebind.bench.client import Array
-from latebind.bench.exits import Setting
 from latebind.bench.live.played import Seconds
-from latebind.bench.live.sent import Sent, Visit, poisson, rising
+from latebind.bench.live.sent import Sent, Visit
 from latebind.bench.live.session import Session, session
 from latebind.bench.live.sides import SERIAL, Side, chosen
 from latebind.bench.server import pinned
 from latebind.bench.spread import Progress, spread
+from latebind.bench.subject import Setting, Subject
 from latebind.bench.validate.live import Played
 from latebind.bench.validate.logged import Logged
 from latebind.bench.validate.simulated import Run, simulated, told_all
@@ -38,7 +38,6 @@ from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import TYPICAL_STEPS
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.listing import find_models
 from latebind.simulation.floor import least_seconds, shares_of
 
 LOADS = (0.5, 1.0, 1.5)
@@ -84,18 +83,15 @@ class Plan:
 
 
 def run(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
+    subject: Subject,
     *,
     setting: Setting,
     plan: Plan,
     progress: Progress = lambda text, share: None,
 ) -> LiveReport:
-    """Ask for rows of `inputs` (arrays `(N, *shape)` by name), then simulate. Exits are off."""
-    (path,) = find_models(repository, [model])
+    """Ask for rows, then simulate. Exits are off."""
     with tempfile.TemporaryDirectory(prefix="latebind-live-") as folder:
-        live = _Live(path, model, inputs, setting, plan, Path(folder), progress)
+        live = _Live(subject, setting, plan, Path(folder), progress)
         with pinned(setting.door_cores):
             report = asyncio.run(live.measure())
         _simulate(report, live, progress)
@@ -106,9 +102,7 @@ def run(
 class _Live:
     """The live half: what clients saw of each round by load and side, and how many times slower the machine was."""
 
-    path: Path
-    model: str
-    inputs: Mapping[str, Array]
+    subject: Subject
     setting: Setting
     plan: Plan
     folder: Path
@@ -118,13 +112,13 @@ class _Live:
 
     async def measure(self) -> LiveReport:
         """Ask all sides in turn."""
-        random, plan = Random(self.setting.seed), self.plan
-        spec, _ = read_spec_and_costs(ModelDirectory.open(self.path))
+        random, plan, path = Random(self.setting.seed), self.plan, self.subject.path
+        spec, _ = read_spec_and_costs(ModelDirectory.open(path))
         sides = chosen(SEQUENCE_SIDES if spec.kinds else SIDES, plan.sides, always=(SERIAL, OURS))
         self.logs = {name: self.folder / f"{number}.jsonl" for number, name in enumerate(sides)}
         self.tell("starting", 0.0)
-        async with session(self.path, sides, self.inputs, self.setting, known=KNOWN, logs=self.logs) as here:
-            report = LiveReport(self.model, self.setting.seed, capacity=0.0, allowed=0.0)
+        async with session(path, sides, self.subject.inputs, self.setting, known=KNOWN, logs=self.logs) as here:
+            report = LiveReport(self.subject.model, self.setting.seed, capacity=0.0, allowed=0.0)
             if plan.saturation:
                 report.saturated = await self._saturated(here, sides, random)
             alone = here.alone
@@ -151,8 +145,8 @@ class _Live:
 
 def _stretches(plan: Plan, rate: float, random: Random) -> list[list[float]]:
     """Return when requests are sent: to calibrate, in the block, and to calibrate again."""
-    before, after = (rising(rate, plan.calibration, random) for _ in range(2))
-    return [before, poisson(rate, plan.seconds, random), after]
+    before, after = (rising(plan.calibration, rate, random) for _ in range(2))
+    return [before, during(plan.seconds, rate, random), after]
 
 
 def _simulate(report: LiveReport, live: _Live, progress: Progress) -> None:

@@ -122,7 +122,7 @@ class LiveReport:
 
     def _ratio(self, above: Sequence[float], below: Sequence[float]) -> str:
         """Return the ratio of means, paired by rounds, with an interval."""
-        return str(ratio_of_means(np.array(above), np.array(below), block=1, seed=self.seed))
+        return str(ratio_of_means(above, below, seed=self.seed))
 
 
 def _live(sides: Mapping[str, Sequence[Block]]) -> Means:

@@ -1,11 +1,12 @@
 """The parts of LazyBatching's evaluation: loads (figures 12 to 14), deadlines (15), other networks (16), and VI-C."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from latebind.bench.batching.scene import Scene
 from latebind.bench.batching.sides import Group, Side, sides
 from latebind.bench.batching.simulated import Result, Task, covering, run_all, shedding
+from latebind.bench.spread import Progress
 
 MAIN = ("resnet", "gnmt", "transformer")
 OTHERS = ("gnmt-steps", "vgg", "mobilenet", "las", "bert")
@@ -26,8 +27,6 @@ MOST_LATE = 0.01
 LATE = 10.0  # times what a request of a measured model takes alone
 OVERLOAD = 1.2
 RUSH = 20_000.0  # requests a second, more than any network here keeps up with
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,4 +230,4 @@ def _ratio(some: Sequence[Figure], figure: Figure, *, tail: bool) -> str:
 
 
 def _over(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> str:
-    return str(ratio_of_means(theirs, ours, block=1, seed=0))
+    return str(ratio_of_means(theirs, ours))

@@ -3,10 +3,11 @@
 import numpy as np
 
 from latebind.bench.caches.composition import Rules, composition_of
-from latebind.bench.caches.contest import Contender, Plan, Rows, Standings, Tell, no_exits, standings
+from latebind.bench.caches.contest import Contender, Plan, Rows, Standings, no_exits, standings
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import answers_of, costs_of, selected, unselected
 from latebind.bench.caches.variants import Explored, with_all
+from latebind.bench.spread import Progress
 from latebind.learned.compose import Costs, Floats, Seen
 from latebind.learned.lookup import compile_lookup_files
 from latebind.learned.samples import Samples
@@ -15,7 +16,7 @@ from latebind.program.load import load_program
 
 
 def compare(
-    base: CachedModel, explored: Explored, undistilled: Explored, samples: Samples, plan: Plan, *, tell: Tell
+    base: CachedModel, explored: Explored, undistilled: Explored, samples: Samples, plan: Plan, *, tell: Progress
 ) -> Standings:
     """Run the full choice and those without a part. `undistilled` are the same networks, taught classes alone."""
     seen = explored.answers.against(explored.answers.ends)

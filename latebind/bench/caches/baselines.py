@@ -10,7 +10,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
-from latebind.bench.caches.contest import Contender, Plan, Standings, Tell, no_exits, promised, standings
+from latebind.bench.caches.contest import Contender, Plan, Standings, no_exits, promised, standings
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import (
     Classes,
@@ -23,6 +23,7 @@ from latebind.bench.caches.route import (
     selected,
     unselected,
 )
+from latebind.bench.spread import Progress
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
@@ -39,7 +40,7 @@ def set_aside(samples: Samples, seed: int) -> tuple[Samples, Samples]:
 
 
 def compare(
-    base: CachedModel, smaller: CachedModel | None, ranges: Samples, samples: Samples, plan: Plan, *, tell: Tell
+    base: CachedModel, smaller: CachedModel | None, ranges: Samples, samples: Samples, plan: Plan, *, tell: Progress
 ) -> Standings:
     """Measure the base model and every method on the same rows. `ranges` are rows for eight bits alone."""
     assert isinstance(ranges.inputs, tuple)

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from latebind.bench.caches.contest import Contender, Plan, Rows, Standings, Tell, no_exits, promised, standings
+from latebind.bench.caches.contest import Contender, Plan, Rows, Standings, no_exits, promised, standings
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.variants import Explored
+from latebind.bench.spread import Progress
 from latebind.learned.compose import Choice, Costs, Floats, Seen
 from latebind.learned.composition import ALPHAS, Composition, Trial
 from latebind.learned.ilp import Variant, relaxed
@@ -109,7 +110,7 @@ def compare(
     plan: Plan,
     *,
     budgets: Sequence[int] = BUDGETS,
-    tell: Tell,
+    tell: Progress,
 ) -> Standings:
     """Run what each rule, budget (bytes) and alpha chooses, and each kind alone, beside the search on samples."""
     composition = composition_of(explored, len(base.program.stages), explored.costs, plan.promise)

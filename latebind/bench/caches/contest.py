@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.bench.caches.route import Classes, Route
+from latebind.bench.spread import Progress
 from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
 from latebind.domain.errors import ConfigError
 from latebind.learned.calibrate import calibrate
@@ -25,7 +26,6 @@ BLOCK = 25
 WARM_UP = 10
 
 Rows = NDArray[np.int64]
-Tell = Callable[[str, float], None]
 Figures = dict[str, object]  # of one method, by what they are called: names, numbers, `Interval`s, shares by name
 
 
@@ -107,7 +107,7 @@ def promised(
     return thresholds
 
 
-def run(contenders: Sequence[Contender], samples: Samples, plan: Plan, *, tell: Tell) -> list[Outcome]:
+def run(contenders: Sequence[Contender], samples: Samples, plan: Plan, *, tell: Progress) -> list[Outcome]:
     """Measure all contenders on all rows, fold by fold. Those that come to the same route run once, for all of them."""
     assert isinstance(samples.inputs, tuple)
     random = Random(plan.seed)
@@ -205,7 +205,7 @@ class Standings:
         }
 
 
-def standings(contenders: Sequence[Contender], samples: Samples, plan: Plan, *, tell: Tell) -> Standings:
+def standings(contenders: Sequence[Contender], samples: Samples, plan: Plan, *, tell: Progress) -> Standings:
     """Run the contest; the first contender is the base model, the second the method in question."""
     outcomes = run(contenders, samples, plan, tell=tell)
     order = np.concatenate([measured for _, _, measured in plan.parts(len(samples))])

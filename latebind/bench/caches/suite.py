@@ -8,9 +8,10 @@ import torch
 
 from latebind.bench.caches import ablations, baselines, composition, traditional, variants
 from latebind.bench.caches.composition import BUDGETS
-from latebind.bench.caches.contest import Figures, Plan, Standings, Tell
+from latebind.bench.caches.contest import Figures, Plan, Standings
 from latebind.bench.caches.models import CachedModel, load_model
 from latebind.bench.caches.variants import Explored, Lessons
+from latebind.bench.spread import Progress
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples, checked
 from latebind.learned.train import DISTILLATION
@@ -77,7 +78,7 @@ class Suite:
         self._lessons = None if lessons is None else replace(lessons, fit=checked(lessons.fit, spec))
         self._explored: Explored | None = None
 
-    def measure(self, part: Part, *, tell: Tell) -> Result:
+    def measure(self, part: Part, *, tell: Progress) -> Result:
         """Measure one of the parts of the setting."""
         base, samples, plan = self.base, self.samples, self._plan
         match part:
@@ -100,13 +101,13 @@ class Suite:
                 found = ablations.compare(base, self._distilled(tell), undistilled, samples, plan, tell=tell)
                 return Result(part, "without one part", found.rows(), found)
 
-    def _distilled(self, tell: Tell) -> Explored:
+    def _distilled(self, tell: Progress) -> Explored:
         """Return the networks that several parts need, trained once."""
         if self._explored is None:
             self._explored = self._explore(tell, distillation=DISTILLATION)
         return self._explored
 
-    def _explore(self, tell: Tell, *, distillation: float) -> Explored:
+    def _explore(self, tell: Progress, *, distillation: float) -> Explored:
         assert self._lessons is not None
         seed = self._plan.seed
         return variants.explore(

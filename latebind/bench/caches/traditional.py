@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from latebind.bench.caches.contest import Figures, Plan, Tell, promised
+from latebind.bench.caches.contest import Figures, Plan, promised
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import Answers, Exit, Route, Scored, Stage, answers_of, costs_of, selected
+from latebind.bench.spread import Progress
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import capture
 from latebind.learned.compose import Costs, send
@@ -137,7 +138,9 @@ class Row:
     accuracy: float | None
 
 
-def compare(base: CachedModel, stage: int, stored: Samples, samples: Samples, plan: Plan, *, tell: Tell) -> list[Row]:
+def compare(
+    base: CachedModel, stage: int, stored: Samples, samples: Samples, plan: Plan, *, tell: Progress
+) -> list[Row]:
     """Return what each cache behind `stage` is worth; those that keep rows keep `stored`."""
     tell("keeping activations", 0.0)
     behind = torch.empty(len(stored), *base.program.activations[stage])

@@ -7,10 +7,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from latebind.bench.caches.contest import Plan, Tell
+from latebind.bench.caches.contest import Plan
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import Answers, Exit, Look, Route, Stage, answers_of, costs_of, selected
 from latebind.bench.caches.traditional import Row, figures
+from latebind.bench.spread import Progress
 from latebind.learned.compose import Costs
 from latebind.learned.explore import Explorer, Trained, on_all_cores
 from latebind.learned.explored import Exploration, Origin
@@ -60,7 +61,7 @@ def explore(
     samples: Samples,
     seed: int,
     *,
-    tell: Tell,
+    tell: Progress,
     distillation: float = DISTILLATION,
 ) -> Explored:
     """Train a lookup of every kind behind each stage (ascending), and ask all of them for all rows."""
@@ -79,7 +80,7 @@ def _train(
     folder: Path,
     seed: int,
     *,
-    tell: Tell,
+    tell: Progress,
     distillation: float,
 ) -> tuple[Trained, ...]:
     explorer = Explorer(

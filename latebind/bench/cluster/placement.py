@@ -80,12 +80,12 @@ class Contest:
     def gain(self, share: float, side: str = "usual") -> Interval:
         """Return how many times the goodput of a side ours is, each at its best, paired by seed."""
         ours, other = (self.figures[share][self.best(share, one)] for one in ("ours", side))
-        return ratio_of_means(_in_time(ours), _in_time(other), block=1, seed=0)
+        return ratio_of_means(_in_time(ours), _in_time(other))
 
     def machines_saved(self, share: float) -> Interval:
         """Return which share of the machines ours does without at the goodput of the best usual way."""
         fewer = np.array(self.fewer[share], dtype=np.float64)
-        ratio = ratio_of_means(fewer, np.full_like(fewer, self.machines), block=1, seed=0)
+        ratio = ratio_of_means(fewer, np.full_like(fewer, self.machines))
         return Interval(1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
 
 

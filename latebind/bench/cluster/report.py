@@ -1,7 +1,8 @@
-"""What `bench cluster` found, as rows of tables."""
+"""What `bench cluster` found, as rows of tables and a plot."""
 
 from statistics import fmean
 
+from latebind.bench.chart import MARKED, Plot, blank
 from latebind.bench.cluster.placement import SIDES, Contest
 
 Rows = list[dict[str, object]]
@@ -16,8 +17,7 @@ def gain_rows(found: Contest) -> Rows:
         for side in OTHERS:
             row[f"best of: {side}"] = _best(found, share, side)
             row["times" if side == "usual" else "times that"] = str(found.gain(share, side))
-        saved = found.machines_saved(share)
-        row["fewer machines than usual"] = f"{saved.value:.0%} [{saved.low:.0%}, {saved.high:.0%}]"
+        row["fewer machines than usual"] = found.machines_saved(share).written(".0%")
         rows.append(row)
     return rows
 
@@ -33,6 +33,18 @@ def side_rows(found: Contest) -> Rows:
                 row[f"{share:g}"] = f"{fmean(one.in_time for one in sides[way]):.2%} ({loads:.3g} loads/s)"
             rows.append(row)
     return rows
+
+
+def contest_figure(found: Contest) -> Plot:
+    """Draw the share of answers in time over the share of memory, of each side the best way."""
+    x, y = "memory of all machines, over what the models take once", {"title": "answers in time", "tickformat": ".0%"}
+    figure = blank(f"{found.machines} machines, each side at its best", x=x, y=y)
+    shares = list(found.figures)
+    for side, dash in zip(SIDES, ("solid", "dash", "dot", "dashdot"), strict=True):
+        best = [found.figures[share][found.best(share, side)] for share in shares]
+        values = [fmean(one.in_time for one in some) for some in best]
+        figure.add_scatter(x=shares, y=values, name=side, mode=MARKED, line_dash=dash)
+    return figure
 
 
 def _best(found: Contest, share: float, side: str) -> str:

@@ -10,24 +10,21 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from random import Random
 
 import numpy as np
 
 from latebind.batching.estimate import Estimate
-from latebind.bench.client import Array
-from latebind.bench.exits import Setting
-from latebind.bench.live.asked import poisson_times
-from latebind.bench.live.contest import Progress
+from latebind.bench.arrivals import past
 from latebind.bench.live.played import Played, joined
 from latebind.bench.live.session import Session, session
 from latebind.bench.live.sides import SERIAL, Side, chosen
 from latebind.bench.live.tuning import Figures, least, most
 from latebind.bench.server import pinned
+from latebind.bench.spread import Progress
 from latebind.bench.statistics import ratio_of_means
+from latebind.bench.subject import Setting, Subject
 from latebind.domain.config import PolicyConfig, ServedModel
-from latebind.repository.listing import find_models
 
 WINDOWS = (0.005, 0.010, 0.020, 0.030)  # seconds; the best of them is TF-Serving's optimal wait (Ebird, section III)
 GRANULARITIES = (1, 1, 2, 4, 8, 16)
@@ -160,7 +157,7 @@ class ElasticReport:
         return [name for name in self.saturated if self.kinds[name] is kind]
 
     def _ratio(self, above: Figures, below: Figures) -> str:
-        return str(ratio_of_means(above, below, block=1, seed=self.seed))
+        return str(ratio_of_means(above, below, seed=self.seed))
 
     def _highest(self, name: str) -> str:
         """Return the highest load at which as many as the target says are answered in time."""
@@ -188,25 +185,22 @@ class ElasticReport:
 
 
 def run(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
+    subject: Subject,
     *,
     setting: Setting,
     cores: tuple[int, ...],
     plan: Plan,
     progress: Progress = lambda text, share: None,
 ) -> ElasticReport:
-    """Ask engines on `cores` for rows of `inputs` (arrays `(N, *shape)` by name). Raises `ConfigError`."""
-    (path,) = find_models(repository, [model])
+    """Ask engines on `cores` for rows. Raises `ConfigError`."""
     taking_part = chosen(contenders(len(cores)), plan.sides)
     sides = {SERIAL: Side(PolicyConfig("serial", shed=False))}
     sides |= {name: one.side for name, one in taking_part.items()}
-    report = ElasticReport(model, setting.seed, {name: one.kind for name, one in taking_part.items()})
+    report = ElasticReport(subject.model, setting.seed, {name: one.kind for name, one in taking_part.items()})
 
     async def held() -> None:
         progress(f"starting {len(sides)} engines", 0.0)
-        async with session(path, sides, inputs, setting, known=KNOWN, cores=cores) as here:
+        async with session(subject.path, sides, subject.inputs, setting, known=KNOWN, cores=cores) as here:
             await _measure(report, here, plan, len(cores), Random(setting.seed), progress)
 
     with pinned(setting.door_cores):
@@ -239,7 +233,7 @@ async def _measure(
     for number in range(plan.rounds):
         for at, load in enumerate(plan.loads):
             progress(f"{load:.0%}", 0.2 + 0.8 * (number + at / len(plan.loads)) / plan.rounds)
-            times = poisson_times(load * report.capacity, plan.seconds, random)
+            times = past(plan.seconds, load * report.capacity, random)
             played = await here.block(names, times, random, alone=report.alone, allowed=report.allowed)
             report.spans.setdefault(load, []).append(times[-1])
             for name, one in played.items():

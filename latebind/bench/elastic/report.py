@@ -154,13 +154,12 @@ def best(
 
 def more(sides: Mapping[Side, Figures], ours: Kind, theirs: Kind) -> str:
     """Write how much more one kind carries than another, with the interval over seeds."""
-    ratio = ratio_of_means(best(sides, ours, max)[1], best(sides, theirs, max)[1], block=1, seed=0)
-    return f"{ratio.value - 1.0:+.1%} [{100 * ratio.low - 100:+.1f}, {100 * ratio.high - 100:+.1f}]"
+    return ratio_of_means(best(sides, ours, max)[1], best(sides, theirs, max)[1]).change()
 
 
 def less(sides: Mapping[Side, Figures], ours: Kind, theirs: Kind) -> str:
     """Write how much less one kind takes than another, with the interval over seeds."""
-    ratio = ratio_of_means(best(sides, ours, min)[1], best(sides, theirs, min)[1], block=1, seed=0)
+    ratio = ratio_of_means(best(sides, ours, min)[1], best(sides, theirs, min)[1])
     return f"{1.0 - ratio.value:.1%} [{100 - 100 * ratio.high:.1f}, {100 - 100 * ratio.low:.1f}]"
 
 

@@ -10,11 +10,12 @@ from random import Random
 
 import numpy as np
 
-from latebind.bench.live.asked import poisson_times
-from latebind.bench.live.contest import Contest, Progress
+from latebind.bench.arrivals import past
+from latebind.bench.live.contest import Contest
 from latebind.bench.live.sent import PATIENCE
 from latebind.bench.live.sides import SERIAL, Side
 from latebind.bench.live.tuning import Figures
+from latebind.bench.spread import Progress
 from latebind.bench.statistics import Interval, median_interval
 from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError
@@ -117,6 +118,6 @@ async def measure(report: BatchesReport, contest: Contest, random: Random, tell:
     alone = contest.alone
     for number in range(plan.rounds):
         tell(f"{plan.load:.0%} of serial capacity", 0.25 + 0.75 * number / plan.rounds)
-        times = poisson_times(plan.load / alone, plan.seconds, random)
+        times = past(plan.seconds, plan.load / alone, random)
         for name, played in (await contest.block(names, times, random, alone=alone, allowed=PATIENCE)).items():
             report.means.setdefault(name, []).append(float(played.seconds.mean()))

@@ -6,13 +6,14 @@ from random import Random
 
 import numpy as np
 
+from latebind.bench.arrivals import past
 from latebind.bench.joint.bound import most_in_time
 from latebind.bench.joint.report import Block, Capacity, Cell, JointReport
 from latebind.bench.joint.sides import OURS, Contender, Kind, contenders, knowing, of_kind
-from latebind.bench.live.asked import poisson_times
-from latebind.bench.live.contest import Contest, Progress
+from latebind.bench.live.contest import Contest
 from latebind.bench.live.played import Played
 from latebind.bench.live.sides import SERIAL, chosen
+from latebind.bench.spread import Progress
 
 LOADS = (0.8, 1.0, 1.2)
 DEADLINES = (2.0, 3.0, 5.0, 10.0)
@@ -61,7 +62,7 @@ async def measure(
         for at, cell in enumerate(plan.cells):
             share = (number + at / len(plan.cells)) / plan.rounds
             tell(f"{cell.load:.0%} of capacity, {cell.deadline:g} times alone", 0.1 + 0.9 * share)
-            times = poisson_times(cell.load * capacity.most, plan.seconds, random)
+            times = past(plan.seconds, cell.load * capacity.most, random)
             allowed = cell.deadline * capacity.alone
             played = await contest.block(list(report.contenders), times, random, alone=capacity.alone, allowed=allowed)
             found = {name: Block(times[-1], allowed, one) for name, one in played.items()}

@@ -6,25 +6,21 @@ With folds, every row meets thresholds that were calibrated on others.
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from random import Random
 
-from latebind.bench.client import Array
-from latebind.bench.exits import Setting
 from latebind.bench.folds import Folds, answerable
-from latebind.bench.live.contest import Part, Progress
+from latebind.bench.live.contest import Part
 from latebind.bench.live.session import session
 from latebind.bench.live.sides import Side
 from latebind.bench.server import pinned
-from latebind.repository.listing import find_models
+from latebind.bench.spread import Progress
+from latebind.bench.subject import Setting, Subject
 
 KNOWN = 2_000  # rows, at most, that are asked for: the right answers come first, one after another
 
 
 def on_engines(
-    repository: Path,
-    model: str,
-    inputs: Mapping[str, Array],
+    subject: Subject,
     sides: Mapping[str, Side],
     part: Part,
     *,
@@ -32,28 +28,13 @@ def on_engines(
     folds: Folds | None = None,
     progress: Progress = lambda text, share: None,
 ) -> None:
-    """Have a part ask for rows of `inputs` (arrays `(N, *shape)` by name), once in each fold.
+    """Have a part ask for rows, once in each fold. Without folds the model is taken as it is. Raises `ConfigError`."""
 
-    Without folds the model is taken as it is. Raises `ConfigError`.
-    """
-    for number, (folder, here) in enumerate(
-        answerable(repository, model, inputs, folds, backend=setting.backend, seed=setting.seed, progress=progress)
-    ):
-        (path,) = find_models(folder, [model])
-        rows = {name: array[here[:KNOWN]] for name, array in inputs.items()}
+    async def held(here: Subject, random: Random) -> None:
+        progress(f"starting {len(sides)} engines", 0.0)
+        async with session(here.path, sides, here.rows(0, KNOWN), setting, known=KNOWN) as contest:
+            await part(contest, random, progress)
+
+    for number, here in enumerate(answerable(subject, folds, setting, progress)):
         with pinned(setting.door_cores):
-            asyncio.run(_held(path, rows, sides, part, setting, Random(setting.seed + number), progress))
-
-
-async def _held(
-    path: Path,
-    inputs: Mapping[str, Array],
-    sides: Mapping[str, Side],
-    part: Part,
-    setting: Setting,
-    random: Random,
-    progress: Progress,
-) -> None:
-    progress(f"starting {len(sides)} engines", 0.0)
-    async with session(path, sides, inputs, setting, known=KNOWN) as here:
-        await part(here, random, progress)
+            asyncio.run(held(here, Random(setting.seed + number)))

@@ -1,23 +1,15 @@
 """Joint runs as plots: answers in time and latency over load, a figure for each deadline."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
-import plotly.graph_objects as go
 
+from latebind.bench.chart import Plot, lines
 from latebind.bench.joint.report import Block, JointReport
 from latebind.bench.live.played import joined
-from latebind.bench.page import write_plots
 
 
-def write_joint_page(report: JointReport, file: Path, text: str) -> None:
-    """Write tables and plots; plotly's script is inside the page."""
-    tables = [report.kind_rows(), *(report.rows(cell) for cell in report.blocks)]
-    write_plots(file, f"Exits, batching and deadlines: {report.model}", text, tables, joint_figures(report))
-
-
-def joint_figures(report: JointReport) -> list[go.Figure]:
+def joint_figures(report: JointReport) -> list[Plot]:
     """Draw goodput and mean latency of each side over load."""
     figures = []
     for deadline in sorted({cell.deadline for cell in report.blocks}):
@@ -27,15 +19,11 @@ def joint_figures(report: JointReport) -> list[go.Figure]:
     return figures
 
 
-def _figure(report: JointReport, deadline: float, of: Callable[[Sequence[Block]], float], title: str) -> go.Figure:
-    figure = go.Figure()
+def _figure(report: JointReport, deadline: float, of: Callable[[Sequence[Block]], float], title: str) -> Plot:
     cells = sorted(cell for cell in report.blocks if cell.deadline == deadline)
-    for side in report.contenders:
-        points = [of(report.blocks[cell][side]) for cell in cells]
-        figure.add_scatter(x=[cell.load for cell in cells], y=points, name=side, mode="lines+markers")
-    figure.update_xaxes(title="load, of what the base model does at most", tickformat=".0%")
-    figure.update_layout(title=title, template="plotly_white", height=460)
-    return figure
+    loads = [cell.load for cell in cells]
+    curves = {side: (loads, [of(report.blocks[cell][side]) for cell in cells]) for side in report.contenders}
+    return lines(title, curves, x={"title": "load, of what the base model does at most", "tickformat": ".0%"}, y="")
 
 
 def _goodput(blocks: Sequence[Block]) -> float:

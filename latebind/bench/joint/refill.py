@@ -12,8 +12,9 @@ from random import Random
 import numpy as np
 
 from latebind.batching.exits import alive
-from latebind.bench.live.contest import Contest, Progress
+from latebind.bench.live.contest import Contest
 from latebind.bench.live.sides import SERIAL, Side
+from latebind.bench.spread import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.domain.config import PolicyConfig, ServedModel
 from latebind.domain.costs import Curve
@@ -85,12 +86,12 @@ class RefillReport:
 
     def rows(self) -> list[dict[str, object]]:
         """Return the throughputs as rows of a table, over compaction alone."""
-        compacted = np.array(self.times_over[ALONE])
+        compacted = self.times_over[ALONE]
         return [
             {
                 "side": name,
                 "requests a second": f"{1.0 / (np.mean(self.alone) * np.mean(times)):.1f}",
-                f"over {ALONE}": str(ratio_of_means(compacted, np.array(times), block=1, seed=self.seed)),
+                f"over {ALONE}": str(ratio_of_means(compacted, times, seed=self.seed)),
                 "at most, by the cost model": f"{self.predicted:.3f}",
             }
             for name, times in self.times_over.items()

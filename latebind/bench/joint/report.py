@@ -69,6 +69,13 @@ class JointReport:
         if bound is not None:
             self.bounds.setdefault(cell, []).append(bound)
 
+    def capacity_rows(self) -> Rows:
+        """Return what the base model does, a row for each that was measured."""
+        return [
+            {"at most a second": f"{one.most:.1f}", "by": one.side, "alone ms": f"{one.alone * 1e3:.2f}"}
+            for one in self.capacities
+        ]
+
     def rows(self, cell: Cell) -> Rows:
         """Return one cell as a table."""
         ours = self.goodputs(cell, OURS)
@@ -107,7 +114,7 @@ class JointReport:
         best = most({name: self.goodputs(cell, name) for name in some})
         if not best.any():
             return None
-        return ratio_of_means(self.goodputs(cell, OURS), best, block=1, seed=self.seed)
+        return ratio_of_means(self.goodputs(cell, OURS), best, seed=self.seed)
 
     def goodputs(self, cell: Cell, side: str) -> Figures:
         """Return the goodput of each round."""
@@ -129,7 +136,7 @@ class JointReport:
         theirs = np.array([block.goodput for block in blocks])
         return {
             "side": name,
-            "in time a second": str(mean_interval(theirs, block=1, seed=self.seed)),
+            "in time a second": str(mean_interval(theirs, seed=self.seed)),
             "in time": f"{np.concatenate([block.in_time for block in blocks]).mean():.1%}",
             "mean ms": f"{all_.seconds[answered].mean() * 1e3:.2f}" if some else "",
             "p99 ms": f"{np.percentile(all_.seconds[answered], 99) * 1e3:.2f}" if some else "",
@@ -142,4 +149,4 @@ class JointReport:
     def _told(self, name: str, ours: Figures, theirs: Figures) -> str:
         if name == OURS or not theirs.any():
             return ""
-        return str(ratio_of_means(ours, theirs, block=1, seed=self.seed))
+        return str(ratio_of_means(ours, theirs, seed=self.seed))

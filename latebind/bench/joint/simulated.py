@@ -11,9 +11,10 @@ from random import Random
 import numpy as np
 
 from latebind.bench.batching.costs import alone
-from latebind.bench.live.contest import Part, Progress
+from latebind.bench.live.contest import Part
 from latebind.bench.live.played import Played
 from latebind.bench.live.sides import Side
+from latebind.bench.spread import Progress
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts, in_turn

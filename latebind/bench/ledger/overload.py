@@ -13,7 +13,7 @@ from statistics import fmean
 
 import numpy as np
 
-from latebind.bench.ledger.arrivals import poisson
+from latebind.bench.arrivals import poisson
 from latebind.bench.ledger.books import End, Ledger
 from latebind.bench.ledger.play import Played, Target, connected, play
 from latebind.bench.ledger.questions import Mix, Questions

@@ -1,55 +1,44 @@
 """What the ledger says, as plots over time."""
 
-from collections.abc import Sequence
-
 import numpy as np
-import plotly.graph_objects as go
-from numpy.typing import ArrayLike
 
-from latebind.bench.ledger.books import End
+from latebind.bench.chart import SHARES, Plot, lines
+from latebind.bench.ledger.books import End, Times
 from latebind.bench.ledger.play import Played
 
+POINTS = 2000  # of a distribution
 
-def figures(played: Played) -> Sequence[go.Figure]:
+
+def figures(played: Played) -> list[Plot]:
     """Draw how requests ended second by second, their latencies, and the memory of the server."""
     return [_ends(played), _latencies(played), *([_memory(played)] if played.memory else [])]
 
 
-def _ends(played: Played) -> go.Figure:
-    figure = go.Figure()
+def _ends(played: Played) -> Plot:
+    def a_second(times: Times) -> tuple[list[int], list[int]]:
+        seconds = np.maximum(0, np.asarray(times.due) - played.began).astype(np.int64)
+        counts = np.bincount(seconds).tolist() if len(seconds) else []
+        return list(range(len(counts))), counts
+
     ledger = played.ledger
-    for name, times in (("right and in time", ledger.good), *((str(end), ledger.times[end]) for end in End)):
-        counts = np.bincount(_seconds(times.due, played)) if len(times.due) else np.array([])
-        figure.add_scatter(x=np.arange(len(counts)), y=counts, name=name, mode="lines")
-    figure.update_xaxes(title="seconds")
-    figure.update_yaxes(title="requests a second, by when they were to be sent")
-    return _titled(figure, "How requests ended")
+    curves = {"right and in time": a_second(ledger.good), **{str(end): a_second(ledger.times[end]) for end in End}}
+    y = "requests a second, by when they were to be sent"
+    return lines("How requests ended", curves, x="seconds", y=y, mode="lines")
 
 
-def _latencies(played: Played) -> go.Figure:
-    figure = go.Figure()
+def _latencies(played: Played) -> Plot:
+    curves = {}
     for end in (End.ANSWERED, End.REFUSED, End.EXPIRED):
         seconds = np.sort(played.ledger.times[end].seconds)
         if len(seconds):
-            places = np.unique(np.linspace(0, len(seconds) - 1, 2000).astype(int))
-            figure.add_scatter(x=seconds[places] * 1e3, y=(places + 1) / len(seconds), name=str(end), mode="lines")
-    figure.update_xaxes(title="ms since they were to be sent", type="log")
-    figure.update_yaxes(title="share of them", range=[0, 1.01], tickformat=".0%")
-    return _titled(figure, "How long it took")
+            places = np.unique(np.linspace(0, len(seconds) - 1, POINTS).astype(int))
+            curves[str(end)] = (seconds[places] * 1e3, (places + 1) / len(seconds))
+    x = {"title": "ms since they were to be sent", "type": "log"}
+    return lines("How long it took", curves, x=x, y={"title": "share of them", **SHARES}, mode="lines")
 
 
-def _memory(played: Played) -> go.Figure:
+def _memory(played: Played) -> Plot:
     times, sizes = zip(*played.memory, strict=True)
-    figure = go.Figure()
-    figure.add_scatter(x=times, y=np.array(sizes) / 1e6, name="all processes", mode="lines")
-    figure.update_xaxes(title="seconds")
-    figure.update_yaxes(title="MB", rangemode="tozero")
-    return _titled(figure, "Memory of the server")
-
-
-def _seconds(due: ArrayLike, played: Played) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    return np.maximum(0, np.asarray(due) - played.began).astype(np.int64)
-
-
-def _titled(figure: go.Figure, title: str) -> go.Figure:
-    return figure.update_layout(title=title, template="plotly_white", height=420)
+    curves = {"all processes": (times, np.array(sizes) / 1e6)}
+    y = {"title": "MB", "rangemode": "tozero"}
+    return lines("Memory of the server", curves, x="seconds", y=y, mode="lines")

@@ -23,7 +23,7 @@ Rows = NDArray[np.float32] | NDArray[np.int64]
 
 
 class Protocol(StrEnum):
-    """How a request is sent."""
+    """How a request is sent: JSON, JSON with binary tensors (both over HTTP), or gRPC with raw tensors."""
 
     JSON = "json"
     BINARY = "binary"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
-from random import Random
 
 import numpy as np
 
@@ -80,12 +79,3 @@ class Asked:
         answer = await self.engine.infer(name, rows, deadline=time.monotonic() + allowed)
         early = answer.left_at[0] < self.engine.models[name].stages - 1
         return answer.waited[0] + answer.ran[0], early, self.rows.alike(row, answer)
-
-
-def poisson_times(rate: float, seconds: float, random: Random) -> list[float]:
-    """Return when requests come, `rate` a second on average, until the first that comes after so many seconds."""
-    found, time_ = [], 0.0
-    while time_ < seconds:
-        time_ += random.expovariate(rate)
-        found.append(time_)
-    return found

@@ -5,8 +5,7 @@ from random import Random
 from typing import Any, Protocol
 
 from latebind.bench.live.played import Played
-
-Progress = Callable[[str, float], None]
+from latebind.bench.spread import Progress
 
 
 class Contest(Protocol):

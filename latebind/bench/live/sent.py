@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import inf
-from random import Random
 from typing import Any, TypeVar
 
 from latebind.bench.client import Array
@@ -18,7 +17,6 @@ from latebind.server.gateway import Answer
 T = TypeVar("T")
 
 PATIENCE = 120.0  # seconds that any call may take
-LOWEST, HIGHEST = 0.7, 1.3  # times a load: the rates between which calibrations rise
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +82,3 @@ async def in_time(calls: Sequence[tuple[float, Callable[[], Coroutine[Any, Any, 
         await asyncio.sleep(max(0.0, begun + at - time.monotonic()))
         tasks.append(asyncio.create_task(call()))
     return await asyncio.gather(*tasks)
-
-
-def poisson(rate: float, seconds: float, random: Random) -> list[float]:
-    """Return when requests come, the first at once, `rate` a second on average."""
-    found, at = list[float](), 0.0
-    while at < seconds:
-        found.append(at)
-        at += random.expovariate(rate)
-    return found
-
-
-def rising(rate: float, seconds: float, random: Random) -> list[float]:
-    """Return when requests of a calibration come: their rate rises from less than this one to more."""
-    low, high = LOWEST * rate, HIGHEST * rate
-    first, *others = poisson(high, seconds, random)
-    return [first, *(at for at in others if random.random() * high < low + (high - low) * at / seconds)]

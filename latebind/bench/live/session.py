@@ -7,14 +7,14 @@ from pathlib import Path
 from random import Random
 
 from latebind.bench.client import Array
-from latebind.bench.exits import Setting
 from latebind.bench.live.asked import Asked
-from latebind.bench.live.contest import Progress
 from latebind.bench.live.pace import WARM_UP, Pace
 from latebind.bench.live.played import Played
 from latebind.bench.live.rows import Rows
 from latebind.bench.live.sent import PATIENCE, Visit
 from latebind.bench.live.sides import SERIAL, Side, started
+from latebind.bench.spread import Progress
+from latebind.bench.subject import Setting
 from latebind.domain.config import ServedModel
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from latebind.bench.batching.costs import SLOTS
-from latebind.bench.exits import Setting
+from latebind.bench.subject import Setting
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
@@ -74,6 +74,11 @@ async def started(
         backend=setting.backend,
     )
     order = EngineOrder((str(path),), engine=engine, policy=side.policy, event_log=str(log) if log else None)
-    client = await EngineClient.start(order)
-    stack.push_async_callback(client.close)
-    return client
+    return await begun(stack, order)
+
+
+async def begun(stack: AsyncExitStack, order: EngineOrder) -> EngineClient:
+    """Start an engine, which ends with the stack."""
+    engine = await EngineClient.start(order)
+    stack.push_async_callback(engine.close)
+    return engine

@@ -4,25 +4,17 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from http.client import HTTPConnection
 
 import numpy as np
 
 from latebind.bench.client import HEADER_LENGTH, Array, decode, encode
+from latebind.bench.ledger.questions import Protocol
+from latebind.bench.ledger.wire import GRPC_METHOD
 from latebind.bench.peers.processes import Served
 from latebind.domain.errors import ConfigError
 
-GRPC_METHOD = "/inference.GRPCInferenceService/ModelInfer"
 PATIENCE = 60.0  # seconds
-
-
-class Protocol(StrEnum):
-    """How a call is written: JSON, JSON with binary tensors (both over HTTP), or gRPC with raw tensors."""
-
-    JSON = "json"
-    BINARY = "binary"
-    GRPC = "grpc"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ import asyncio
 import time
 
 from latebind.bench.client import READ_BYTES, Reply
-from latebind.bench.peers.calls import Call, Protocol
+from latebind.bench.ledger.questions import Protocol
+from latebind.bench.peers.calls import Call
 from latebind.bench.peers.processes import Served
 
 

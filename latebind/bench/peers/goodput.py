@@ -5,13 +5,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import aiohttp
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.bench.live.asked import poisson_times
+from latebind.bench.arrivals import past
+from latebind.bench.live.sent import in_time
 from latebind.bench.peers import resnet
 from latebind.bench.peers.calls import Call, check
 from latebind.bench.peers.loads import load
@@ -83,7 +85,7 @@ def _rounds(
     for number in range(plan.rounds):
         for place, share in enumerate(plan.loads):
             random = Random(plan.seed * 1000 + number * 10 + place)
-            times = poisson_times(share * capacity, plan.seconds, random)
+            times = past(plan.seconds, share * capacity, random)
             for name in random.sample(list(servers), len(servers)):
                 tell(f"{name} at {share:.0%}", len(found) / total)
                 found.append(Played(name, share, number, asyncio.run(play(servers[name], calls[name], times))))
@@ -96,11 +98,7 @@ async def play(served: Served, call: Call, times: Sequence[float]) -> NDArray[np
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(served.url, connector=connector, timeout=timeout) as session:
         begun = time.perf_counter()
-        tasks = []
-        for at in times:
-            await asyncio.sleep(max(0.0, begun + at - time.perf_counter()))
-            tasks.append(asyncio.create_task(_ask(session, call, begun + at)))
-        seconds = await asyncio.gather(*tasks)
+        seconds = await in_time([(at, partial(_ask, session, call, begun + at)) for at in times])
         await asyncio.sleep(DRAIN)
     return np.array(seconds)
 

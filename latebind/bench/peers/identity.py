@@ -13,7 +13,8 @@ import numpy as np
 import psutil
 
 from latebind.bench.client import Array
-from latebind.bench.peers.calls import Call, Protocol, check, written
+from latebind.bench.ledger.questions import Protocol
+from latebind.bench.peers.calls import Call, check, written
 from latebind.bench.peers.loads import Loaded, load
 from latebind.bench.peers.ours import IDENTITY, WIDTH
 from latebind.bench.peers.processes import Served

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from latebind.bench.peers.calls import Call, Protocol
+from latebind.bench.ledger.questions import Protocol
+from latebind.bench.peers.calls import Call
 from latebind.bench.peers.closed import closed_loop
 from latebind.bench.peers.processes import Served, cpu_seconds
 from latebind.domain.errors import ConfigError

@@ -1,14 +1,10 @@
-"""Latebind as one of those compared: `latebind serve` with a model built for it."""
+"""A model that answers what it is given, built for latebind as one of those compared."""
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from latebind.bench.peers.processes import Served, free_port, running
 from latebind.program.build import build_program
 
 IDENTITY = "identity"
@@ -37,14 +33,3 @@ def build_identity(folder: Path) -> Path:
         output_names=["y"],
     )
     return folder
-
-
-@contextmanager
-def serve(repository: Path, model: str, options: Sequence[str], log: Path, *, grpc: bool) -> Iterator[Served]:
-    """Serve one model of a repository with these options of `latebind serve`."""
-    http, calls = free_port(), free_port() if grpc else None
-    command = [sys.executable, "-m", "latebind", "serve", str(repository), "--model", model, "--port", str(http)]
-    if calls is not None:
-        command += ["--grpc-port", str(calls)]
-    with running([*command, *options], http=http, grpc=calls, ready=f"/v2/models/{model}/ready", log=log) as served:
-        yield served

@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,6 +69,17 @@ def running(
             yield Served(process.pid, http, grpc)
         finally:
             end(process)
+
+
+@contextmanager
+def latebind(repository: Path, options: Sequence[str], *, ready: str, log: Path, grpc: bool) -> Iterator[Served]:
+    """Run `latebind serve` with these options until the block ends; it begins once the model `ready` is served."""
+    http, calls = free_port(), free_port() if grpc else None
+    command = [sys.executable, "-m", "latebind", "serve", str(repository), "--port", str(http)]
+    if calls is not None:
+        command += ["--grpc-port", str(calls)]
+    with running([*command, *options], http=http, grpc=calls, ready=f"/v2/models/{ready}/ready", log=log) as served:
+        yield served
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:

@@ -51,7 +51,7 @@ def goodput_rows(found: Found, deadline: float, seed: int) -> Rows:
         for side, counts in in_time.items():
             seconds = np.concatenate([one.seconds for one in here if one.side == side])
             answered = seconds[np.isfinite(seconds)]
-            ratio = ratio_of_means(counts, others[best], block=1, seed=seed) if side == LATEBIND and good else None
+            ratio = ratio_of_means(counts, others[best], seed=seed) if side == LATEBIND and good else None
             rows.append(
                 {
                     "load": f"{load:.0%}",
@@ -98,4 +98,4 @@ def _ratio(here: Sequence[Run], base: Sequence[Run], figure: Callable[[Loaded], 
     """Return the ratio, with its interval; nothing where there is no base."""
     if not base or here[0].side == base[0].side:
         return ""
-    return str(ratio_of_means(_figures(here, figure), _figures(base, figure), block=1, seed=seed))
+    return str(ratio_of_means(_figures(here, figure), _figures(base, figure), seed=seed))

@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import save_file
 
 from latebind.bench.client import Array
-from latebind.bench.peers import frameworks, ours, triton
-from latebind.bench.peers.calls import Call, Protocol, written
+from latebind.bench.ledger.questions import Protocol
+from latebind.bench.peers import frameworks, triton
+from latebind.bench.peers.calls import Call, written
 from latebind.bench.peers.environments import TORCH, environment
-from latebind.bench.peers.processes import Served
+from latebind.bench.peers.processes import Served, latebind
 from latebind.bench.peers.sides import LATEBIND, TRITON, Place, Side
 from latebind.bench.stages import make_network
 from latebind.program.build import build_program
@@ -87,8 +88,8 @@ def call(network: Network, side: Side, deadline: float) -> Call:
 
 
 def _ours(network: Network, place: Place) -> AbstractContextManager[Served]:
-    options = ["--workers", str(WORKERS), "--threads", "1", *place.options]
-    return ours.serve(network.repository, RESNET, options, place.log(f"{LATEBIND}-{RESNET}"), grpc=False)
+    options = ["--model", RESNET, "--workers", str(WORKERS), "--threads", "1", *place.options]
+    return latebind(network.repository, options, ready=RESNET, log=place.log(f"{LATEBIND}-{RESNET}"), grpc=False)
 
 
 def _triton(network: Network, time_out: int, place: Place) -> AbstractContextManager[Served]:

@@ -5,10 +5,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from latebind.bench.ledger.questions import Protocol
 from latebind.bench.peers import frameworks, ours, triton
-from latebind.bench.peers.calls import Protocol
 from latebind.bench.peers.environments import environment
-from latebind.bench.peers.processes import Served
+from latebind.bench.peers.processes import Served, latebind
 
 LATEBIND, TRITON = "latebind", "triton"
 
@@ -41,7 +41,13 @@ class Side:
 
 def _ours(place: Place) -> AbstractContextManager[Served]:
     repository = ours.build_identity(place.folder / "repository")
-    return ours.serve(repository, ours.IDENTITY, place.options, place.log(LATEBIND), grpc=place.grpc)
+    return latebind(
+        repository,
+        ["--model", ours.IDENTITY, *place.options],
+        ready=ours.IDENTITY,
+        log=place.log(LATEBIND),
+        grpc=place.grpc,
+    )
 
 
 def _triton(place: Place) -> AbstractContextManager[Served]:

@@ -165,9 +165,9 @@ def models(result: Result, step: int) -> Mapping[str, float]:
 
 def compared(ours: Result, theirs: Result, wrong: float = 0.0) -> str:
     """Write points of accuracy gained, and how many times quicker it is on average; with intervals."""
-    times = ratio_of_means(theirs.seconds, ours.seconds, block=BLOCK, seed=0)
+    times = ratio_of_means(theirs.seconds, ours.seconds, block=BLOCK)
     right = ours.right(wrong=wrong) - theirs.right(wrong=wrong)
-    return f"{_points(right)}, {times.value:.2f}x [{times.low:.2f}, {times.high:.2f}]"
+    return f"{_points(right)}, {times.written('.2f', 'x')}"
 
 
 def at_once(ours: Result, theirs: Result) -> bool:
@@ -200,5 +200,4 @@ def _over_better(sides: Mapping[Side, Result], own: Side) -> Figures:
 
 def _points(values: Figures) -> str:
     """Write a mean of differences in points, with its interval."""
-    found = mean_interval(values, block=BLOCK, seed=0)
-    return f"{100 * found.value:+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
+    return mean_interval(values, block=BLOCK).scaled(100).written("+.2f")

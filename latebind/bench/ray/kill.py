@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
+from latebind.bench.arrivals import poisson
 from latebind.bench.ledger import own
-from latebind.bench.ledger.arrivals import poisson
 from latebind.bench.ledger.books import Ledger
 from latebind.bench.ledger.inject import Fault, Injected
 from latebind.bench.ledger.play import Played, Target, play

@@ -1,9 +1,10 @@
 """The Azure Functions trace as the residency benchmarks take it: as services that HTTP or a timer calls."""
 
 from pathlib import Path
+from random import Random
 
 from latebind.simulation.cluster.azure import read_invocations
-from latebind.simulation.traces import Service
+from latebind.simulation.traces import SERVICES, Service, drawn
 
 TRIGGERS = ("http", "timer")  # nothing else is asked for, and a whole day is long
 
@@ -15,3 +16,8 @@ def read_trace(file: Path) -> list[Service]:
     """
     found = read_invocations(file, TRIGGERS)
     return [Service(tuple(row), trigger) for row, trigger in zip(found.counts.tolist(), found.triggers, strict=True)]
+
+
+def services_of(file: Path | None, count: int = SERVICES) -> tuple[Service, ...]:
+    """Return those of a trace, or so many that are drawn like them. Raises `ConfigError` as `read_trace` does."""
+    return tuple(read_trace(file) if file else drawn(Random(0), services=count))

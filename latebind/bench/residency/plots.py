@@ -1,50 +1,47 @@
 """Figures 6 to 10 of mCache as plots, and memory against loading time."""
 
-import plotly.graph_objects as go
-
+from latebind.bench.chart import SHARES, Plot, bars, lines
 from latebind.bench.residency.parts import Found
 from latebind.bench.residency.report import loading, shares_within
 from latebind.bench.residency.sides import TIMES, Bound, Cell, Side
 
+MEMORY = "share of all models' memory"
 
-def latency_figures(found: Found, execution: float) -> list[go.Figure]:
+
+def latency_figures(found: Found, execution: float) -> list[Plot]:
     """Draw mean latency over memory for each workload, requests one after another (figures 6, 7 and table 3)."""
     figures = []
     for workload in dict.fromkeys(case.workload for case in found):
-        figure = go.Figure()
+        curves = {}
         for side, points in _lines(found, workload).items():
-            loads = [(share, load.mean()) for share, cells in points.items() if (load := loading(cells)) is not None]
-            seconds = [load + execution for _, load in loads]
-            figure.add_scatter(x=[share for share, _ in loads], y=seconds, name=side.label, mode="lines+markers")
-        figure.update_yaxes(title="mean latency, s")
-        figures.append(_titled(figure, f"{workload}: latency without queueing", "share of all models' memory"))
+            loads = {share: load.mean() for share, cells in points.items() if (load := loading(cells)) is not None}
+            curves[side.label] = (list(loads), [load + execution for load in loads.values()])
+        figures.append(lines(f"{workload}: latency without queueing", curves, x=MEMORY, y="mean latency, s"))
     return figures
 
 
-def hit_figure(found: Found, workload: str) -> go.Figure:
+def hit_figure(found: Found, workload: str) -> Plot:
     """Draw hit ratios over memory (figure 9)."""
-    figure = go.Figure()
+    ratios = {}
     for side, points in _lines(found, workload).items():
-        if isinstance(side, Bound):
-            continue
-        some = {share: [c.hits for c in cells if c is not None] for share, cells in points.items() if None not in cells}
-        ratios = [sum(hits) / len(hits) for hits in some.values()]
-        figure.add_bar(x=[f"{share:.0%}" for share in some], y=ratios, name=side.label)
-    figure.update_yaxes(title="all of the model in memory", tickformat=".0%")
-    return _titled(figure, f"{workload}: hits", "share of all models' memory")
+        if not isinstance(side, Bound):
+            some = {share: [c.hits for c in cells if c] for share, cells in points.items() if None not in cells}
+            ratios[side.label] = (
+                [f"{share:.0%}" for share in some],
+                [sum(hits) / len(hits) for hits in some.values()],
+            )
+    y = {"title": "all of the model in memory", "tickformat": ".0%"}
+    return bars(f"{workload}: hits", ratios, x=MEMORY, y=y)
 
 
-def distribution_figures(found: Found) -> list[go.Figure]:
+def distribution_figures(found: Found) -> list[Plot]:
     """Draw the share of requests that load for no longer than so many seconds (figure 8)."""
     figures = []
     for case, sides in found.items():
-        figure = go.Figure()
-        for side, cells in sides.items():
-            within = shares_within(cells)
-            if within is not None:
-                figure.add_scatter(x=TIMES, y=within, name=side.label, mode="lines")
-        figure.update_yaxes(title="share of requests", range=[0, 1.01], tickformat=".0%")
-        figures.append(_titled(figure, f"{case.workload}, {case.share:.0%} of the memory", "loading time, s"))
+        within = {side.label: shares_within(cells) for side, cells in sides.items()}
+        curves = {label: (TIMES, shares) for label, shares in within.items() if shares is not None}
+        title, y = f"{case.workload}, {case.share:.0%} of the memory", {"title": "share of requests", **SHARES}
+        figures.append(lines(title, curves, x="loading time, s", y=y, mode="lines"))
     return figures
 
 
@@ -55,8 +52,3 @@ def _lines(found: Found, workload: str) -> dict[Side, dict[float, list[Cell | No
             for side, cells in sides.items():
                 lines.setdefault(side, {})[case.share] = list(cells)
     return lines
-
-
-def _titled(figure: go.Figure, title: str, across: str) -> go.Figure:
-    figure.update_xaxes(title=across)
-    return figure.update_layout(title=title, template="plotly_white", height=420)

@@ -12,7 +12,7 @@ from latebind.bench.residency.paper import NINE_TENTHS, QUANTILE_LOADING, TABLE_
 from latebind.bench.residency.parts import Case, Found
 from latebind.bench.residency.scenes import HALVES
 from latebind.bench.residency.sides import LFU, LRU, TIMES, Bound, Cell, Side
-from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
+from latebind.bench.statistics import mean_interval, ratio_of_means
 from latebind.simulation.traces import Pairing
 
 Row = dict[str, object]
@@ -121,11 +121,10 @@ def _saved(
     needed = np.array(
         [enough(list(played), [load[hour] for load in played.values()], lru[hour]) for hour in range(len(lru))]
     )
-    points = mean_interval(100 * (share - needed), block=1, seed=0)
     return {
         "policy": side.label,
         "needs": f"{needed.mean():.0%}",
-        "points saved": f"{points.value:+.1f} [{points.low:+.1f}, {points.high:+.1f}]",
+        "points saved": mean_interval(100 * (share - needed)).written("+.1f"),
     }
 
 
@@ -239,16 +238,11 @@ def against(load: Figures | None, base: Figures | None) -> str:
     """Write how much more or less is loaded, with the interval over paired hours."""
     if load is None or base is None:
         return ""
-    return _percent(ratio_of_means(load, base, block=1, seed=0))
-
-
-def _percent(ratio: Interval) -> str:
-    return f"{ratio.value - 1:+.1%} [{100 * ratio.low - 100:+.1f}, {100 * ratio.high - 100:+.1f}]"
+    return ratio_of_means(load, base).change()
 
 
 def _times(base: Figures, load: Figures) -> str:
-    ratio = ratio_of_means(base, load, block=1, seed=0)
-    return f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return ratio_of_means(base, load).written(".2f")
 
 
 def _half(load: Figures | None, half: int) -> Figures | None:

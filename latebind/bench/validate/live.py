@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from latebind.bench.arrivals import during, rising
 from latebind.bench.batching.costs import SLOTS
 from latebind.bench.client import Array
-from latebind.bench.exits import Setting
-from latebind.bench.live.sent import Sent, Visit, poisson, rising
+from latebind.bench.live.sent import Sent, Visit
+from latebind.bench.live.sides import begun
 from latebind.bench.spread import Progress
+from latebind.bench.subject import Setting
 from latebind.bench.validate.client import Clients
 from latebind.bench.validate.logged import Logged
 from latebind.domain.config import EngineConfig, PolicyConfig
-from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
 
 WARM_UP = 0.3  # seconds
@@ -63,12 +64,12 @@ class Engine:
         rate, allowed = plan.load * most, plan.deadline * alone
         calibrations, blocks = [await self._rising(plan, rate, allowed, random)], []
         for _ in range(plan.blocks):
-            blocks.append(await self._play(poisson(rate, plan.seconds, random), allowed))
+            blocks.append(await self._play(during(plan.seconds, rate, random), allowed))
             calibrations.append(await self._rising(plan, rate, allowed, random))
         self.visits.append(Visit(calibrations, blocks))
 
     async def _rising(self, plan: Plan, rate: float, allowed: float, random: Random) -> list[Sent]:
-        return await self._play(rising(rate, plan.calibration, random), allowed)
+        return await self._play(rising(plan.calibration, rate, random), allowed)
 
     async def _play(self, times: Sequence[float], allowed: float) -> list[Sent]:
         return await self.clients.play([(at, self.model) for at in times], allowed)
@@ -89,8 +90,7 @@ async def engines(
             log = folder / f"{number}.jsonl"
             config = EngineConfig(threads=1, cores=(setting.engine_core,), slots=SLOTS, backend=setting.backend)
             order = EngineOrder((str(paths[model]),), config, POLICIES[policy], event_log=str(log))
-            client = await EngineClient.start(order)
-            stack.push_async_callback(client.close)
+            client = await begun(stack, order)
             spec = client.models[model]
             waiting = 1 if policy == "serial" else WAITING * spec.max_batch
             engine = Engine(model, policy, Clients(client, rows), waiting, log)

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from latebind.bench.client import Array
-from latebind.bench.exits import Setting
 from latebind.bench.live.sent import Visit
 from latebind.bench.server import pinned
 from latebind.bench.spread import Progress, spread
+from latebind.bench.subject import Setting
 from latebind.bench.validate.counts import average, summed
 from latebind.bench.validate.live import Plan, Played, play
 from latebind.bench.validate.report import Load, Round

@@ -3,39 +3,35 @@
 from collections.abc import Sequence
 
 import numpy as np
-import plotly.graph_objects as go
 
+from latebind.bench.chart import SHARES, Plot, lines
 from latebind.bench.validate.report import Load
 
 POINTS = 400
-SHARES = np.linspace(0.0, 1.0, POINTS + 2)[1:-1]
+QUANTILES = np.linspace(0.0, 1.0, POINTS + 2)[1:-1]
 
 
-def distribution_figure(load: Load) -> go.Figure:
+def distribution_figure(load: Load) -> Plot:
     """Draw the share of requests that were answered within a time, live and simulated."""
-    figure = go.Figure()
-    for name, seconds in (("live", load.live), ("simulated", load.simulated)):
-        figure.add_scatter(x=np.quantile(seconds, SHARES) * 1e3, y=SHARES, name=name, mode="lines")
-    figure.update_xaxes(title="latency, ms", type="log")
-    figure.update_yaxes(title="share of requests", range=[0, 1.01], tickformat=".0%")
-    return _titled(figure, f"{load.model}, {load.policy}")
+    both = {"live": load.live, "simulated": load.simulated}
+    curves = {name: (np.quantile(seconds, QUANTILES) * 1e3, QUANTILES) for name, seconds in both.items()}
+    x, y = {"title": "latency, ms", "type": "log"}, {"title": "share of requests", **SHARES}
+    return lines(f"{load.model}, {load.policy}", curves, x=x, y=y, mode="lines")
 
 
-def quantile_figure(loads: Sequence[Load]) -> go.Figure:
+def quantile_figure(loads: Sequence[Load]) -> Plot:
     """Draw quantiles of simulated latencies over the same of live ones: on the diagonal they are alike."""
-    figure = go.Figure()
-    ends = []
-    for load in loads:
-        live, simulated = (np.quantile(seconds, SHARES) * 1e3 for seconds in (load.live, load.simulated))
-        figure.add_scatter(x=live, y=simulated, name=f"{load.model}, {load.policy}", mode="lines")
-        ends += [float(live[0]), float(live[-1])]
+    curves = {
+        f"{load.model}, {load.policy}": (
+            np.quantile(load.live, QUANTILES) * 1e3,
+            np.quantile(load.simulated, QUANTILES) * 1e3,
+        )
+        for load in loads
+    }
+    x, y = ({"title": f"{kind}, ms", "type": "log"} for kind in ("live", "simulated"))
+    figure = lines("Quantile against quantile", curves, x=x, y=y, mode="lines")
+    ends = [float(end) for live, _ in curves.values() for end in (live[0], live[-1])]
     diagonal = [min(ends), max(ends)]
-    figure.add_scatter(x=diagonal, y=diagonal, name="alike", mode="lines", line={"dash": "dot", "color": "#7f7f7f"})
-    figure.update_xaxes(title="live, ms", type="log")
-    figure.update_yaxes(title="simulated, ms", type="log")
-    return _titled(figure, "Quantile against quantile")
-
-
-def _titled(figure: go.Figure, title: str) -> go.Figure:
-    figure.update_layout(title=title, template="plotly_white", height=420)
-    return figure
+    return figure.add_scatter(
+        x=diagonal, y=diagonal, name="alike", mode="lines", line={"dash": "dot", "color": "#7f7f7f"}
+    )

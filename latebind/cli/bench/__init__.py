@@ -21,7 +21,6 @@ PARTS = {
     "drift": "adaptation",
     "load": "load",
     "flood": "load",
-    "door": "load",
     "scheduler": "overhead",
     "stages": "overhead",
     "boundary": "overhead",

@@ -9,11 +9,11 @@ import typer
 from latebind.bench import calibration as calibration_bench
 from latebind.bench import drift as drift_bench
 from latebind.bench import locality as locality_bench
+from latebind.bench.plots import write_locality_page
 from latebind.cli.bench.options import Backend, Fidelity, Page, Seed, ServerLog
 from latebind.cli.bench.settings import Conditions, Subject
 from latebind.cli.console import JsonFile, console, percent, progress, reporting, save, show
 from latebind.cli.promised import AnswersOption, answers_of
-from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 from latebind.learned.promise import ANSWERS, Promise, over
 
@@ -86,26 +86,24 @@ def locality(
     """
     services = adapting.each()
     with reporting(), kept_awake(conditions.awake), progress(f"asking {2 + len(services)} servers") as tell:
-        inputs, labels = subject.rows()
+        asked = subject.load()
         report = locality_bench.run(
-            subject.repository,
-            subject.model,
-            inputs,
-            labels,
+            asked.repository,
+            asked.model,
+            asked.inputs,
+            asked.labels,
             stream.traffic(),
             setting=conditions.setting(backend, log),
             fidelity=fidelity,
             services=services,
             progress=tell,
         )
-    asked = f"{len(report.calls['off'])} requests a side, {stream}, target {fidelity:g}, seed {conditions.seed}"
-    show(f"{subject.model}: {asked}", report.rows())
+    sent = f"{len(report.calls['off'])} requests a side, {stream}, target {fidelity:g}, seed {conditions.seed}"
+    show(f"{subject.model}: {sent}", report.rows())
     for side, at in report.begun.items():
         counted = ", ".join(f"{name} {count:.0f}" for name, count in report.told[side].items())
         console.print(f"{side}: first version from request {at} on; the service counted {counted}")
     if page is not None:
-        from latebind.bench.page import write_locality_page
-
         write_locality_page(report, page, title=f"latebind: {subject.model}, {stream}")
         console.print(f"page written to {page}")
     save(json_file, {"rows": report.rows(), "begun": report.begun, "told": report.told})
@@ -129,20 +127,7 @@ def drift(
     --data-option data=cifar10/`
     """
     with reporting(), progress("changing the traffic") as tell:
-        inputs, labels = subject.rows()
-        if labels is None:
-            raise ConfigError("a stream by classes needs labels: give data that has them")
-        found = drift_bench.run(
-            subject.repository,
-            subject.model,
-            inputs,
-            labels,
-            trials=trials,
-            fidelity=fidelity,
-            by=brighter,
-            seed=seed,
-            progress=tell,
-        )
+        found = drift_bench.run(subject.load(), trials=trials, fidelity=fidelity, by=brighter, seed=seed, progress=tell)
     show(
         f"{subject.model}: {trials} trials of each change, target {fidelity:g}, seed {seed}",
         drift_bench.summary(found, fidelity),
@@ -167,11 +152,8 @@ def calibration(
     --data-option data=cifar10/ --fidelity 0.98`
     """
     with reporting():
-        inputs, _ = subject.rows()
         promise = Promise(fidelity, confidence, answers=answers_of(answers))
-        report = calibration_bench.run(
-            subject.repository, subject.model, inputs, promise=promise, splits=splits, backend=backend, seed=seed
-        )
+        report = calibration_bench.run(subject.load(), promise=promise, splits=splits, backend=backend, seed=seed)
     show(
         f"{subject.model}: {splits} calibrations on halves of {report.rows} rows, "
         f"target {fidelity:g}{over(promise.answers)}, seed {seed}",

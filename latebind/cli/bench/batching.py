@@ -1,6 +1,6 @@
 """`latebind bench batching` and `live`: policies simulated on LazyBatching's accelerator, and on the engine here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,15 +10,20 @@ import typer
 
 from latebind.bench.batching import live as live_bench
 from latebind.bench.batching import parts, report
+from latebind.bench.batching.plots import load_figures
 from latebind.bench.batching.scene import Scene, measured_models
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.simulated import Result
-from latebind.cli.bench.options import Backend, Page
+from latebind.bench.spread import Progress
+from latebind.cli.bench.options import Backend, Page, Processes
 from latebind.cli.bench.settings import Conditions, Subject
+from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
 from latebind.simulation.networks import NETWORKS
+
+PAGE_TEXT = "Simulated on the accelerator of LazyBatching's table I; baselines are the best of their kind at each load."
 
 
 class Part(StrEnum):
@@ -48,7 +53,7 @@ class Runs:
         Path | None,
         typer.Option(help="Words in and out of translations: an .npz file with an array (N, 2). Default: drawn."),
     ] = None
-    processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0
+    processes: Processes = 0
 
     def plan(self) -> parts.Plan:
         """Return it in the words of the measurement. Raises `ConfigError`."""
@@ -98,16 +103,11 @@ def batching(
         unknown = [name for name in network or () if name not in NETWORKS]
         if unknown:
             raise ConfigError(f"there is no network {unknown[0]!r}: take one of {', '.join(NETWORKS)}")
-        asked = Asked(runs.plan(), tuple(network or ()), tuple(load or ()), page)
+        asked = Asked(runs.plan(), tuple(network or ()), tuple(load or ()))
         console.print(f"{runs.seeds} seeds, {runs.requests} requests a run, largest batch 64 unless said otherwise")
-        found: dict[str, object] = {}
-        for one in runs.chosen(part):
-            with progress(one) as tell:
-                tables, figures = PARTS[one](asked, tell)
-            found[one] = figures
-            for title, rows in tables:
-                show(title, rows)
-    save(json_file, found)
+        found = tell_parts(runs.chosen(part), RUN, asked)
+        write_page(page, "Batching policies", PAGE_TEXT, found.values())
+    save(json_file, {one: told.raw for one, told in found.items()})
 
 
 def live(
@@ -139,11 +139,8 @@ def live(
     Example: `latebind bench live models --model resnet56 --data images.npz --load 0.8`
     """
     with reporting(), progress("batching") as tell, kept_awake(conditions.awake):
-        inputs, _ = subject.rows()
         found = live_bench.run(
-            subject.repository,
-            subject.model,
-            inputs,
+            subject.load(),
             setting=conditions.setting(backend),
             plan=live_bench.Plan(tuple(load or live_bench.LOADS), rounds, seconds, tuple(side or ()), saturation),
             progress=tell,
@@ -168,73 +165,68 @@ class Asked:
     plan: parts.Plan
     networks: tuple[str, ...]
     loads: tuple[float, ...]
-    page: Path | None
 
 
-Told = tuple[list[tuple[str, report.Rows]], object]  # tables with their titles, and figures to be saved
+def _loads(asked: Asked, tell: Progress) -> Told:
+    return _by_load(parts.loads(asked.plan, asked.networks or parts.MAIN, asked.loads or parts.LOADS, tell))
 
 
-def _loads(asked: Asked, tell: parts.Progress) -> Told:
-    found = parts.loads(asked.plan, asked.networks or parts.MAIN, asked.loads or parts.LOADS, tell)
-    if asked.page is not None:
-        from latebind.bench.batching.plots import write_batching_page
-
-        write_batching_page(found, asked.page)
-    return _by_load(found)
-
-
-def _others(asked: Asked, tell: parts.Progress) -> Told:
+def _others(asked: Asked, tell: Progress) -> Told:
     return _by_load(parts.loads(asked.plan, parts.OTHERS, asked.loads or parts.LOADS_OF_OTHERS, tell))
 
 
-def _measured(asked: Asked, tell: parts.Progress) -> Told:
+def _measured(asked: Asked, tell: Progress) -> Told:
     return _by_load(parts.measured(asked.plan, asked.loads or parts.MULTIPLES, tell))
 
 
 def _by_load(found: Sequence[Result]) -> Told:
-    latencies, ratios, summary = report.latency_rows(found), report.ratio_rows(found), report.summary_rows(found)
-    tables = [
-        ("latency: mean over seeds (25th to 75th percentile)", latencies),
-        (f"times less than the baselines; {report.PAST} past the baseline's capacity", ratios),
-        ("geometric mean over the loads that all baselines keep up with", summary),
-    ]
-    return tables, {"latency": latencies, "ratios": ratios, "summary": summary}
+    raw = {
+        "latency": report.latency_rows(found),
+        "ratios": report.ratio_rows(found),
+        "summary": report.summary_rows(found),
+    }
+    titles = (
+        "latency: mean over seeds (25th to 75th percentile)",
+        f"times less than the baselines; {report.PAST} past the baseline's capacity",
+        "geometric mean over the loads that all baselines keep up with",
+    )
+    return Told(dict(zip(titles, raw.values(), strict=True)), lambda: load_figures(found), raw)
 
 
-def _deadlines(asked: Asked, tell: parts.Progress) -> Told:
+def _deadlines(asked: Asked, tell: Progress) -> Told:
     rows = report.late_rows(parts.deadlines(asked.plan, tell))
-    by_network = {str(row["network"]): [one for one in rows if one["network"] == row["network"]] for row in rows}
-    return [(f"share after their deadline, {name}", some) for name, some in by_network.items()], rows
+    networks = dict.fromkeys(row["network"] for row in rows)
+    tables = {f"share after their deadline, {one}": [row for row in rows if row["network"] == one] for one in networks}
+    return Told(tables, raw=rows)
 
 
-def _capacity(asked: Asked, tell: parts.Progress) -> Told:
+def _capacity(asked: Asked, tell: Progress) -> Told:
     carried = parts.capacities(asked.plan, tell)
     title = "the highest load with 1 % after 100 ms; saturated; in time at 1.2 times that, shedding"
-    return [(title, report.capacity_rows(carried))], carried
+    return Told({title: report.capacity_rows(carried)}, raw=carried)
 
 
-def _colocated(asked: Asked, tell: parts.Progress) -> Told:
+def _colocated(asked: Asked, tell: Progress) -> Told:
     found = parts.colocated(asked.plan, tell)
-    ratios, models, tails = report.ratio_rows(found), report.model_rows(found), report.tail_rows(found)
-    tables = [
-        (f"{', '.join(parts.COLOCATED)} on one worker: times less", ratios),
-        ("each of them: mean / p99 ms", models),
-        ("p99 of each, times less than under the baselines with the least mean", tails),
-    ]
-    return tables, [ratios, models, tails]
+    tables = {
+        f"{', '.join(parts.COLOCATED)} on one worker: times less": report.ratio_rows(found),
+        "each of them: mean / p99 ms": report.model_rows(found),
+        "p99 of each, times less than under the baselines with the least mean": report.tail_rows(found),
+    }
+    return Told(tables, raw=list(tables.values()))
 
 
-def _lengths(asked: Asked, tell: parts.Progress) -> Told:
+def _lengths(asked: Asked, tell: Progress) -> Told:
     rows = report.late_rows(parts.lengths(asked.plan, tell))
-    return [("answers expected to be no longer than N % of those in training: late", rows)], rows
+    return Told({"answers expected to be no longer than N % of those in training: late": rows}, raw=rows)
 
 
-def _sizes(asked: Asked, tell: parts.Progress) -> Told:
+def _sizes(asked: Asked, tell: Progress) -> Told:
     rows = {size: report.ratio_rows(found) for size, found in parts.sizes(asked.plan, tell).items()}
-    return [(f"times less with a largest batch of {size}", some) for size, some in rows.items()], rows
+    return Told({f"times less with a largest batch of {size}": some for size, some in rows.items()}, raw=rows)
 
 
-PARTS: dict[Part, Callable[[Asked, parts.Progress], Told]] = {
+RUN: ByPart[Part, Asked] = {
     Part.LOADS: _loads,
     Part.DEADLINES: _deadlines,
     Part.CAPACITY: _capacity,

@@ -10,8 +10,10 @@ import typer
 
 from latebind.bench.caches.composition import BUDGETS
 from latebind.bench.caches.contest import Plan
+from latebind.bench.caches.plots import plots
 from latebind.bench.caches.suite import Part, Result, Setting, Suite
 from latebind.bench.caches.variants import KINDS, Lessons
+from latebind.bench.page import write_plots
 from latebind.cli.bench.options import Backend, DataOption, Fidelity, Page, Repository, Seed
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.sources import load_rows, load_samples
@@ -137,7 +139,5 @@ def _rows(data: str, given: Sequence[str] | None) -> Samples:
 def _write(results: Sequence[Result], page: Path | None, *, title: str, text: str) -> None:
     if page is None:
         return
-    from latebind.bench.caches.plots import write_caches_page
-
-    write_caches_page(results, page, title=title, text=text)
+    write_plots(page, title, text, [one.rows for one in results], [plot for one in results for plot in plots(one)])
     console.print(f"page written to {page}")

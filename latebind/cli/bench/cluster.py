@@ -1,31 +1,24 @@
 """`latebind bench cluster`: how fast large clusters are simulated, and what placement and residency gain there."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from random import Random
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from latebind.bench.cluster.placement import Scene, contest
 from latebind.bench.cluster.placement import asked as placed
-from latebind.bench.cluster.report import gain_rows, side_rows
+from latebind.bench.cluster.report import contest_figure, gain_rows, side_rows
 from latebind.bench.cluster.scale import Day, day_rows, day_text, play_day, took_text
 from latebind.bench.cluster.speed import speed_rows, speeds
-from latebind.bench.residency.azure import read_trace
+from latebind.bench.residency.azure import services_of
 from latebind.bench.spread import Progress
-from latebind.cli.bench.options import Page
-from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.bench.options import Page, Processes, Trace
+from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.domain.errors import ConfigError
 from latebind.planning.runs import playing
-from latebind.simulation.traces import drawn
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 SHARES = (0.75, 1.0, 1.5, 2.0, 4.0)
 SERVICES = 386  # that are drawn: as many as HTTP and timers call in a sample of 500 of the trace
@@ -45,10 +38,7 @@ class Part(StrEnum):
 class Days:
     """How large a cluster is simulated for a day, and what it is asked."""
 
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="A day of the Azure Functions trace: CSV as published, or .npz. Default: counts like it."),
-    ] = None
+    trace: Trace = None
     machines: Annotated[int, typer.Option(min=1, help="Of --part scale.")] = 1000
     models: Annotated[int, typer.Option(min=1, help="Of --part scale.")] = 5000
     rate: Annotated[float, typer.Option(help="Requests a second, on average over the day, of --part scale.")] = 1e5
@@ -59,8 +49,7 @@ class Days:
 
     def day(self) -> Day:
         """Return it in the words of the measurement. Raises `ConfigError`."""
-        services = tuple(read_trace(self.trace) if self.trace else drawn(Random(0), services=SERVICES))
-        return Day(services, self.machines, self.models, self.rate, self.hours, self.window)
+        return Day(services_of(self.trace, SERVICES), self.machines, self.models, self.rate, self.hours, self.window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +99,6 @@ class Asked:
     shares: tuple[float, ...]
     speed: Speed
     processes: int
-    tell: Progress = lambda text, share: None
 
 
 def cluster(
@@ -126,7 +114,7 @@ def cluster(
     days: Days,
     speed: Speed,
     scenes: Scenes,
-    processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
+    processes: Processes = 0,
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -147,40 +135,35 @@ def cluster(
     with reporting():
         asked = Asked(days.day(), scenes.scene(), scenes.shares(), speed, processes)
         console.print(f"services of {days.trace or 'a trace that is drawn'}: {len(asked.day.services)}")
-        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
+        found = tell_parts(part or Part, RUN, asked)
         write_page(page, "Simulated clusters", PAGE_TEXT, found.values())
     save(json_file, {one: {"tables": told.tables, "figures": told.raw} for one, told in found.items()})
 
 
-def _scale(asked: Asked) -> Told:
+def _scale(asked: Asked, tell: Progress) -> Told:
     day, began = asked.day, time.perf_counter()
     for line in day_text(day):
         console.print(line)
-    seen = play_day(day, asked.tell, asked.processes)
+    seen = play_day(day, tell, asked.processes)
     took = time.perf_counter() - began
     console.print(took_text(day, seen, took))
     return Told({"a window of each hour": day_rows(seen)}, raw=seen)
 
 
-def _speed(asked: Asked) -> Told:
-    found = speeds(asked.day.services, asked.speed.requests, asked.speed.rounds, asked.tell)
+def _speed(asked: Asked, tell: Progress) -> Told:
+    found = speeds(asked.day.services, asked.speed.requests, asked.speed.rounds, tell)
     return Told({"simulated requests a second, on one core": speed_rows(found)}, raw=found)
 
 
-def _placement(asked: Asked) -> Told:
+def _placement(asked: Asked, tell: Progress) -> Told:
     question = placed(asked.day.services, asked.scene)
-    with playing(question, asked.tell, asked.processes) as runs:
+    with playing(question, tell, asked.processes) as runs:
         found = contest(question, runs, asked.shares, asked.scene.machines)
     scene = asked.scene
     title = f"{scene.machines} machines, {scene.models} models, load {scene.load:g}, {scene.seeds} seeds"
     tables = {f"ours and the best of the others: {title}": gain_rows(found), "everybody, in time": side_rows(found)}
 
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.cluster.plots import contest_figures
-
-        return contest_figures(found)
-
-    return Told(tables, draw, raw=tables)
+    return Told(tables, lambda: [contest_figure(found)], raw=tables)
 
 
-RUN: dict[Part, Callable[[Asked], Told]] = {Part.SCALE: _scale, Part.SPEED: _speed, Part.PLACEMENT: _placement}
+RUN: ByPart[Part, Asked] = {Part.SCALE: _scale, Part.SPEED: _speed, Part.PLACEMENT: _placement}

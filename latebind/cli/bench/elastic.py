@@ -1,25 +1,21 @@
 """`latebind bench elastic`: Ebird's evaluation, beside TensorFlow Serving's policies and a stronger baseline."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from latebind.bench.elastic import parts, report
+from latebind.bench.elastic import parts, plots, report
 from latebind.bench.elastic.sides import ELASTIC, EVALUATED, OPTIMAL, PARTS, Kind
 from latebind.bench.elastic.simulated import QOS, Burst, Stable
 from latebind.bench.spread import Progress
-from latebind.cli.bench.options import Page
-from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.bench.options import Page, Processes
+from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.domain.errors import ConfigError
 from latebind.simulation.chip import SIX, TITAN_RTX, Chip, Sharing
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 
 PAGE_TEXT = "Simulated on a Titan RTX; baselines are the best of their kind in each cell."
 
@@ -85,7 +81,7 @@ def elastic(
     network: Annotated[list[str] | None, typer.Option(help=f"{', '.join(SIX)}; may be repeated. Default: all.")] = None,
     runs: Runs,
     card: Card,
-    processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
+    processes: Processes = 0,
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -110,7 +106,7 @@ def elastic(
             f"{runs.seeds} seeds, searches and days of {runs.seconds:g} s, low load {runs.low:g} of the high one, "
             f"{card}, target {QOS * 1e3:g} ms"
         )
-        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
+        found = tell_parts(part or Part, RUN, asked)
         write_page(page, "Elastic batches", PAGE_TEXT, found.values())
     save(json_file, {one: told.tables for one, told in found.items()})
 
@@ -120,93 +116,75 @@ class Asked:
     """What is simulated, and what optimal wait carries: found once, for all parts that ask."""
 
     plan: parts.Plan
-    tell: Progress = lambda text, share: None
     known: dict[tuple[str, Stable | Burst], float] = field(default_factory=dict)
 
-    def carried(self, networks: Sequence[str], load: Stable | Burst) -> dict[str, float]:
+    def carried(self, networks: Sequence[str], load: Stable | Burst, tell: Progress) -> dict[str, float]:
         """Return the highest such load of each network that optimal wait carries."""
         missing = [network for network in networks if (network, load) not in self.known]
-        found = parts.carried(self.plan, missing, self.tell, load) if missing else {}
+        found = parts.carried(self.plan, missing, tell, load) if missing else {}
         self.known.update({(network, load): highest for network, highest in found.items()})
         return {network: self.known[network, load] for network in networks}
 
 
-def _rising(asked: Asked) -> Told:
-    (capacity,) = asked.carried([parts.PAPERS_NETWORK], asked.plan.stable).values()
-    runs = parts.rising(asked.plan, capacity, asked.tell)
-
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.elastic.plots import rising_figure
-
-        return [rising_figure(runs)]
+def _rising(asked: Asked, tell: Progress) -> Told:
+    (capacity,) = asked.carried([parts.PAPERS_NETWORK], asked.plan.stable, tell).values()
+    runs = parts.rising(asked.plan, capacity, tell)
 
     title = f"{parts.PAPERS_NETWORK}: mean ms at shares of {capacity:.0f}/s, {parts.STEP} requests each (figure 2)"
-    return Told({title: report.rising_rows(runs)}, draw)
+    return Told({title: report.rising_rows(runs)}, lambda: [plots.rising_figure(runs)])
 
 
-def _split(asked: Asked) -> Told:
+def _split(asked: Asked, tell: Progress) -> Told:
     splits = parts.splits(asked.plan.chip)
 
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.elastic.plots import split_figure
-
-        return [split_figure(splits)]
-
-    return Told({"256 inferences by so many workers, 256 copies (figure 6)": report.split_rows(splits)}, draw)
+    return Told(
+        {"256 inferences by so many workers, 256 copies (figure 6)": report.split_rows(splits)},
+        lambda: [plots.split_figure(splits)],
+    )
 
 
-def _bursts(asked: Asked) -> Told:
+def _bursts(asked: Asked, tell: Progress) -> Told:
     sides = [side for side in EVALUATED if side.kind is not Kind.STATIC]
-    runs = parts.bursts(asked.plan, sides, _high(asked), asked.tell)
-
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.elastic.plots import burst_figures
-
-        return burst_figures(runs)
+    runs = parts.bursts(asked.plan, sides, _high(asked, tell), tell)
 
     tables = {
         "mean ms of 150 requests at a low, then 250 at a high load (figure 8)": report.burst_rows(runs),
         "less with elastic batches (the paper: 44.6 to 70.9 %, 7.4 to 53.1 %)": report.reduction_rows(runs),
     }
-    return Told(tables, draw)
+    return Told(tables, lambda: plots.burst_figures(runs))
 
 
-def _high(asked: Asked) -> dict[str, float]:
-    return asked.carried(asked.plan.networks, asked.plan.burst)
+def _high(asked: Asked, tell: Progress) -> dict[str, float]:
+    return asked.carried(asked.plan.networks, asked.plan.burst, tell)
 
 
-def _throughput(asked: Asked) -> Told:
-    found = parts.throughput(asked.plan, asked.tell)
-
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.elastic.plots import throughput_figure
-
-        return [throughput_figure(found)]
+def _throughput(asked: Asked, tell: Progress) -> Told:
+    found = parts.throughput(asked.plan, tell)
 
     tables = {
         "requests a second with 99 % within the target (figure 9)": report.throughput_rows(found),
         "more with elastic batches (the paper: 34.4 % than optimal wait)": report.gain_rows(found),
     }
-    return Told(tables, draw)
+    return Told(tables, lambda: [plots.throughput_figure(found)])
 
 
-def _ablations(asked: Asked) -> Told:
-    found = parts.parts_throughput(asked.plan, asked.tell)
-    runs = parts.bursts(asked.plan, (*OPTIMAL, *PARTS, ELASTIC), _high(asked), asked.tell)
+def _ablations(asked: Asked, tell: Progress) -> Told:
+    found = parts.parts_throughput(asked.plan, tell)
+    runs = parts.bursts(asked.plan, (*OPTIMAL, *PARTS, ELASTIC), _high(asked, tell), tell)
     return Told({"each thing of Ebird alone, against optimal wait": report.part_rows(found, runs)})
 
 
-def _day(asked: Asked) -> Told:
-    runs = parts.day(asked.plan, asked.carried(asked.plan.networks, asked.plan.stable), asked.tell)
+def _day(asked: Asked, tell: Progress) -> Told:
+    runs = parts.day(asked.plan, asked.carried(asked.plan.networks, asked.plan.stable, tell), tell)
     return Told({f"a day of {asked.plan.seconds:g} s between low and high load": report.day_rows(runs)})
 
 
-def _gaps(asked: Asked) -> Told:
-    rows = report.gap_rows(parts.gaps(asked.plan, asked.tell))
+def _gaps(asked: Asked, tell: Progress) -> Told:
+    rows = report.gap_rows(parts.gaps(asked.plan, tell))
     return Told({"elastic carries more than optimal wait, by what this needs between two batches": rows})
 
 
-RUN: dict[Part, Callable[[Asked], Told]] = {
+RUN: ByPart[Part, Asked] = {
     Part.RISING: _rising,
     Part.SPLIT: _split,
     Part.BURSTS: _bursts,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from latebind.bench.elastic import live
-from latebind.bench.exits import Setting
+from latebind.bench.subject import Setting
 from latebind.cli.bench.options import Awake, Backend, DoorCore, Seed
 from latebind.cli.bench.settings import Subject
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
@@ -51,14 +51,11 @@ def elastic_live(
     Example: `latebind bench elastic-live models --model resnet56 --data images.npz --load 0.1 --load 1`
     """
     with reporting(), progress("elastic batches") as tell, kept_awake(awake):
-        inputs, _ = subject.rows()
         setting = Setting(backend, (door_core,), seed=seed)
         loads, sides = tuple(judged.load or live.LOADS), tuple(judged.side or ())
         plan = live.Plan(loads, judged.target, rounds, seconds, sides)
         cores = numbers("--engine-cores", engine_cores)
-        report = live.run(
-            subject.repository, subject.model, inputs, setting=setting, cores=cores, plan=plan, progress=tell
-        )
+        report = live.run(subject.load(), setting=setting, cores=cores, plan=plan, progress=tell)
     console.print(
         f"{subject.model} on cores {engine_cores}: {report.alone * 1e3:.2f} ms alone, "
         f"the best baseline {report.capacity:.0f} a second at most, late after {report.allowed * 1e3:.1f} ms; "

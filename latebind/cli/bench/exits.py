@@ -32,16 +32,7 @@ def exits(
     """
     setting = conditions.setting(backend, log)
     with reporting(), kept_awake(conditions.awake), progress("asking two servers") as tell:
-        inputs, labels = subject.rows()
-        report = exits_bench.run(
-            subject.repository,
-            subject.model,
-            inputs,
-            labels,
-            setting=setting,
-            folds=tuning.wanted(),
-            progress=tell,
-        )
+        report = exits_bench.run(subject.load(), setting=setting, folds=tuning.wanted(), progress=tell)
     show(
         f"{subject.model}: {report.requests} requests a side, closed loop, batch 1, seed {conditions.seed}",
         report.rows(),
@@ -75,15 +66,9 @@ def engine(
     """
     setting = conditions.setting(backend)
     with reporting(), kept_awake(conditions.awake), progress("asking two engines") as tell:
-        inputs, _ = subject.rows()
+        batches = batch or engine_bench.BATCHES
         report = engine_bench.run(
-            subject.repository,
-            subject.model,
-            inputs,
-            setting=setting,
-            folds=tuning.wanted(),
-            batches=batch or engine_bench.BATCHES,
-            progress=tell,
+            subject.load(), setting=setting, folds=tuning.wanted(), batches=batches, progress=tell
         )
     kind = f"{tuning.folds} folds, target {tuning.fidelity:g}" if tuning.folds else "calibrated as it is"
     show(f"{subject.model}: latency of rows in the engine, closed loop, {kind}, seed {conditions.seed}", report.rows())

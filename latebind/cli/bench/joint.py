@@ -3,27 +3,31 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from random import Random
 from typing import Annotated
 
 import typer
 
-from latebind.bench.client import Array
+from latebind.bench import subject as bench
 from latebind.bench.joint import batches, goodput, refill
 from latebind.bench.joint.bound import least_work
 from latebind.bench.joint.live import on_engines
+from latebind.bench.joint.plots import joint_figures
 from latebind.bench.joint.report import JointReport
 from latebind.bench.joint.sides import engines
 from latebind.bench.joint.simulated import Costs, Scaling, on_costs
-from latebind.bench.live.contest import Contest, Part, Progress
+from latebind.bench.live.contest import Contest, Part
 from latebind.bench.live.sides import Side
+from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Backend, DataOption, Model, Page, Repository
 from latebind.cli.bench.settings import Conditions, Tuning
-from latebind.cli.console import JsonFile, console, progress, reporting, save, show
+from latebind.cli.bench.told import ByPart, Rows, Told, tell_parts, write_page
+from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
+
+PAGE_TEXT = "All sides get the same requests in the same rounds."
 
 
 class What(StrEnum):
@@ -43,12 +47,11 @@ class Subject:
     data: Annotated[str | None, typer.Option(help="Rows to send: an .npz file or package.module:function.")] = None
     data_option: DataOption = None
 
-    def rows(self) -> dict[str, Array]:
-        """Return an array `(N, *shape)` for each input. Raises `ConfigError`."""
+    def load(self) -> bench.Subject:
+        """Return it with its rows. Raises `ConfigError`."""
         if self.data is None:
             raise ConfigError("there are no rows to send: give --data, or --simulated")
-        inputs, _ = load_rows(self.data, self.data_option)
-        return inputs
+        return bench.Subject(self.repository, self.model, *load_rows(self.data, self.data_option))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +127,6 @@ class Asked:
     sides: Sides
     blocks: Blocks
     seed: int
-    page: Path | None
     hold: Callable[[Mapping[str, Side], Part, Progress], None]
 
 
@@ -162,31 +164,26 @@ def joint(
     --data-option data=cifar10/ --folds 5 --load 1 --deadline 3 --rounds 2`
     """
     with reporting(), kept_awake(conditions.awake):
-        inputs = None if clock.simulated else subject.rows()
+        live = None if clock.simulated else subject.load()
         costs, setting = clock.costs(subject), conditions.setting(backend)
 
         def hold(sides: Mapping[str, Side], what: Part, tell: Progress) -> None:
-            if inputs is None:
+            if live is None:
                 on_costs(costs, sides, what, seed=setting.seed, progress=tell)
             else:
-                place, folds = (subject.repository, subject.model), tuning.wanted()
-                on_engines(*place, inputs, sides, what, setting=setting, folds=folds, progress=tell)
+                on_engines(live, sides, what, setting=setting, folds=tuning.wanted(), progress=tell)
 
-        asked = Asked(subject.model, costs, sides, blocks, setting.seed, page, hold)
+        asked = Asked(subject.model, costs, sides, blocks, setting.seed, hold)
         calibrated = f"{tuning.folds} folds at {tuning.fidelity:g}" if tuning.folds else "calibrated as it is"
         how = f"simulated, {clock.scaling}" if clock.simulated else calibrated
         often = f"{blocks.rounds} rounds of {blocks.seconds:g} s"
         console.print(f"{subject.model}: {how}; {often}, seed {setting.seed}")
-        with progress(part) as tell:
-            show_found = PARTS[part](asked, tell)
-        figures = show_found()
-    save(json_file, figures)
+        found = tell_parts([part], RUN, asked)
+        write_page(page, f"Exits, batching and deadlines: {asked.model}", PAGE_TEXT, found.values())
+    save(json_file, found[part].raw)
 
 
-Shown = Callable[[], object]  # shows the tables and returns the figures to be saved
-
-
-def _goodput(asked: Asked, tell: Progress) -> Shown:
+def _goodput(asked: Asked, tell: Progress) -> Told:
     if asked.costs.whole.spec.kinds:
         raise ConfigError(
             f"{asked.model} is a sequence model, without exits: take --part refill, or `latebind bench live`"
@@ -199,32 +196,19 @@ def _goodput(asked: Asked, tell: Progress) -> Shown:
         await goodput.measure(report, contest, plan, random, tell, work)
 
     asked.hold(engines(report.contenders), part, tell)
-    return lambda: _show_goodput(report, asked)
-
-
-def _show_goodput(report: JointReport, asked: Asked) -> object:
-    text = "; ".join(
-        f"base model {one.most:.1f} a second at most ({one.side}), {one.alone * 1e3:.2f} ms alone"
-        for one in report.capacities
-    )
-    console.print(text)
     cells = {f"{cell.load:.0%}, due after {cell.deadline:g} x": report.rows(cell) for cell in report.blocks}
-    for title, rows in cells.items():
-        show(title, rows)
-    show("times the answers in time of the best of each kind, chosen by the other rounds", report.kind_rows())
-    fidelities = report.fidelities()
-    if fidelities:
-        console.print(
-            "fidelity of all answers: " + ", ".join(f"{name} {share:.4f}" for name, share in fidelities.items())
-        )
-    if asked.page is not None:
-        from latebind.bench.joint.plots import write_joint_page
-
-        write_joint_page(report, asked.page, text)
-    return {"capacities": report.capacities, "cells": cells, "kinds": report.kind_rows(), "fidelity": fidelities}
+    kinds, fidelities = report.kind_rows(), report.fidelities()
+    tables: dict[str, Rows] = {
+        "the base model": report.capacity_rows(),
+        **cells,
+        "times the answers in time of the best of each kind, chosen by the other rounds": kinds,
+        "fidelity of all answers": [dict(fidelities)] if fidelities else [],
+    }
+    raw = {"capacities": report.capacities, "cells": cells, "kinds": kinds, "fidelity": fidelities}
+    return Told(tables, lambda: joint_figures(report), raw)
 
 
-def _batches(asked: Asked, tell: Progress) -> Shown:
+def _batches(asked: Asked, tell: Progress) -> Told:
     plan = asked.sides.by_size(asked.blocks)
     report = batches.BatchesReport(plan, asked.seed)
 
@@ -232,14 +216,12 @@ def _batches(asked: Asked, tell: Progress) -> Shown:
         await batches.measure(report, contest, random, tell)
 
     asked.hold(batches.sides(plan.kinds, plan.sizes), part, tell)
-    return lambda: _shown(
-        f"at {plan.load:.0%} of what the base model does serially: over the same policy without exits, medians of "
-        "rounds",
-        report.rows(),
-    )
+    what = "over the same policy without exits, medians of rounds"
+    rows = report.rows()
+    return Told({f"at {plan.load:.0%} of what the base model does serially: {what}": rows}, raw=rows)
 
 
-def _refill(asked: Asked, tell: Progress) -> Shown:
+def _refill(asked: Asked, tell: Progress) -> Told:
     served = asked.costs.exits
     bound = refill.refill_bound(*refill.unrolled(served), served.spec.max_batch)
     report = refill.RefillReport(bound, asked.seed)
@@ -248,16 +230,8 @@ def _refill(asked: Asked, tell: Progress) -> Shown:
         await refill.measure(report, contest, served, asked.blocks.rounds, asked.blocks.seconds, random, tell)
 
     asked.hold(refill.sides(served), part, tell)
-    return lambda: _shown(f"with always enough to do, batches of {served.spec.max_batch}", report.rows())
+    rows = report.rows()
+    return Told({f"with always enough to do, batches of {served.spec.max_batch}": rows}, raw=rows)
 
 
-def _shown(title: str, rows: list[dict[str, object]]) -> object:
-    show(title, rows)
-    return rows
-
-
-PARTS: dict[What, Callable[[Asked, Progress], Shown]] = {
-    What.GOODPUT: _goodput,
-    What.BATCHES: _batches,
-    What.REFILL: _refill,
-}
+RUN: ByPart[What, Asked] = {What.GOODPUT: _goodput, What.BATCHES: _batches, What.REFILL: _refill}

@@ -12,15 +12,18 @@ from urllib.parse import urlsplit
 
 import typer
 
+from latebind.bench.arrivals import poisson, traced
 from latebind.bench.ledger import overload as overload_bench
 from latebind.bench.ledger import own, report
-from latebind.bench.ledger.arrivals import poisson, traced
 from latebind.bench.ledger.inject import Fault, Injector
 from latebind.bench.ledger.play import Played, Target, play
+from latebind.bench.ledger.plots import figures
 from latebind.bench.ledger.questions import KINDS, Mix, Protocol, Questions
+from latebind.bench.page import write_plots
 from latebind.bench.residency.azure import read_trace
 from latebind.cli.bench.options import Page, Seed, ServeWords
-from latebind.cli.console import JsonFile, console, errors, progress, reporting, save, show
+from latebind.cli.bench.told import complain, show_tables
+from latebind.cli.console import JsonFile, console, progress, reporting, save
 from latebind.domain.errors import ConfigError
 from latebind.heap import settle
 
@@ -170,18 +173,11 @@ def ledger(
             else:
                 injectors = faults.injectors(target, mix)
                 bad, played, tables = _play(target, mix, traffic.arrivals(seed), traffic.requests, injectors)
-        for title, found in tables.items():
-            show(title, found)
+        show_tables(tables)
         if page is not None:
-            from latebind.bench.ledger.plots import figures
-            from latebind.bench.page import write_plots
-
             write_plots(page, "The ledger", "What became of every request.", list(tables.values()), figures(played))
     save(json_file, {**tables, "evidence": played.ledger.evidence, "problems": bad})
-    for line in bad:
-        errors.print(line, highlight=False, markup=False, soft_wrap=True)
-    if bad:
-        raise typer.Exit(1)
+    complain(bad)
 
 
 Found = tuple[list[str], Played, dict[str, report.Rows]]

@@ -32,6 +32,11 @@ ServerLog = Annotated[Path | None, typer.Option(help="Keep what the servers log.
 Awake = Annotated[
     bool, typer.Option("--awake", help="Keep the cores from sleeping meanwhile, for all sides alike. Needs root.")
 ]
+Processes = Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")]
+Trace = Annotated[
+    Path | None,
+    typer.Option(help="A day of the Azure Functions trace: CSV as published, or .npz. Default: counts like it."),
+]
 Page = Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.", callback=_drawable)]
 ServeWords = Annotated[
     list[str] | None, typer.Option(help="A word for `latebind serve`; may be repeated: --serve=--slots=64.")

@@ -1,26 +1,22 @@
 """`latebind bench peers`: latebind beside other servers."""
 
 import tempfile
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from latebind.bench.ledger.questions import Protocol
 from latebind.bench.live.sides import chosen
-from latebind.bench.peers import goodput, identity, report
-from latebind.bench.peers.calls import Protocol
+from latebind.bench.peers import goodput, identity, plots, report
 from latebind.bench.peers.loads import tool
 from latebind.bench.peers.sides import SIDES, Place
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Seed, ServeWords
-from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 PAGE_TEXT = "Servers and client share this machine; all take turns in every round."
 
@@ -108,7 +104,7 @@ def peers(
         )
         clients = ", ".join(dict.fromkeys(map(tool, spoken)))
         console.print(f"{compared.rounds} rounds, client: {clients}, seed {seed}")
-        found = tell_parts(part or Part, lambda one, tell: RUN[one](asked, tell))
+        found = tell_parts(part or Part, RUN, asked)
         write_page(page, "Latebind beside other servers", PAGE_TEXT, found.values())
     save(json_file, {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()})
 
@@ -127,12 +123,11 @@ class Asked:
 def _identity(asked: Asked, tell: Progress) -> Told:
     runs = identity.run(asked.place, chosen(SIDES, asked.sides), asked.identity, tell)
 
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.peers.plots import rate_figure
-
-        return [rate_figure(runs)]
-
-    return Told({"a model that answers what it is given": report.identity_rows(runs, asked.identity.seed)}, draw, runs)
+    return Told(
+        {"a model that answers what it is given": report.identity_rows(runs, asked.identity.seed)},
+        lambda: [plots.rate_figure(runs)],
+        runs,
+    )
 
 
 def _goodput(asked: Asked, tell: Progress) -> Told:
@@ -142,17 +137,16 @@ def _goodput(asked: Asked, tell: Progress) -> Told:
         for backend in asked.backends
     ]
 
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.peers.plots import goodput_figure
-
-        return [goodput_figure(one, plan.deadline) for one in found]
-
     tables = {}
     for one in found:
         tables[f"{one.backend}: closed loop of {goodput.CLIENTS} clients"] = report.capacity_rows(one)
         title = f"{one.backend}: answered within {plan.deadline * 1e3:g} ms, {plan.seconds:g} s a run"
         tables[title] = report.goodput_rows(one, plan.deadline, plan.seed)
-    return Told(tables, draw, [{"capacity": one.capacity, "played": _played(one)} for one in found])
+    return Told(
+        tables,
+        lambda: [plots.goodput_figure(one, plan.deadline) for one in found],
+        [{"capacity": one.capacity, "played": _played(one)} for one in found],
+    )
 
 
 def _played(found: goodput.Found) -> list[dict[str, object]]:
@@ -162,4 +156,4 @@ def _played(found: goodput.Found) -> list[dict[str, object]]:
     ]
 
 
-RUN: dict[Part, Callable[[Asked, Progress], Told]] = {Part.IDENTITY: _identity, Part.GOODPUT: _goodput}
+RUN: ByPart[Part, Asked] = {Part.IDENTITY: _identity, Part.GOODPUT: _goodput}

@@ -1,24 +1,20 @@
 """`latebind bench queries`: GATI's evaluation of replanning, simulated, beside a planner of our own."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from latebind.bench.queries import parts, report
+from latebind.bench.queries import parts, plots, report
 from latebind.bench.queries.decision import decision
 from latebind.bench.queries.sides import EVERY
 from latebind.bench.queries.traffic import Traffic
 from latebind.bench.spread import Progress
-from latebind.cli.bench.options import Page, Seed
-from latebind.cli.bench.told import Rows, Told, tell_parts, write_page
+from latebind.cli.bench.options import Page, Processes, Seed
+from latebind.cli.bench.told import ByPart, Rows, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.domain.errors import ConfigError
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 PAGE_TEXT = (
     "The traffic application of GATI, one request after another; baselines have no learned caches and do not replan."
@@ -104,7 +100,7 @@ def queries(
     ] = None,
     played: Played,
     seed: Seed = 0,
-    processes: Annotated[int, typer.Option(help="Runs at a time. Default: one for each core.")] = 0,
+    processes: Processes = 0,
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -123,7 +119,7 @@ def queries(
     with reporting():
         asked = Asked(played.plan(seed, processes), tuple(played.wrong or WRONG))
         console.print(f"{played}, seed {seed}")
-        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
+        found = tell_parts(part or Part, RUN, asked)
         write_page(page, "Queries", PAGE_TEXT, found.values())
     save(json_file, {one: told.tables for one, told in found.items()})
 
@@ -134,23 +130,17 @@ class Asked:
 
     plan: parts.Plan
     wrong: tuple[float, ...]
-    tell: Progress = lambda text, share: None
     known: list[parts.Found] = field(default_factory=list)
 
-    def found(self) -> parts.Found:
+    def found(self, tell: Progress) -> parts.Found:
         """Return how every side did at every deadline."""
         if not self.known:
-            self.known.append(parts.play(self.plan, self.tell))
+            self.known.append(parts.play(self.plan, tell))
         return self.known[0]
 
 
-def _gains(asked: Asked) -> Told:
-    found = asked.found()
-
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.queries.plots import benefit_figures
-
-        return benefit_figures(found)
+def _gains(asked: Asked, tell: Progress) -> Told:
+    found = asked.found(tell)
 
     tables: dict[str, Rows] = {
         "right in time, % by deadline in ms": report.side_rows(found, report.accuracy),
@@ -163,11 +153,11 @@ def _gains(asked: Asked) -> Told:
         "expected over the better of equal and proportional, all replanned": report.better_rows(found),
         "the worst and the best of the sweep": report.promise_rows(found),
     }
-    return Told(tables, draw)
+    return Told(tables, lambda: plots.benefit_figures(found))
 
 
-def _tight(asked: Asked) -> Told:
-    found = parts.play(replace(asked.plan, deadlines=parts.tight()), asked.tell)
+def _tight(asked: Asked, tell: Progress) -> Told:
+    found = parts.play(replace(asked.plan, deadlines=parts.tight()), tell)
     return Told(
         {
             "our planner against baselines, tight deadlines": report.own_rows(found),
@@ -176,19 +166,14 @@ def _tight(asked: Asked) -> Told:
     )
 
 
-def _models(asked: Asked) -> Told:
-    found = asked.found()
+def _models(asked: Asked, tell: Progress) -> Told:
+    found = asked.found(tell)
 
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.queries.plots import model_figures
-
-        return model_figures(found)
-
-    return Told({"who answered (figure 12)": report.model_rows(found)}, draw)
+    return Told({"who answered (figure 12)": report.model_rows(found)}, lambda: plots.model_figures(found))
 
 
-def _wrong(asked: Asked) -> Told:
-    found = asked.found()
+def _wrong(asked: Asked, tell: Progress) -> Told:
+    found = asked.found(tell)
     return Told(
         {
             f"gained over a planner's own baseline where {share:.1%} of early exits are wrong": report.benefit_rows(
@@ -199,16 +184,16 @@ def _wrong(asked: Asked) -> Told:
     )
 
 
-def _loaded(asked: Asked) -> Told:
-    rows = report.loaded_rows(parts.play_loaded(asked.plan, asked.tell))
+def _loaded(asked: Asked, tell: Progress) -> Told:
+    rows = report.loaded_rows(parts.play_loaded(asked.plan, tell))
     return Told({f"under load, {asked.plan.loaded_requests} requests": rows})
 
 
-def _decision(asked: Asked) -> Told:
+def _decision(asked: Asked, tell: Progress) -> Told:
     return Told({"a pick takes (median)": report.decision_rows([decision(name) for name in EVERY])})
 
 
-RUN: dict[Part, Callable[[Asked], Told]] = {
+RUN: ByPart[Part, Asked] = {
     Part.GAINS: _gains,
     Part.TIGHT: _tight,
     Part.MODELS: _models,

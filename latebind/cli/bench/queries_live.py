@@ -1,29 +1,23 @@
 """`latebind bench queries-live`: queries on engines here."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from latebind.bench.queries.live import overhead, replanning, report
+from latebind.bench.queries.live import overhead, plots, replanning, report
 from latebind.bench.queries.live.asked import Rows
 from latebind.bench.queries.live.sides import Served, Setting, find_query, sides
 from latebind.bench.server import pinned
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Repository, Seed
-from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
 from latebind.engine.awake import kept_awake
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
 
 PAGE_TEXT = "Every side has an engine of its own, asked for the same rows in turn."
 
@@ -157,7 +151,7 @@ def queries_live(
         served = find_query(repository, query)
         asked = Asked(served, Rows(inputs, labels), plan, setting, asking.split, beyond, engines.own_cores)
         console.print(f"{served.name}: {asking}, seed {engines.seed}")
-        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
+        found = tell_parts(part or Part, RUN, asked)
         write_page(page, "A query on live engines", PAGE_TEXT, found.values())
     tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
     save(json_file, {"query": served.name, "setting": asdict(setting), **tables})
@@ -174,33 +168,25 @@ class Asked:
     split: str
     beyond: Beyond
     own_cores: tuple[int, ...]
-    tell: Progress = lambda text, share: None
 
 
-def _replanning(asked: Asked) -> Told:
-    found = asyncio.run(
-        replanning.run(asked.served, sides(asked.split), asked.rows, asked.plan, asked.setting, asked.tell)
-    )
+def _replanning(asked: Asked, tell: Progress) -> Told:
+    found = asyncio.run(replanning.run(asked.served, sides(asked.split), asked.rows, asked.plan, asked.setting, tell))
     tables = {"models by themselves, to their ends": report.model_rows(found)}
     for deadline, calls in found.calls.items():
         tables[f"due after {deadline * 1e3:.3f} ms"] = report.side_rows(calls, deadline, asked.plan.seed)
     tables["which models answered"] = report.chosen_rows(found)
 
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.queries.live.plots import trade_figure
-
-        return [trade_figure(found)]
-
-    return Told(tables, draw)
+    return Told(tables, lambda: [plots.trade_figure(found)])
 
 
-def _overhead(asked: Asked) -> Told:
+def _overhead(asked: Asked, tell: Progress) -> Told:
     found = asyncio.run(
         overhead.run(
             asked.served,
             asked.rows,
             asked.setting,
-            asked.tell,
+            tell,
             requests=asked.plan.requests,
             rounds=asked.beyond.rounds,
             clients=asked.beyond.clients,
@@ -221,7 +207,7 @@ def _overhead(asked: Asked) -> Told:
     return Told(tables, raw={"one worker": asdict(found.one), "a worker for each step": asdict(found.each)})
 
 
-RUN: dict[Part, Callable[[Asked], Told]] = {
+RUN: ByPart[Part, Asked] = {
     Part.REPLANNING: _replanning,
     Part.OVERHEAD: _overhead,
 }

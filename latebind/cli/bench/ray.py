@@ -13,7 +13,8 @@ from latebind.bench.ledger import report as ledger_report
 from latebind.bench.ledger.questions import Mix, Protocol
 from latebind.bench.ray import kill, latency, report, scale
 from latebind.cli.bench.options import Seed, ServeWords
-from latebind.cli.console import JsonFile, console, errors, progress, reporting, save, show
+from latebind.cli.bench.told import complain, show_tables
+from latebind.cli.console import JsonFile, console, progress, reporting, save
 
 Tables = dict[str, report.Rows]
 Result = tuple[Sequence[str], Tables]  # what was wrong, and tables by their titles
@@ -144,16 +145,7 @@ def ray(
         console.print(f"{', '.join(wanted)}, seed {seed}")
         for one in wanted:
             problems, found[one] = runs[one](Path(folder) / one, seed, list(serve or ()))
-            _show(found[one])
+            show_tables(found[one])
             bad += problems
     save(json_file, {"seed": seed, **found, "problems": bad})
-    for line in bad:
-        errors.print(line, highlight=False, markup=False, soft_wrap=True)
-    if bad:
-        raise typer.Exit(1)
-
-
-def _show(tables: Tables) -> None:
-    for title, rows in tables.items():
-        if rows:
-            show(title, rows)
+    complain(bad)

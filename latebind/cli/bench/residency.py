@@ -1,32 +1,25 @@
 """`latebind bench residency`: mCache's evaluation, beside bounds and models that come and go piece by piece."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from random import Random
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from latebind.bench.residency import parts, report
-from latebind.bench.residency.azure import read_trace
+from latebind.bench.residency import parts, plots, report
+from latebind.bench.residency.azure import services_of
 from latebind.bench.residency.crowd import CLIENTS, PATIENCE, SERVERS, crowd
 from latebind.bench.residency.decision import decision_table
 from latebind.bench.residency.models import BANDWIDTH, EVEN, FIXED, UNEVEN, Family, Storage
 from latebind.bench.residency.paper import EXECUTION
 from latebind.bench.residency.sides import Policy, policy
 from latebind.bench.spread import Progress
-from latebind.cli.bench.options import Page
-from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.bench.options import Page, Trace
+from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.domain.errors import ConfigError
 from latebind.residency import POLICIES
-from latebind.simulation.traces import REQUESTS, Pairing, drawn
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
+from latebind.simulation.traces import REQUESTS, Pairing
 
 PAGE_TEXT = "Requests one after another; intervals are paired with LRU in the very same hours."
 
@@ -51,10 +44,7 @@ class Part(StrEnum):
 class Played:
     """Whose requests are played, to which models, in how much memory, how often."""
 
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="A day of the Azure Functions trace: CSV as published, or .npz. Default: counts like it."),
-    ] = None
+    trace: Trace = None
     policies: Annotated[
         list[str] | None,
         typer.Option("--policy", help=f"{', '.join(POLICIES)}; may be repeated; LRU is always there. Default: all."),
@@ -83,7 +73,7 @@ class Played:
         """Return what is played. Raises `ConfigError`."""
         factors = UNEVEN if self.uneven else EVEN
         return parts.Plan(
-            tuple(read_trace(self.trace) if self.trace else drawn(Random(0))),
+            services_of(self.trace),
             self.seeds,
             tuple(self.pairing or Pairing),
             self.shares(),
@@ -151,7 +141,7 @@ def residency(
     with reporting():
         asked = Asked(played.plan(), played.sides(), played.clients)
         console.print(str(played))
-        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
+        found = tell_parts(part or Part, RUN, asked)
         write_page(page, "Models in less memory than they take", PAGE_TEXT, found.values())
     save(json_file, {one: told.tables for one, told in found.items()})
 
@@ -163,10 +153,9 @@ class Asked:
     plan: parts.Plan
     sides: tuple[Policy, ...]
     clients: int = CLIENTS
-    tell: Progress = lambda text, share: None
 
 
-def _models(asked: Asked) -> Told:
+def _models(asked: Asked, tell: Progress) -> Told:
     plan = asked.plan
     return Told(
         {
@@ -176,79 +165,75 @@ def _models(asked: Asked) -> Told:
     )
 
 
-def _table(asked: Asked) -> Told:
-    found, execution = parts.table(asked.plan, asked.sides, asked.tell), asked.plan.execution
-
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.plots import hit_figure, latency_figures
-
-        return [*latency_figures(found, execution), *(hit_figure(found, workload) for workload in asked.plan.pairings)]
+def _table(asked: Asked, tell: Progress) -> Told:
+    found, execution = parts.table(asked.plan, asked.sides, tell), asked.plan.execution
 
     tables = _by_workload("one request after another (table 3, figures 6, 7, 9)", asked.plan, found)
     throughput = report.throughput_rows(found, execution)
     if throughput:
         tables["throughput over that of LFU, random (figure 10)"] = throughput
-    return Told(tables, draw)
+    return Told(
+        tables,
+        lambda: [
+            *plots.latency_figures(found, execution),
+            *(plots.hit_figure(found, workload) for workload in asked.plan.pairings),
+        ],
+    )
 
 
-def _cdf(asked: Asked) -> Told:
-    found = parts.distribution(asked.plan, asked.tell)
+def _cdf(asked: Asked, tell: Progress) -> Told:
+    found = parts.distribution(asked.plan, tell)
 
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.plots import distribution_figures
-
-        return distribution_figures(found)
-
-    return Told({"how long requests load (figure 8)": report.distribution_rows(found)}, draw)
+    return Told(
+        {"how long requests load (figure 8)": report.distribution_rows(found)},
+        lambda: plots.distribution_figures(found),
+    )
 
 
-def _ablation(asked: Asked) -> Told:
-    found = parts.ablation(asked.plan, asked.tell)
+def _ablation(asked: Asked, tell: Progress) -> Told:
+    found = parts.ablation(asked.plan, tell)
     return Told(_by_workload("late without one thing at a time", asked.plan, found))
 
 
-def _known(asked: Asked) -> Told:
-    found = parts.known(asked.plan, asked.tell)
+def _known(asked: Asked, tell: Progress) -> Told:
+    found = parts.known(asked.plan, tell)
     return Told(_by_workload("requests that wait and are known", asked.plan, found))
 
 
-def _memory(asked: Asked) -> Told:
-    found = parts.memory(asked.plan, asked.tell)
-
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.plots import latency_figures
-
-        return latency_figures(found, asked.plan.execution)
+def _memory(asked: Asked, tell: Progress) -> Told:
+    found = parts.memory(asked.plan, tell)
 
     rows = report.saved_rows(found, asked.plan.shares or parts.TABLE_3)
-    return Told({"memory to load for no longer than LRU": rows}, draw)
+    return Told(
+        {"memory to load for no longer than LRU": rows}, lambda: plots.latency_figures(found, asked.plan.execution)
+    )
 
 
-def _many(asked: Asked) -> Told:
-    found = parts.many(asked.plan, asked.sides, asked.tell)
+def _many(asked: Asked, tell: Progress) -> Told:
+    found = parts.many(asked.plan, asked.sides, tell)
     return Told(_by_workload("a model for each service", asked.plan, found))
 
 
-def _bounds(asked: Asked) -> Told:
-    found = parts.bounds(asked.plan, asked.tell)
+def _bounds(asked: Asked, tell: Progress) -> Told:
+    found = parts.bounds(asked.plan, tell)
     return Told({"mean loading time in s beside the least possible": report.bound_rows(found)})
 
 
-def _decision(asked: Asked) -> Told:
+def _decision(asked: Asked, tell: Progress) -> Told:
     decisions = decision_table([side.config.policy for side in asked.sides])
     return Told({"one decision, in microseconds": report.decision_rows(decisions)})
 
 
-def _crowd(asked: Asked) -> Told:
+def _crowd(asked: Asked, tell: Progress) -> Told:
     shares = asked.plan.shares or parts.TABLE_3
-    found = crowd(asked.plan, SERVERS, shares, asked.tell, clients=asked.clients)
+    found = crowd(asked.plan, SERVERS, shares, tell, clients=asked.clients)
     return Told(
         {f"{asked.clients} clients, each waits for its answer; the bound is {PATIENCE:g} s": report.crowd_rows(found)}
     )
 
 
-def _open(asked: Asked) -> Told:
-    found = crowd(asked.plan, SERVERS, asked.plan.shares or parts.TABLE_3, asked.tell, clients=0)
+def _open(asked: Asked, tell: Progress) -> Told:
+    found = crowd(asked.plan, SERVERS, asked.plan.shares or parts.TABLE_3, tell, clients=0)
     return Told({f"requests when they come; the bound is {PATIENCE:g} s": report.crowd_rows(found)})
 
 
@@ -257,7 +242,7 @@ def _by_workload(title: str, plan: parts.Plan, found: parts.Found) -> dict[str, 
     return {f"{workload}: {title}": report.table_rows(found, workload, plan.execution) for workload in workloads}
 
 
-RUN: dict[Part, Callable[[Asked], Told]] = {
+RUN: ByPart[Part, Asked] = {
     Part.MODELS: _models,
     Part.TABLE: _table,
     Part.CDF: _cdf,

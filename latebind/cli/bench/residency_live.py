@@ -1,32 +1,26 @@
 """`latebind bench residency-live`: models in less memory than they take, on engines here."""
 
 import asyncio
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from random import Random
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from latebind.bench.live.sides import chosen
 from latebind.bench.residency import leaks
-from latebind.bench.residency.azure import read_trace
-from latebind.bench.residency.live import cold, crowd, report, trace
+from latebind.bench.residency.azure import services_of
+from latebind.bench.residency.live import cold, crowd, plots, report, trace
 from latebind.bench.residency.live.sides import SIDES, Setting
 from latebind.bench.residency.live.zoo import Zoo, weigh
 from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Seed
-from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.domain.config import TIERS
 from latebind.domain.errors import ConfigError
-from latebind.simulation.traces import Pairing, drawn
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
+from latebind.simulation.traces import Pairing
 
 PAGE_TEXT = "Every side has an engine of its own, asked the same things at the same times."
 
@@ -71,7 +65,7 @@ class Played:
         """Return what is played. Raises `ConfigError`."""
         sides = tuple(chosen(SIDES, self.side or ()))
         return trace.Plan(
-            tuple(read_trace(self.file) if self.file else drawn(Random(0))),
+            services_of(self.file),
             speed=self.speed,
             seconds=self.seconds,
             warm_up=self.warm_up,
@@ -160,7 +154,7 @@ def residency_live(
         asked = Asked(zoo, plan, setting, shares, much)
         console.print(f"{len(zoo.models)} models of {zoo.size / 1e9:.2f} GB; {engines}, {played}, seed {seed}")
         show("models, loaded from disk", report.zoo_rows(zoo))
-        found = tell_parts(part or Part, lambda one, tell: RUN[one](replace(asked, tell=tell)))
+        found = tell_parts(part or Part, RUN, asked)
         write_page(page, "Models in less memory than they take, live", PAGE_TEXT, found.values())
     tables = {one: {"tables": told.tables, "raw": told.raw} for one, told in found.items()}
     save(json_file, {"models": report.zoo_rows(zoo), "setting": asdict(setting), **tables})
@@ -175,17 +169,11 @@ class Asked:
     setting: Setting
     shares: tuple[float, ...]
     much: Much
-    tell: Progress = lambda text, share: None
 
 
-def _trace(asked: Asked) -> Told:
+def _trace(asked: Asked, tell: Progress) -> Told:
     plan = replace(asked.plan, share=(asked.shares or (0.4,))[0])
-    found = asyncio.run(trace.run(asked.zoo, plan, asked.setting, asked.tell))
-
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.live.plots import latency_figure, memory_figure
-
-        return [latency_figure(found), memory_figure(found)]
+    found = asyncio.run(trace.run(asked.zoo, plan, asked.setting, tell))
 
     tables = {
         f"requests of a trace in {plan.share:.0%} of the memory": report.trace_rows(found, plan.seed),
@@ -196,29 +184,22 @@ def _trace(asked: Asked) -> Told:
         name: [[(call.model, call.sent, call.seconds) for call in block.calls] for block in some]
         for name, some in found.items()
     }
-    return Told(tables, draw, calls)
+    return Told(tables, lambda: [plots.latency_figure(found), plots.memory_figure(found)], calls)
 
 
-def _crowd(asked: Asked) -> Told:
+def _crowd(asked: Asked, tell: Progress) -> Told:
     plan = asked.plan
-    found = asyncio.run(
-        crowd.run(asked.zoo, plan, asked.shares or (0.4, 0.6), asked.setting, asked.much.clients, asked.tell)
-    )
-
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.live.plots import crowd_figure
-
-        return [crowd_figure(found, plan)]
+    found = asyncio.run(crowd.run(asked.zoo, plan, asked.shares or (0.4, 0.6), asked.setting, asked.much.clients, tell))
 
     title = f"{asked.much.clients} clients that send their next request as soon as they have an answer"
     tables = {title: report.crowd_rows(found, plan, asked.setting, plan.seed)}
     for share, sides in found.items():
         tables[f"what was loaded in {share:.0%} of the memory"] = report.load_rows(sides)
         tables[f"memory of the engines' processes, {share:.0%}"] = report.memory_rows(sides)
-    return Told(tables, draw=draw)
+    return Told(tables, lambda: [plots.crowd_figure(found, plan)])
 
 
-def _cold(asked: Asked) -> Told:
+def _cold(asked: Asked, tell: Progress) -> Told:
     found = asyncio.run(
         cold.run(
             asked.zoo,
@@ -227,24 +208,21 @@ def _cold(asked: Asked) -> Told:
             rounds=asked.plan.rounds,
             setting=asked.setting,
             seed=asked.plan.seed,
-            progress=asked.tell,
+            progress=tell,
         )
     )
 
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.residency.live.plots import cold_figure
-
-        return [cold_figure(found)]
-
-    return Told({"first answers of the largest models": report.cold_rows(found)}, draw, found)
+    return Told(
+        {"first answers of the largest models": report.cold_rows(found)}, lambda: [plots.cold_figure(found)], found
+    )
 
 
-def _leaks(asked: Asked) -> Told:
+def _leaks(asked: Asked, tell: Progress) -> Told:
     found = leaks.run(rounds=asked.much.loads)
     return Told({"loads and unloads in a process of their own": report.leak_rows(found)}, raw=found)
 
 
-RUN: dict[Part, Callable[[Asked], Told]] = {
+RUN: ByPart[Part, Asked] = {
     Part.TRACE: _trace,
     Part.CROWD: _crowd,
     Part.COLD: _cold,

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from latebind.bench.client import Array
-from latebind.bench.exits import Setting
+from latebind.bench import subject as bench
 from latebind.bench.folds import Folds
 from latebind.cli.bench.options import (
     Awake,
@@ -30,9 +29,9 @@ class Subject:
     data: Data
     data_option: DataOption = None
 
-    def rows(self) -> tuple[dict[str, Array], Array | None]:
-        """Return an array `(N, *shape)` for each input, and labels `(N,)` if there are any. Raises `ConfigError`."""
-        return load_rows(self.data, self.data_option)
+    def load(self) -> bench.Subject:
+        """Return it with its rows, and labels if there are any. Raises `ConfigError`."""
+        return bench.Subject(self.repository, self.model, *load_rows(self.data, self.data_option))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +43,9 @@ class Conditions:
     awake: Awake = False
     seed: Seed = 0
 
-    def setting(self, backend: str | None = None, log: Path | None = None) -> Setting:
+    def setting(self, backend: str | None = None, log: Path | None = None) -> bench.Setting:
         """Return how each side is served."""
-        return Setting(backend, (self.door_core,), self.engine_core, self.seed, log)
+        return bench.Setting(backend, (self.door_core,), self.engine_core, self.seed, log)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,48 +4,60 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+import typer
+
+from latebind.bench.chart import Plot
+from latebind.bench.page import write_plots
 from latebind.bench.spread import Progress
-from latebind.cli.console import progress, show
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
+from latebind.cli.console import errors, progress, show
 
 Rows = list[dict[str, object]]
 Part = TypeVar("Part", bound=StrEnum)
-
-
-def _nothing() -> "Sequence[go.Figure]":
-    return ()
+Asked = TypeVar("Asked")
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Tables by their titles, what is drawn on a page (plotly is optional, so it is imported only then), figures."""
+    """Tables by their titles, what is drawn on a page, and figures to be saved."""
 
     tables: Mapping[str, Rows]
-    draw: "Callable[[], Sequence[go.Figure]]" = _nothing
+    draw: Callable[[], Sequence[Plot]] = tuple
     raw: object = None
+
+
+ByPart = Mapping[Part, Callable[[Asked, Progress], Told]]
 
 
 def write_page(page: Path | None, title: str, text: str, told: Iterable[Told]) -> None:
     """Write all tables and plots to a page where one is named."""
-    if page is None:
-        return
-    from latebind.bench.page import write_plots
-
-    parts = list(told)
-    tables = [rows for one in parts for rows in one.tables.values()]
-    write_plots(page, title, text, tables, [plot for one in parts for plot in one.draw()])
+    if page is not None:
+        parts = list(told)
+        tables = [rows for one in parts for rows in one.tables.values()]
+        write_plots(page, title, text, tables, [plot for one in parts for plot in one.draw()])
 
 
-def tell_parts(parts: Iterable[Part], run: Callable[[Part, Progress], Told]) -> dict[Part, Told]:
-    """Run parts of a benchmark, each with a progress bar, and print their tables."""
+def show_tables(tables: Mapping[str, Rows]) -> None:
+    """Print tables that have any rows, by their titles."""
+    for title, rows in tables.items():
+        if rows:
+            show(title, rows)
+
+
+def complain(problems: Sequence[str]) -> None:
+    """Say what did not hold, a line each; exit code 1 where there is any."""
+    for line in problems:
+        errors.print(line, highlight=False, markup=False, soft_wrap=True)
+    if problems:
+        raise typer.Exit(1)
+
+
+def tell_parts(parts: Iterable[Part], runs: ByPart[Part, Asked], asked: Asked) -> dict[Part, Told]:
+    """Run parts of a benchmark as they were asked for, each with a progress bar, and print their tables."""
     found: dict[Part, Told] = {}
     for part in parts:
         with progress(part) as tell:
-            found[part] = run(part, tell)
-        for title, rows in found[part].tables.items():
-            show(title, rows)
+            found[part] = runs[part](asked, tell)
+        show_tables(found[part].tables)
     return found

@@ -1,30 +1,30 @@
 """`latebind bench validate`: simulated latencies beside live ones."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
 import typer
 
 from latebind.bench.client import Array
-from latebind.bench.exits import Setting
 from latebind.bench.live.sides import chosen
 from latebind.bench.residency.live.sides import LATE, LRU, SIDES
 from latebind.bench.residency.live.sides import Setting as MemorySetting
 from latebind.bench.residency.live.zoo import made_up, weigh
 from latebind.bench.spread import Progress
-from latebind.bench.validate import live, loads, memory
+from latebind.bench.subject import Setting
+from latebind.bench.validate import live, loads, memory, plots
 from latebind.bench.validate.networks import NETWORKS, build, build_many
 from latebind.bench.validate.pauses import Pauses, pauses
 from latebind.bench.validate.report import Load, rows
 from latebind.cli.bench.options import Backend, DataOption, Page
 from latebind.cli.bench.settings import Conditions
-from latebind.cli.bench.told import Told, tell_parts, write_page
+from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save
 from latebind.cli.sources import load_rows
 from latebind.domain.errors import ConfigError
@@ -32,9 +32,6 @@ from latebind.engine.awake import kept_awake
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 MOST_ROWS = 2_000
 PAGE_TEXT = (
@@ -140,7 +137,7 @@ def validate(
         torch.set_num_threads(1)
         before = [pauses(core) for core in cores]
         console.print(f"{played.rounds} rounds, seed {conditions.seed}; {_away(before)}")
-        found = tell_parts(part or Part, lambda one, tell: RUN[one](asked, tell))
+        found = tell_parts(part or Part, RUN, asked)
         after = [pauses(core) for core in cores]
         console.print(f"at the end {_away(after)}")
         write_page(page, "Simulated beside live", PAGE_TEXT, found.values())
@@ -182,18 +179,17 @@ def _memory(asked: Asked, tell: Progress) -> Told:
 
 
 def _told(title: str, found: Sequence[Load], seed: int) -> Told:
-    def draw() -> "Sequence[go.Figure]":
-        from latebind.bench.validate.plots import distribution_figure, quantile_figure
-
-        return [quantile_figure(found), *map(distribution_figure, found)]
-
     figures = {
         f"{one.model}, {one.policy}": [
             {"live": each.live.tolist(), "simulated": [run.tolist() for run in each.simulated]} for each in one.rounds
         ]
         for one in found
     }
-    return Told({title: rows(found, seed)}, draw, figures)
+    return Told(
+        {title: rows(found, seed)},
+        lambda: [plots.quantile_figure(found), *map(plots.distribution_figure, found)],
+        figures,
+    )
 
 
 def _away(every: Sequence[Pauses]) -> str:
@@ -201,4 +197,4 @@ def _away(every: Sequence[Pauses]) -> str:
     return f"cores were away from a thread that spins: {text}"
 
 
-RUN: Mapping[Part, Callable[[Asked, Progress], Told]] = {Part.LOADS: _loads, Part.MEMORY: _memory}
+RUN: ByPart[Part, Asked] = {Part.LOADS: _loads, Part.MEMORY: _memory}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.bench.ledger.arrivals import poisson, traced
+from latebind.bench.arrivals import poisson, traced
 from latebind.bench.ledger.books import Answer, End, Fault, Ledger
 from latebind.bench.ledger.inject import busiest_engine
 from latebind.bench.ledger.memory import growth

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from latebind.bench.arrivals import poisson
 from latebind.bench.ledger import overload, own
-from latebind.bench.ledger.arrivals import poisson
 from latebind.bench.ledger.inject import Fault, Injector
 from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.questions import Mix, Protocol, Questions

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from latebind.bench.peers.calls import Protocol, answer, check, written
+from latebind.bench.ledger.questions import Protocol
+from latebind.bench.peers.calls import answer, check, written
 from latebind.bench.peers.environments import PACKAGES, environment
 from latebind.bench.peers.frameworks import as_base64
 from latebind.bench.peers.goodput import Found, Played, play

@@ -8,9 +8,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from latebind.bench.exits import Setting
-from latebind.bench.live.sent import Sent, Visit, poisson, rising
+from latebind.bench.arrivals import during, rising
+from latebind.bench.live.sent import Sent, Visit
 from latebind.bench.residency.live.zoo import Weighed, Zoo, made_up
+from latebind.bench.subject import Setting
 from latebind.bench.validate import live, loads, memory
 from latebind.bench.validate.counts import Counts, average, summed
 from latebind.bench.validate.live import Played
@@ -170,10 +171,10 @@ def test_near_is_a_tenth_for_the_mean_and_a_fifth_for_the_tail(mean: float, tail
 
 
 def test_rates_of_calibrations_rise_from_less_to_more() -> None:
-    times = rising(200.0, 10.0, Random(0))
+    times = rising(10.0, 200.0, Random(0))
     assert sum(time < 5.0 for time in times) / 5.0 == pytest.approx(170.0, rel=0.1)
     assert sum(time >= 5.0 for time in times) / 5.0 == pytest.approx(230.0, rel=0.1)
-    assert len(poisson(200.0, 10.0, Random(0))) == pytest.approx(2000, rel=0.1)
+    assert len(during(10.0, 200.0, Random(0))) == pytest.approx(2000, rel=0.1)
 
 
 def test_calibrations_and_blocks_take_turns_and_leave_no_gap() -> None:

@@ -4,12 +4,14 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.client import Array
+from latebind.bench.live.sent import in_time
 from latebind.bench.queries.live.sides import Served
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
@@ -95,11 +97,9 @@ class Asked:
 
     async def at(self, name: str, rows: Sequence[int], times: Sequence[float], *, allowed: float) -> list[Call]:
         """Ask for rows at these times, whoever waits; returns when all are answered."""
-        begun, calls = time.perf_counter(), []
-        for row, wanted in zip(rows, times, strict=True):
-            await asyncio.sleep(max(0.0, begun + wanted - time.perf_counter()))
-            calls.append(asyncio.create_task(self.call(name, row, allowed=allowed, sent=begun + wanted)))
-        return await asyncio.gather(*calls)
+        begun = time.perf_counter()
+        due = zip(rows, times, strict=True)
+        return await in_time([(at, partial(self.call, name, row, allowed=allowed, sent=begun + at)) for row, at in due])
 
     async def saturated(self, paths: Sequence[Sequence[str]], clients: int) -> float:
         """Return answers a second where so many clients ask for rows, each as soon as it has its answer.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import median
 
-from latebind.bench.live.asked import poisson_times
+from latebind.bench.arrivals import past
 from latebind.bench.queries.live.asked import Asked, Call, Rows
 from latebind.bench.queries.live.region import BETWEEN, between, reached, saved
 from latebind.bench.queries.live.sides import REPLANNED, STATIC, Served, Setting, Side, started
@@ -138,7 +138,7 @@ def _arrivals(count: int, rate: float, random: Random) -> list[float]:
         return []
     times: list[float] = []
     while len(times) < count:
-        times = poisson_times(rate, 2.0 * count / rate, random)
+        times = past(2.0 * count / rate, rate, random)
     return times[:count]
 
 

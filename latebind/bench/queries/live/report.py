@@ -11,7 +11,7 @@ from latebind.bench.queries.live.asked import Call
 from latebind.bench.queries.live.overhead import BY_CLIENTS, QUERY, Carried, Overhead, step_name
 from latebind.bench.queries.live.replanning import BLOCK, Found
 from latebind.bench.queries.live.sides import STATIC
-from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
+from latebind.bench.statistics import mean_interval, ratio_of_means
 
 Rows = list[dict[str, object]]
 Figures = NDArray[np.float64]
@@ -95,7 +95,7 @@ def throughput_rows(carried: Carried, shares: Sequence[float], seed: int) -> Row
         _carried_row(name, through[QUERY], through[name], seed)
         | {
             "engine's CPU ms an answer": _ms(cpu[name].mean()),
-            "by CPU time": str(ratio_of_means(cpu[name], cpu[QUERY], block=1, seed=seed)),
+            "by CPU time": str(ratio_of_means(cpu[name], cpu[QUERY], seed=seed)),
             OUTSIDE: _ms(np.mean(carried.outside[name])),
         }
         for name in _kinds(through, len(shares))
@@ -103,7 +103,7 @@ def throughput_rows(carried: Carried, shares: Sequence[float], seed: int) -> Row
     spent = _of_steps(cpu, shares)
     bound = _carried_row(MOST, through[QUERY], 1.0 / _of_steps(_seconds_each(through), shares), seed) | {
         "engine's CPU ms an answer": _ms(spent.mean()),
-        "by CPU time": str(ratio_of_means(spent, cpu[QUERY], block=1, seed=seed)),
+        "by CPU time": str(ratio_of_means(spent, cpu[QUERY], seed=seed)),
     }
     return [*rows, bound | {OUTSIDE: ""}]
 
@@ -143,7 +143,7 @@ def length_rows(found: Overhead, seed: int) -> Rows:
 
 
 def _length_row(what: str, taken: Figures, beyond: Figures, seed: int) -> dict[str, object]:
-    found = mean_interval(1e3 * beyond, block=1, seed=seed)
+    found = mean_interval(1e3 * beyond, seed=seed)
     enough = [max(0.0, HELD / (1.0 - HELD) * one) for one in (found.value, found.low, found.high)]
     return {
         "what": what,
@@ -157,7 +157,7 @@ def _carried_row(what: str, query: Figures, rates: Figures, seed: int) -> dict[s
     return {
         "asked for": what,
         "answers a second": round(float(rates.mean()), 1),
-        "the query carries of that": str(ratio_of_means(query, rates, block=1, seed=seed)),
+        "the query carries of that": str(ratio_of_means(query, rates, seed=seed)),
     }
 
 
@@ -214,15 +214,11 @@ def _seconds(calls: Sequence[Call]) -> Figures:
 
 
 def _points(values: Figures, seed: int) -> str:
-    return _written(mean_interval(100.0 * values, block=BLOCK, seed=seed), 2)
+    return mean_interval(100.0 * values, block=BLOCK, seed=seed).written("+.2f")
 
 
 def _more(values: Figures, seed: int) -> str:
-    return _written(mean_interval(1e3 * values, block=BLOCK, seed=seed), 3)
-
-
-def _written(interval: Interval, digits: int) -> str:
-    return f"{interval.value:+.{digits}f} [{interval.low:+.{digits}f}, {interval.high:+.{digits}f}]"
+    return mean_interval(1e3 * values, block=BLOCK, seed=seed).written("+.3f")
 
 
 def _ms(seconds: float | np.floating[Any]) -> float:

@@ -5,9 +5,11 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf, nan
 from random import Random
 
+from latebind.bench.live.sent import in_time
 from latebind.bench.residency.live.sides import Setting, order
 from latebind.bench.residency.live.watched import Taken, Watch, taken
 from latebind.bench.residency.live.zoo import Zoo, made_up
@@ -75,11 +77,7 @@ class Asked:
     async def play(self, requests: Sequence[Request]) -> list[Call]:
         """Send requests at their times, whoever waits; returns when all have ended."""
         begun = time.perf_counter()
-        calls = []
-        for request in requests:
-            await asyncio.sleep(max(0.0, begun + request.time - time.perf_counter()))
-            calls.append(asyncio.create_task(self.call(request.model, begun, request.time)))
-        return await asyncio.gather(*calls)
+        return await in_time([(one.time, partial(self.call, one.model, begun, one.time)) for one in requests])
 
     async def crowd(self, clients: Sequence[Iterator[str]], seconds: float) -> list[Call]:
         """Have each client send its next request as soon as it has its answer, for so many seconds."""

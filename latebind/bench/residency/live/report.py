@@ -155,7 +155,7 @@ def _ratio(blocks: Sequence[Block], base: Sequence[Block], seed: int) -> str:
 
 
 def _over(through: NDArray[np.float64], base: NDArray[np.float64] | None, seed: int) -> str:
-    return "" if base is None else str(ratio_of_means(through, base, block=1, seed=seed))
+    return "" if base is None else str(ratio_of_means(through, base, seed=seed))
 
 
 def _share(blocks: Sequence[Block]) -> float:

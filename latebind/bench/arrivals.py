@@ -1,0 +1,52 @@
+"""When requests are to be sent: at Poisson times of one rate, of a rate that rises, or one as uneven as a trace."""
+
+from collections.abc import Iterator, Sequence
+from itertools import cycle, takewhile
+from random import Random
+
+from latebind.simulation.traces import Service
+
+LOWEST, HIGHEST = 0.7, 1.3  # times a load: the rates between which calibrations rise
+
+
+def poisson(rate: float, random: Random) -> Iterator[float]:
+    """Yield times in seconds, `rate` a second, without end."""
+    time = 0.0
+    while True:
+        time += random.expovariate(rate)
+        yield time
+
+
+def past(seconds: float, rate: float, random: Random) -> list[float]:
+    """Return Poisson times up to and with the first that comes after so many seconds."""
+    found, times = [0.0], poisson(rate, random)
+    while found[-1] < seconds:
+        found.append(next(times))
+    return found[1:]
+
+
+def during(seconds: float, rate: float, random: Random) -> list[float]:
+    """Return Poisson times within so many seconds, the first request at once."""
+    return [0.0, *takewhile(lambda at: at < seconds, poisson(rate, random))]
+
+
+def rising(seconds: float, rate: float, random: Random) -> list[float]:
+    """Return when requests of a calibration come: their rate rises from less than this one to more."""
+    low, high = LOWEST * rate, HIGHEST * rate
+    first, *others = during(seconds, high, random)
+    return [first, *(at for at in others if random.random() * high < low + (high - low) * at / seconds)]
+
+
+def traced(services: Sequence[Service], rate: float, minute: float, random: Random) -> Iterator[float]:
+    """Yield times, `rate` a second on average, that are as uneven as the calls of all services minute by minute.
+
+    Each minute of the trace lasts `minute` seconds; behind the last one comes the first.
+    """
+    counts = [sum(service.counts[place] for service in services) for place in range(len(services[0].counts))]
+    mean = sum(counts) / len(counts)
+    for number, count in enumerate(cycle(counts)):
+        here = poisson(rate * count / mean, random) if count else iter(())
+        for time in here:
+            if time >= minute:
+                break
+            yield number * minute + time

@@ -287,7 +287,10 @@ class EngineClient:
             return await self._line()
 
     async def _line(self) -> bytes:
-        line = await self._control.readline()
+        try:
+            line = await self._control.readline()
+        except ConnectionError:  # it was killed before it had read all that it was asked
+            line = b""
         if not line:
             raise Unavailable("the engine has ended: its last words are in the log")
         return line

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -256,6 +257,19 @@ def test_when_the_engine_dies_calls_are_answered_so_and_it_is_not_ready(models: 
             assert not client.ready()
             with pytest.raises(Unavailable):
                 await client.infer("chain", {"image": images(1)}, deadline=soon())
+
+    run(test())
+
+
+def test_an_engine_that_dies_with_a_question_unread_is_told_of_as_one_that_ended(models: Path) -> None:
+    async def test() -> None:
+        async with engine(models) as client:
+            os.kill(client.process_id, signal.SIGSTOP)
+            asked = asyncio.create_task(client.metrics())
+            await asyncio.sleep(0)  # it is sent
+            os.kill(client.process_id, signal.SIGKILL)  # the system resets what has bytes that nobody read
+            with pytest.raises(Unavailable):
+                await asked
 
     run(test())
 

@@ -76,8 +76,11 @@ class Injector:
             engine.send_signal(signal.SIGKILL)
             return f"kill -9 of process {engine.pid}"
         engine.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(STOP_SECONDS)
-        engine.send_signal(signal.SIGCONT)
+        try:
+            await asyncio.sleep(STOP_SECONDS)
+        finally:  # where all requests have ended meanwhile, this is cancelled
+            with suppress(psutil.NoSuchProcess):
+                engine.send_signal(signal.SIGCONT)
         return f"process {engine.pid} stopped for {STOP_SECONDS:g} s"
 
     def _reload(self, model: str) -> str:

@@ -1,0 +1,50 @@
+"""What the service hands on from adapter to controller when a lesson has ended, without a process of its own."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from latebind.adaptation.controller import BUILT, Retrain, Version
+from latebind.adaptation.messages import AdaptationOrder
+from latebind.adaptation.process import AdaptationService
+from latebind.domain.config import AdaptationConfig
+from tests.digits import Built
+
+
+@pytest.fixture
+def service(built: Built, tmp_path: Path) -> Iterator[AdaptationService]:
+    """A service that leads."""
+    config = AdaptationConfig(on=True, folder=str(tmp_path))
+    order = AdaptationOrder((str(built.directory.path),), config, threads=1, backend=None, cores=())
+    with ExitStack() as stack:
+        (_, messages), (_, control) = [
+            [stack.enter_context(end) for end in pair] for pair in (socket.socketpair(), socket.socketpair())
+        ]
+        found = AdaptationService(order, messages, control)
+        found._lead(found._lanes[0])
+        yield found
+        found._lanes[0].lease.release()
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_version_that_the_lesson_showed_anew_is_not_replaced_by_a_slower_one(
+    service: AdaptationService, stands: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (lane,) = service._lanes
+    used = lane.adapter.version(BUILT)
+    assert used is not None
+    made = lane.adapter.learn(dict.fromkeys(range(10), 0.1), "there is more to learn from")
+    assert made is not None
+    slower = replace(made, seconds=tuple(2 * seconds for seconds in used.seconds), rows=used.rows + 1)
+
+    def learn(mix: dict[int, float], reason: str) -> Version:
+        lane.adapter.stands = stands
+        return slower
+
+    monkeypatch.setattr(lane.adapter, "learn", learn)
+    service._teach(lane, Retrain("there is more to learn from"))
+    assert lane.current == lane.adapter.versions.current() == (BUILT if stands else made.name)

@@ -156,7 +156,7 @@ class Tuner:
         return Chain(candidate.backend, points, whole, graphs, stages, overhead)
 
     def _carrying(self, points: Sequence[int]) -> tuple[Graph, tuple[int, ...]]:
-        """Return the graph in which something is carried at these points of `cuttable` only, and where they are in it."""
+        """Return the graph that carries something at these points of `cuttable` only, and where they are in it."""
         cuttable = self.cuttable()
         names = [cuttable.nodes[point].name for point in points]
         graph = self.exported.graph

@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_a_network_whose_blocks_share_a_mask_is_cut_between_them(reader: Reader)
     graph = carried(exported.graph, loads(exported.graph))
     block = [place for place, node in enumerate(graph.nodes) if node.op.endswith("attention.default")]
     cuts = cut_points(graph)
-    assert all(any(a < cut < b for cut in cuts) for a, b in zip(block, block[1:], strict=False))
+    assert all(any(a < cut < b for cut in cuts) for a, b in pairwise(block))
     assert len(cuts) >= len(plain) + 4
 
 

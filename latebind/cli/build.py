@@ -110,6 +110,7 @@ def _program(
             max_overhead=cut.overhead or None,
             max_batch=compiled.max_batch,
             threads=compiled.threads,
+            outputs=made.outputs,
             progress=tell,
         )
     _show(f"{made.title} version {made.version}", built.rows())

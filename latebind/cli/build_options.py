@@ -40,6 +40,10 @@ class Made:
         list[str] | None,
         typer.Option("--input", help="An input as name=dtype:3x32x32, batch left out; repeat it in their order."),
     ] = None
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option("--output", help="An output to serve, of a module that returns a dictionary. Default: all."),
+    ] = None
 
     @property
     def title(self) -> str:

@@ -16,6 +16,8 @@ ITEM_BYTES = {
     "float64": 8,
 }
 
+INNER_DTYPES = frozenset({*ITEM_BYTES, "bfloat16", "complex64", "complex128"})  # clients and cuts know only the above
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

@@ -30,7 +30,8 @@ class Options(TypedDict, total=False):
     again; without one it is built for this time only. With `samples`, rows like those to come, learned caches are
     trained, so that answers equal the module's with `fidelity`; two `Samples` are to train and to calibrate on, other
     rows are split in halves. `deadline` is the seconds of requests that name none. `backends` are tried, the fastest is
-    taken. `arguments` are more words for `latebind serve`.
+    taken. Of a module that returns a dictionary, `outputs` are served if they are named. `arguments` are more words for
+    `latebind serve`.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Options(TypedDict, total=False):
     port: int
     max_batch: int
     backends: tuple[str, ...]
+    outputs: tuple[str, ...]
     arguments: tuple[str, ...]
 
 
@@ -58,6 +60,7 @@ class _Hosting:
     device: str = "cpu"
     max_batch: int = 16
     backends: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
 
 
@@ -96,7 +99,7 @@ def _hosting(function: str, options: Options, *, port: int) -> _Hosting:
     unknown = [name for name in options if name not in known]
     if unknown:
         raise TypeError(f"latebind.{function}() has no option {unknown[0]!r}; it has {', '.join(known)}")
-    for name in ("backends", "arguments"):
+    for name in ("backends", "outputs", "arguments"):
         if isinstance(text := options.get(name), str):
             raise TypeError(f"latebind.{function}(): {name} is the text {text!r}: give words, {tuple(text.split())}")
     given: dict[str, Any] = {"port": port, **options}
@@ -125,6 +128,7 @@ def _served(module: nn.Module, inputs: Inputs, wanted: _Hosting, *, quiet: bool)
                 fidelity=wanted.fidelity,
                 max_batch=wanted.max_batch,
                 backends=backends,
+                outputs=wanted.outputs,
                 tell=tell_nobody if quiet else building.enter_context(progress("building")),
             )
         words = (str(folder), "--model", name, "--port", str(wanted.port), "--device", wanted.device)

@@ -34,6 +34,7 @@ def build_once(
     fidelity: float = 0.97,
     max_batch: int = 16,
     backends: Sequence[str] = (),
+    outputs: Sequence[str] = (),
     tell: Progress = tell_nobody,
 ) -> str:
     """Have `folder` hold the module as the newest version of a model, and return the model's name.
@@ -51,7 +52,7 @@ def build_once(
     Promise(fidelity)  # what makes no sense is told before anything is built
     with _same_threads():
         settings = (__version__, fidelity if parts else None, max_batch, tuple(backends))
-        made_of = _fingerprint(module, inputs, parts, settings)
+        made_of = _fingerprint(module, inputs, parts, settings, outputs or None)
         version, is_there = _version(folder, title, made_of)
         if not is_there:
             path = Repository(folder).path_for(title, version)
@@ -63,6 +64,7 @@ def build_once(
                 version=version,
                 max_batch=max_batch,
                 backends=list(backends) or None,
+                outputs=outputs or None,
                 progress=tell,
             )
             if parts:
@@ -119,9 +121,10 @@ def _fingerprint(
     inputs: Mapping[str, Tensor] | Sequence[Tensor],
     parts: tuple[Samples, Samples] | None,
     settings: object,
+    outputs: Sequence[str] | None,
 ) -> str:
     """Return what differs wherever the network, its weights, the samples or the settings do."""
-    exported = export(module, inputs)
+    exported = export(module, inputs, outputs=outputs)
     found = hashlib.sha256(graph_to_json(exported.graph))
     found.update(repr(settings).encode())
     for name, weight in sorted(exported.weights.items()):

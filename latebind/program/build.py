@@ -75,6 +75,7 @@ def build_program(
     threads: int = 1,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> BuildReport:
     """Make `directory` a model directory of `module`; a model that is there is replaced.
@@ -85,6 +86,7 @@ def build_program(
     `min_stage_seconds` (0 keeps every cut point), and there are no more stages than let the chain take about
     1 + `max_overhead` times as long as the uncut model at batch 1 and `max_batch` (None: no such limit). A stage has
     weights of at least `min_stage_bytes`; with `min_stage_seconds` 0 that alone decides, so every build cuts alike.
+    Of a module that returns a dictionary, `outputs` are served if they are named, else all.
     Raises `ExportError` for a module that cannot be served, `ConfigError` for settings that make no sense.
     """
     settings = Settings.checked(
@@ -93,9 +95,9 @@ def build_program(
     tell = progress or tell_nobody
     torch.set_num_threads(threads)
     tell("exporting the module", 0.0)
-    exported = export(module, example_inputs, input_names=input_names, output_names=output_names)
+    exported = export(module, example_inputs, input_names=input_names, output_names=output_names, outputs=outputs)
     rows = tuple(example_inputs.values() if isinstance(example_inputs, Mapping) else example_inputs)
-    expected = run_module(module, example_inputs)
+    expected = run_module(module, example_inputs, outputs=outputs)
     tuner = Tuner(exported, rows, expected, tolerance or DEFAULT_TOLERANCE, max_batch, threads)
     candidates = _try_backends(tuner, settings.backends, tell)
     limits = StageLimits(min_stage_seconds, max_overhead, min_stage_bytes)

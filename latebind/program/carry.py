@@ -130,7 +130,7 @@ class _Loads:
 
     def _is_activation(self, name: str) -> bool:
         found = self._types.get(name)
-        return found is not None and bool(found.row) and found.dtype.startswith("float")
+        return found is not None and bool(found.row) and found.dtype in ("float16", "float32", "float64")
 
     def _numbers(self, name: str) -> int:
         return prod(self._types[name].row or ())

@@ -7,7 +7,7 @@ again behind the cut from dimension 0 of the activation.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace as changed
 
-from latebind.domain.model import TensorSpec
+from latebind.domain.model import ITEM_BYTES, TensorSpec
 from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.program.operators import SYM_SIZE, is_pointwise
 
@@ -22,7 +22,12 @@ def cut_points(graph: Graph) -> tuple[int, ...]:
     points = []
     for position, live in live_behind(graph):
         node = graph.nodes[position]
-        if live == {node.name} and node.type is not None and node.type.row is not None:
+        if (
+            live == {node.name}
+            and node.type is not None
+            and node.type.row is not None
+            and node.type.dtype in ITEM_BYTES
+        ):
             points.append(position)
     return tuple(points)
 

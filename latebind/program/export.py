@@ -16,21 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.decomp_utils import CustomDecompTable
-from torch.export.graph_signature import OutputKind
-from torch.fx import Node as FxNode
 
 from latebind.domain.errors import ExportError
-from latebind.domain.model import ITEM_BYTES, TensorSpec
-from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
-from latebind.program.operators import BUILTINS, KEPT_WHOLE, SYM_SIZE, is_allowed, resolve
+from latebind.program.graph import Graph
+from latebind.program.operators import KEPT_WHOLE, resolve
+from latebind.program.read_export import Foreign, Reader, dtype_name
 from latebind.program.simplify import simplify
 
-Foreign = Any  # what torch or the module hands over, of any type
-
 EXPORT_BATCH = 3  # torch.export treats 0 and 1 as special, so it is shown another size
-
-# Nodes that only check what the exporter already knows.
-CHECKS = ("aten._assert", "aten.sym_constrain_range")
 
 BRANCHING = (
     "the control flow depends on a tensor's values: express it with torch.where, or make two modules of it and branch "
@@ -62,12 +55,15 @@ def export(
     *,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
 ) -> Exported:
     """Return the inference graph of `module`; dimension 0 of every input and output is the batch, of any size.
 
-    `inputs` are examples, by name or in order. Raises `ExportError` with the reason and what to change in the module.
+    `inputs` are examples, by name or in order. Of a module that returns a dictionary, only `outputs` are taken if they
+    are named. Raises `ExportError` with the reason and what to change in the module.
     """
-    return trace(module, inputs, input_names=input_names, output_names=output_names).simplified()
+    traced = trace(module, inputs, input_names=input_names, output_names=output_names, outputs=outputs)
+    return traced.simplified()
 
 
 def trace(
@@ -76,28 +72,38 @@ def trace(
     *,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
 ) -> Exported:
     """Do what `export` does, but simplify nothing: with other weights it is another network of the same form."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ExportError(
+            "the module is TorchScript, which is compiled already: build the nn.Module that it was made of"
+        )
     names = _input_names(inputs, input_names)
     rows = tuple(_resize(tensor, EXPORT_BATCH) for tensor in _tensors(inputs))
     was_training = module.training
     module.eval()
     try:
-        called = _Flat(module, _keywords(module, inputs))
-        outputs = _output_names(_try_run(called, rows), output_names)
+        called = _Flat(module, _keywords(module, inputs), outputs)
+        found = _output_names(_try_run(called, rows), output_names)
         program = _try_export(called, rows)
     finally:
         module.train(was_training)
-    return _Reader(program, names, outputs).read()
+    return Exported(*Reader(program, names, found).read())
 
 
-def run_module(module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the outputs of the module itself in inference mode, in order: what everything else is compared with."""
+def run_module(
+    module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor], *, outputs: Sequence[str] | None = None
+) -> tuple[Tensor, ...]:
+    """Return the outputs of the module itself in inference mode, in order: what everything else is compared with.
+
+    `outputs` names those of a dictionary to return, else all.
+    """
     was_training = module.training
     module.eval()
     try:
         with torch.inference_mode():
-            found: tuple[Tensor, ...] = _Flat(module, _keywords(module, inputs))(*_tensors(inputs))
+            found: tuple[Tensor, ...] = _Flat(module, _keywords(module, inputs), outputs)(*_tensors(inputs))
         return found
     finally:
         module.train(was_training)
@@ -106,16 +112,30 @@ def run_module(module: nn.Module, inputs: Mapping[str, Tensor] | Sequence[Tensor
 class _Flat(nn.Module):
     """The module with tensors in order as inputs and a flat tuple as output."""
 
-    def __init__(self, module: nn.Module, keywords: tuple[str, ...] | None) -> None:
+    def __init__(
+        self, module: nn.Module, keywords: tuple[str, ...] | None, outputs: Sequence[str] | None = None
+    ) -> None:
         super().__init__()
         self.module = module
         self._keywords = keywords
+        self._wanted = None if outputs is None else tuple(outputs)
 
     def call(self, *tensors: Tensor) -> Foreign:
-        """Return what the module returns."""
+        """Return what the module returns, or of its dictionary what is wanted."""
         if self._keywords is None:
-            return self.module(*tensors)
-        return self.module(**dict(zip(self._keywords, tensors, strict=True)))
+            found = self.module(*tensors)
+        else:
+            found = self.module(**dict(zip(self._keywords, tensors, strict=True)))
+        return found if self._wanted is None else {name: found[name] for name in self._checked(found)}
+
+    def _checked(self, found: Foreign) -> tuple[str, ...]:
+        wanted = self._wanted or ()
+        there = tuple(found) if isinstance(found, Mapping) else ()
+        unknown = [name for name in wanted if name not in there]
+        if unknown or not wanted:
+            has = f"of {', '.join(map(str, there))}" if there else "no names: it returns no dictionary, so name none"
+            raise ExportError(f"the module has no output {(*unknown, '')[0]!r}, its outputs have {has}")
+        return wanted
 
     def forward(self, *tensors: Tensor) -> tuple[Any, ...]:
         """Return the module's outputs in a tuple."""
@@ -154,7 +174,7 @@ def _input_names(inputs: Mapping[str, Tensor] | Sequence[Tensor], given: Sequenc
                 "every example input must be a tensor on the CPU with a batch dimension of 1 or more, and one is "
                 f"{_described(tensor)}: torch.as_tensor makes one of an array or a list"
             )
-        _dtype_name(tensor.dtype)
+        dtype_name(tensor.dtype, "an input")
     default = tuple(inputs) if isinstance(inputs, Mapping) else tuple(f"input_{i}" for i in range(len(tensors)))
     names = tuple(given) if given is not None else (("input",) if default == ("input_0",) else default)
     if not names or len(names) != len(tensors) or len(set(names)) != len(names):
@@ -176,6 +196,8 @@ def _try_run(called: _Flat, rows: tuple[Tensor, ...]) -> Foreign:
     try:
         with torch.no_grad():
             return called.call(*rows)
+    except ExportError:  # of ours
+        raise
     except Exception as error:  # the module is foreign code: whatever it raises is the reason to report
         raise ExportError(
             f"the module raised on {EXPORT_BATCH} rows of the example inputs: {error!r}. Give rows as its forward "
@@ -192,17 +214,27 @@ def _output_names(found: Foreign, given: Sequence[str] | None) -> tuple[str, ...
         names, tensors = ("output",), (found,)
     for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(tensor, Tensor):
-            raise ExportError(f"{name} of the module is a {type(tensor).__name__}: return tensors, a tuple or a dict")
+            raise ExportError(f"{name} of the module is a {type(tensor).__name__}: {_instead(found)}")
         if tensor.dim() == 0 or tensor.shape[0] != EXPORT_BATCH:
             raise ExportError(
                 f"{name} of the module has shape {tuple(tensor.shape)} for {EXPORT_BATCH} rows of input: "
                 "return one row for each row of input"
             )
-        _dtype_name(tensor.dtype)
+        dtype_name(tensor.dtype, name)
     names = tuple(given) if given is not None else names
     if not tensors or len(names) != len(tensors) or len(set(names)) != len(names):
         raise ExportError(f"{len(tensors)} outputs need as many different names, not {list(names)}")
     return names
+
+
+def _instead(found: Foreign) -> str:
+    """Return what to do about an output that is no tensor."""
+    if not isinstance(found, Mapping):
+        return "return tensors, a tuple or a dict"
+    good = [str(name) for name, tensor in found.items() if isinstance(tensor, Tensor)]
+    if not good:
+        return "return tensors, a tuple or a dict of them"
+    return f"name the outputs to serve (--output {good[0]}, or outputs=[{good[0]!r}]), of {', '.join(good)}"
 
 
 def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
@@ -252,131 +284,3 @@ def _reason(message: str) -> str:
     hint = next((hint for sign, hint in HINTS.items() if sign in message), "rewrite this part with tensor operations")
     first = message.strip().partition("\n")[0].partition(" For more information")[0][:300].rstrip(". ")
     return f"{first}. What to change: {hint}"
-
-
-class _Reader:
-    """Reads an exported program into a `Graph`."""
-
-    def __init__(self, program: ExportedProgram, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-        self._program = program
-        self._signature = program.graph_signature
-        self._inputs = dict(zip(self._signature.user_inputs, inputs, strict=True))
-        self._outputs = outputs
-        self._specs: dict[str, TensorSpec] = {}
-        self._nodes: list[Node] = []
-        self._weights: dict[str, Tensor] = {}
-        self._weight_of: dict[str, str] = {}
-        self._batch: Any = None
-
-    def read(self) -> Exported:
-        """Return graph and weights; raises `ExportError` for what cannot be served."""
-        self._refuse_side_effects()
-        for node in self._program.graph.nodes:
-            if node.op == "placeholder":
-                self._read_placeholder(node)
-            elif node.op == "call_function":
-                self._read_call(node)
-            elif node.op == "output":
-                results = node.args[0]
-        outputs = tuple((name, self._output(name, found)) for name, found in zip(self._outputs, results, strict=True))
-        specs = tuple(self._specs[name] for name in self._inputs.values())
-        return Exported(Graph(specs, tuple(self._nodes), outputs), self._weights)
-
-    def _refuse_side_effects(self) -> None:
-        for spec in self._signature.output_specs:
-            if spec.kind != OutputKind.USER_OUTPUT:
-                raise ExportError(
-                    f"the module changes {spec.target!r} while it runs: a served model keeps no state between calls"
-                )
-
-    def _read_placeholder(self, node: FxNode) -> None:
-        name = node.name
-        if name in self._inputs:
-            value = node.meta["val"]
-            self._batch = value.shape[0].node.expr
-            self._specs[self._inputs[name]] = TensorSpec(
-                self._inputs[name], _dtype_name(value.dtype), tuple(int(size) for size in value.shape[1:])
-            )
-        elif name in self._signature.inputs_to_parameters:
-            self._add_weight(name, self._signature.inputs_to_parameters[name])
-        elif name in self._signature.inputs_to_buffers:
-            self._add_weight(name, self._signature.inputs_to_buffers[name])
-        else:
-            self._add_weight(name, self._signature.inputs_to_lifted_tensor_constants[name])
-
-    def _add_weight(self, placeholder: str, target: str) -> None:
-        state = self._program.state_dict
-        tensor = state[target] if target in state else self._program.constants[target]
-        short = target.removeprefix("module.")
-        self._weight_of[placeholder] = short
-        self._weights[short] = tensor.detach().contiguous()
-
-    def _read_call(self, node: FxNode) -> None:
-        op = _op_name(node.target)
-        if op.startswith(CHECKS):
-            return
-        if not is_allowed(op):
-            raise ExportError(
-                f"the module uses {op!r}, which cannot be served (it is not a pure tensor operation): "
-                "replace it, or do that computation outside the model"
-            )
-        value = node.meta.get("val")
-        args: tuple[Argument, ...]
-        kwargs: tuple[tuple[str, Argument], ...]
-        if isinstance(value, torch.SymInt) and value.node.expr == self._batch:
-            first = next(iter(self._inputs.values()))
-            op, args, kwargs = SYM_SIZE, (Value(first), 0), ()
-        else:
-            args = tuple(self._argument(part) for part in node.args)
-            kwargs = tuple((key, self._argument(part)) for key, part in node.kwargs.items())
-        self._nodes.append(Node(node.name, op, args, kwargs, self._type(value)))
-
-    def _argument(self, found: Foreign) -> Argument:
-        if isinstance(found, FxNode):
-            if found.name in self._weight_of:
-                return Weight(self._weight_of[found.name])
-            return Value(self._inputs.get(found.name, found.name))
-        if isinstance(found, list | tuple):
-            return tuple(self._argument(part) for part in found)
-        for kind, type_ in _CONSTANT_TYPES.items():
-            if isinstance(found, type_):
-                return Constant(kind, str(found).removeprefix("torch."))
-        if found is None or isinstance(found, bool | int | float | str):
-            return found
-        raise ExportError(f"the module passes a {type(found).__name__} to an operator, which cannot be served")
-
-    def _type(self, value: Foreign) -> TensorType | None:
-        if not isinstance(value, Tensor):
-            return None
-        return TensorType(_dtype_name(value.dtype), tuple(self._size(size) for size in value.shape))
-
-    def _size(self, size: Foreign) -> int | None:
-        if isinstance(size, int):
-            return size
-        return None if size.node.expr == self._batch else -1
-
-    def _output(self, name: str, found: Foreign) -> str:
-        argument = self._argument(found)
-        if not isinstance(argument, Value):
-            raise ExportError(f"{name} of the module does not depend on its input: leave it out")
-        return argument.name
-
-
-_CONSTANT_TYPES: dict[str, type] = {
-    "dtype": torch.dtype,
-    "device": torch.device,
-    "layout": torch.layout,
-    "memory_format": torch.memory_format,
-}
-
-
-def _op_name(target: Foreign) -> str:
-    found = next((name for name, builtin in BUILTINS.items() if builtin is target), None)
-    return found or str(target)
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    name = str(dtype).removeprefix("torch.")
-    if name not in ITEM_BYTES:
-        raise ExportError(f"a tensor of the module has dtype {name}: use one of {', '.join(ITEM_BYTES)}")
-    return name

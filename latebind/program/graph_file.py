@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from latebind.domain.errors import RepositoryError
-from latebind.domain.model import ITEM_BYTES, TensorSpec
+from latebind.domain.model import INNER_DTYPES, ITEM_BYTES, TensorSpec
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
 from latebind.program.operators import resolve
 
@@ -19,7 +19,7 @@ MAX_DEPTH = 4  # of lists within lists in an argument; ATen needs two
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
 
 CONSTANTS: dict[str, frozenset[str]] = {
-    "dtype": frozenset(ITEM_BYTES),
+    "dtype": INNER_DTYPES,
     "device": frozenset({"cpu"}),
     "layout": frozenset({"strided"}),
     "memory_format": frozenset({"contiguous_format", "preserve_format", "channels_last"}),
@@ -128,7 +128,7 @@ def _read_node(node: _Node) -> Node:
 
 
 def _read_type(node: str, found: _Type) -> TensorType:
-    if found.dtype not in ITEM_BYTES:
+    if found.dtype not in INNER_DTYPES:
         raise RepositoryError(f"node {node!r} of the graph yields the dtype {found.dtype!r}, which is not supported")
     return TensorType(found.dtype, tuple(found.shape))
 

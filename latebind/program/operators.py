@@ -37,6 +37,32 @@ KEPT_WHOLE = (
     "aten.upsample_nearest1d.vec",
 )
 
+# Operators that are pure, and yield the same shape whatever the values, but are neither core nor pointwise.
+ALSO_PURE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_conj.default",
+        "_fft_c2c.default",
+        "bucketize.Tensor",
+        "complex.default",
+        "cummax.default",
+        "cumprod.default",
+        "grid_sampler_3d.default",
+        "kthvalue.default",
+        "linalg_inv_ex.default",
+        "linalg_vector_norm.default",
+        "logcumsumexp.default",
+        "median.dim",
+        "polar.default",
+        "searchsorted.Tensor",
+        "sort.stable",
+        "unfold.default",
+        "var_mean.correction",
+        "view_as_complex.default",
+        "view_as_real.default",
+    )
+)
+
 # Core operators that a graph has no use for: they show memory nobody wrote, address storage freely, or read a tensor's
 # values back into Python.
 REFUSED = (
@@ -70,7 +96,7 @@ def resolve(name: str) -> Callable[..., Any]:
     """Return the operator that `name` ("aten.relu.default", "getitem") stands for.
 
     Raises `RepositoryError` for everything that is not on the allow-list: another namespace, an operator that writes
-    to its arguments, draws random numbers, or is neither core nor pointwise nor listed above.
+    to its arguments, draws random numbers, or is neither core nor pointwise nor in a list above.
     """
     if name in BUILTINS:
         return BUILTINS[name]
@@ -114,7 +140,7 @@ def _lookup(name: str) -> OpOverload | None:
 
 
 def _allowed(name: str, found: OpOverload) -> bool:
-    if name in KEPT_WHOLE:
+    if name in KEPT_WHOLE or name in ALSO_PURE:
         return True
     if name in REFUSED or "backward" in name or found._schema.is_mutable:
         return False

@@ -5,7 +5,9 @@ from torch.nn import functional
 
 from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
+from latebind.program.cut import cut_points
 from latebind.program.export import export, run_module
+from latebind.program.graph_file import graph_from_json, graph_to_json
 from latebind.program.operators import SYM_SIZE
 from latebind.program.rebuild import run_eagerly
 from latebind.program.verify import relative_error
@@ -147,3 +149,127 @@ def test_a_refusal_names_the_line_and_nothing_else_is_printed(capfd: pytest.Capt
 def test_two_inputs_of_one_name_are_refused() -> None:
     with pytest.raises(ExportError, match="different names"):
         export(TwoInputs(), (torch.randn(2, 3, 8, 8), torch.randn(2, 4)), input_names=("x", "x"))
+
+
+class Cached(nn.Module):
+    """Gives what it keeps for the next call beside its scores, as language models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> dict[str, object]:
+        return {"logits": self.layer(x), "past": {"layer": x}, "hidden": x * 2}
+
+
+def test_outputs_that_are_no_tensors_are_refused_with_the_names_of_those_that_are() -> None:
+    with pytest.raises(ExportError, match=r"past of the module is a dict: .*--output logits.* of logits, hidden"):
+        export(Cached(), (torch.randn(2, 4),))
+
+
+def test_only_the_outputs_that_are_named_are_exported() -> None:
+    module, rows = Cached().eval(), (torch.randn(2, 4),)
+    exported = export(module, rows, outputs=["logits"])
+    assert [spec.name for spec in exported.graph.output_specs()] == ["logits"]
+    found = run_eagerly(exported.graph, exported.weights, rows)
+    assert relative_error(found, run_module(module, rows, outputs=["logits"])) <= 1e-6
+
+
+def test_an_output_that_the_module_does_not_have_is_refused_with_those_that_it_has() -> None:
+    with pytest.raises(ExportError, match=r"no output 'scores', its outputs have of logits, past, hidden"):
+        export(Cached(), (torch.randn(2, 4),), outputs=["scores"])
+    with pytest.raises(ExportError, match="returns no dictionary"):
+        export(nn.Linear(4, 3), (torch.randn(2, 4),), outputs=["logits"])
+
+
+def test_scripted_and_traced_modules_are_refused_with_what_to_build_instead() -> None:
+    traced = torch.jit.trace(nn.Linear(4, 3), torch.randn(2, 4))  # type: ignore[no-untyped-call]
+    for module in (torch.jit.script(nn.Linear(4, 3)), traced):
+        with pytest.raises(ExportError, match=r"TorchScript.*build the nn\.Module"):
+            export(module, {"input": torch.randn(2, 4)})
+
+
+def test_a_count_of_calls_that_nobody_reads_is_left_out() -> None:
+    class Counted(nn.Module):
+        calls: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return self.layer(x)  # type: ignore[no-any-return]
+
+    module = Counted().eval()
+    rows = (torch.randn(2, 4),)
+    exported = export(module, rows)
+    assert set(exported.weights) == {"layer.weight", "layer.bias"}
+    assert relative_error(run_eagerly(exported.graph, exported.weights, rows), run_module(module, rows)) <= 1e-6
+
+
+def test_pooling_of_channels_last_to_one_cell_is_exported() -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 8)
+            self.pool = nn.AdaptiveAvgPool2d(1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.pool(self.layer(x).permute(0, 3, 1, 2)).flatten(1)  # type: ignore[no-any-return]
+
+    module = Last().eval()
+    exported = export(module, (torch.randn(2, 5, 5, 3),))
+    rows = (torch.randn(4, 5, 5, 3),)
+    assert relative_error(run_eagerly(exported.graph, exported.weights, rows), run_module(module, rows)) <= 1e-6
+
+
+def test_other_views_of_memory_are_refused() -> None:
+    class Windows(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.as_strided((x.shape[0], 3, 4), (6, 1, 1))
+
+    with pytest.raises(ExportError, match="as_strided"):
+        export(Windows(), (torch.randn(2, 6),))
+
+
+def test_complex_numbers_may_be_inside_but_not_at_the_border_or_a_cut() -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = torch.fft.rfft(x.relu()).abs()
+            return found
+
+    rows = (torch.randn(3, 8),)
+    exported = export(Spectrum(), rows)
+    graph = graph_from_json(graph_to_json(exported.graph))
+    assert relative_error(run_eagerly(graph, exported.weights, rows), run_module(Spectrum(), rows)) <= 1e-6
+    made = [graph.nodes[point].type for point in cut_points(graph)]
+    assert {kind.dtype for kind in made if kind is not None} == {"float32"}
+    with pytest.raises(ExportError, match=r"complex64.*view_as_real"):
+        export(Spectrum(), (torch.randn(3, 8).to(torch.complex64),))
+
+
+def test_a_module_in_bfloat16_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ExportError, match=r"an input of the module has dtype bfloat16.*module\.float\(\)"):
+        export(nn.Linear(4, 3).bfloat16(), (torch.randn(2, 4).bfloat16(),))
+
+
+def test_similarities_of_all_rows_of_a_batch_are_refused() -> None:
+    class Compared(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.normalize(x) @ x.T
+
+    with pytest.raises(ExportError, match="grows with the batch in more than its first dimension"):
+        export(Compared(), (torch.randn(2, 4),))
+
+
+def test_lengths_and_windows_are_exported() -> None:
+    class Normed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = functional.normalize(x).unfold(1, 3, 1).sum(-1)
+            return found
+
+    rows = (torch.randn(2, 8),)
+    exported = export(Normed(), rows)
+    assert relative_error(run_eagerly(exported.graph, exported.weights, rows), run_module(Normed(), rows)) <= 1e-6

@@ -37,11 +37,11 @@ def test_a_version_that_the_lesson_showed_anew_is_not_replaced_by_a_slower_one(
     (lane,) = service._lanes
     used = lane.adapter.version(BUILT)
     assert used is not None
-    made = lane.adapter.learn(dict.fromkeys(range(10), 0.1), "there is more to learn from")
+    made = lane.adapter.learn(dict.fromkeys(range(10), 0.1), "there is more to learn from", heard=2_000)
     assert made is not None
     slower = replace(made, seconds=tuple(2 * seconds for seconds in used.seconds), rows=used.rows + 1)
 
-    def learn(mix: dict[int, float], reason: str) -> Version:
+    def learn(mix: dict[int, float], reason: str, *, heard: int) -> Version:
         lane.adapter.stands = stands
         return slower
 

@@ -25,7 +25,7 @@ from random import Random
 
 import psutil
 
-from latebind.bench.ledger.arrivals import poisson
+from latebind.bench.arrivals import poisson
 from latebind.bench.ledger.inject import Fault, Injector
 from latebind.bench.ledger.memory import taken
 from latebind.bench.ledger.networks import build

@@ -16,6 +16,7 @@ BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
 CONVOLUTION = "aten.convolution.default"
 IDENTITIES = ("aten.alias.default", "aten.detach.default")
 CLONE = "aten.clone.default"
+CAT = "aten.cat.default"
 
 Weights = Mapping[str, Tensor]
 Computed = Any  # a tensor, a tuple of tensors, a torch constant, a number
@@ -25,6 +26,7 @@ def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
     """Return an equivalent graph and the weights it still reads, each stored once."""
     graph = drop_dead_nodes(drop_identities(graph))
     graph, weights = fold_constants(graph, weights)
+    graph = drop_identities(drop_empty_parts(graph, weights))
     graph, weights = fold_batch_norms(graph, weights)
     graph, weights = share_equal_weights(drop_dead_nodes(graph), weights)
     return graph, {name: weights[name] for name in graph.weights()}
@@ -53,6 +55,31 @@ def drop_dead_nodes(graph: Graph) -> Graph:
             kept.append(node)
             wanted.update(node.values())
     return Graph(graph.inputs, tuple(reversed(kept)), graph.outputs)
+
+
+def drop_empty_parts(graph: Graph, weights: Weights) -> Graph:
+    """Take out of what is joined the vectors of no numbers, with which caches of language models begin.
+
+    Torch lets them be joined with tensors of more dimensions, other backends do not.
+    """
+
+    def whole(node: Node) -> Node:
+        parts = node.args[0] if node.op == CAT else ()
+        if not isinstance(parts, tuple) or node.type is None:
+            return node
+        dtype = getattr(torch, node.type.dtype)
+        kept = tuple(part for part in parts if not (isinstance(part, Weight) and _is_empty(weights[part.name], dtype)))
+        if len(kept) == len(parts) or not kept:
+            return node
+        if len(kept) == 1:
+            return changed(node, op=IDENTITIES[0], args=kept, kwargs=())
+        return changed(node, args=(kept, *node.args[1:]))
+
+    return changed(graph, nodes=tuple(whole(node) for node in graph.nodes))
+
+
+def _is_empty(tensor: Tensor, dtype: torch.dtype) -> bool:
+    return tensor.dim() == 1 and len(tensor) == 0 and tensor.dtype == dtype
 
 
 def fold_constants(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:

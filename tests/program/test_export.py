@@ -273,3 +273,14 @@ def test_lengths_and_windows_are_exported() -> None:
     rows = (torch.randn(2, 8),)
     exported = export(Normed(), rows)
     assert relative_error(run_eagerly(exported.graph, exported.weights, rows), run_module(Normed(), rows)) <= 1e-6
+
+
+def test_an_empty_cache_that_a_state_is_joined_to_leaves_the_graph() -> None:
+    class Remembers(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([torch.tensor([]), x * 2], dim=-2)
+
+    rows = (torch.randn(2, 5, 4),)
+    exported = export(Remembers(), rows)
+    assert [node.op for node in exported.graph.nodes] == ["aten.mul.Tensor"]
+    assert relative_error(run_eagerly(exported.graph, exported.weights, rows), run_module(Remembers(), rows)) <= 1e-6

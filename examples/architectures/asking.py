@@ -1,0 +1,72 @@
+"""One request to a server over HTTP, and how far its answer is from what is expected."""
+
+import json
+from collections.abc import Sequence
+from http.client import HTTPConnection
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from examples.architectures.catalogue import Rows
+
+DATATYPES = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+}
+DTYPES = {datatype: np.dtype(dtype) for dtype, datatype in DATATYPES.items()}
+SECONDS = 60  # a deadline that no slow machine misses
+HEADER = "Inference-Header-Content-Length"
+
+
+def worst_difference(url: str, name: str, rows: Rows, expected: Sequence[Tensor]) -> float:
+    """Send the first two rows and return max |answer - expected| / max |expected| over all outputs.
+
+    Numbers go as they lie in memory: the protocol has no float16 in JSON. Raises `ValueError` with what the server
+    says if it does not answer.
+    """
+    inputs = [(key, tensor[:2].contiguous()) for key, tensor in rows.items()]
+    head = json.dumps({"inputs": [_described(*one) for one in inputs], "parameters": _parameters()}).encode()
+    body = head + b"".join(tensor.numpy().tobytes() for _, tensor in inputs)
+    connection = HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=SECONDS)
+    connection.request("POST", f"/v2/models/{name}/infer", body, {HEADER: str(len(head))})
+    response = connection.getresponse()
+    data = response.read()
+    connection.close()
+    if response.status != 200:
+        raise ValueError(f"status {response.status}: {data[:200].decode()}")
+    length = int(response.headers[HEADER])
+    outputs, begin = json.loads(data[:length])["outputs"], length
+    worst = 0.0
+    for one, tensor in zip(outputs, expected, strict=True):
+        end = begin + one["parameters"]["binary_data_size"]
+        worst = max(worst, _difference(one, data[begin:end], tensor[:2]))
+        begin = end
+    return worst
+
+
+def _parameters() -> dict[str, Any]:
+    return {"binary_data_output": True, "timeout": SECONDS * 1_000_000}
+
+
+def _described(name: str, tensor: Tensor) -> dict[str, Any]:
+    datatype = DATATYPES[str(tensor.dtype).removeprefix("torch.")]
+    size = {"binary_data_size": tensor.nbytes}
+    return {"name": name, "datatype": datatype, "shape": list(tensor.shape), "parameters": size}
+
+
+def _difference(described: dict[str, Any], data: bytes, expected: Tensor) -> float:
+    found = np.frombuffer(data, DTYPES[described["datatype"]]).reshape(described["shape"])
+    wanted = expected.double()
+    if found.shape != tuple(wanted.shape):
+        raise ValueError(f"{described['name']} came in shape {found.shape}, not {tuple(wanted.shape)}")
+    difference = (torch.from_numpy(found.astype(np.float64)) - wanted).abs().max()
+    return float(difference / wanted.abs().max().clamp_min(1e-30))

@@ -14,6 +14,7 @@ from latebind.program.cut import batch_only, live_behind, next_node
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, replace
 from latebind.program.operators import VIEW, is_pointwise
 
+TO = "aten._to_copy.default"
 MOST = 1 / 8  # what is carried has at most this share of the activation's numbers
 AGAIN = frozenset(  # beside pointwise ones, operators that cost next to nothing to repeat
     f"aten.{name}"
@@ -185,9 +186,6 @@ def _unpacked(
             part = _at(name, load)
         now[name] = part
         begin += width
-
-
-TO = "aten._to_copy.default"
 
 
 def _view(name: str, source: str, dtype: str, row: tuple[int, ...]) -> Node:

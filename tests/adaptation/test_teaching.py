@@ -42,9 +42,12 @@ def test_a_version_that_the_lesson_showed_anew_is_not_replaced_by_a_slower_one(
     slower = replace(made, seconds=tuple(2 * seconds for seconds in used.seconds), rows=used.rows + 1)
 
     def learn(mix: dict[int, float], reason: str, *, heard: int) -> Version:
+        assert heard == lane.adapter.controller.heard == 3
         lane.adapter.stands = stands
         return slower
 
     monkeypatch.setattr(lane.adapter, "learn", learn)
+    for answer in (4, 4, 7):
+        lane.adapter.controller.answered(answer)
     service._teach(lane, Retrain("there is more to learn from"))
     assert lane.current == lane.adapter.versions.current() == (BUILT if stands else made.name)

@@ -137,3 +137,16 @@ def test_a_version_for_one_class_does_not_take_all_others_for_it(built: Built, t
         assert version is not None
         wrong[heard] = sum(version.wrong) - version.wrong[7]
     assert wrong[100] < 0.5 * wrong[10**6]
+
+
+def test_classes_that_did_not_come_are_none_of_a_camera_of_which_build_knows_nothing(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[int, float]] = []
+    monkeypatch.setattr("latebind.adaptation.adapter.retrain", lambda heads, given, mix, *_, **__: asked.append(mix))
+    found = adapter(built, tmp_path)
+    found.learn({7: 1.0}, "it looks like what build kept", heard=100)
+    found.begin_afresh(0)
+    show(found, built, familiar=False, count=200)
+    found.learn({7: 1.0}, "it does not", heard=100)
+    assert [set(mix) for mix in asked] == [set(range(CLASSES)), {7}]

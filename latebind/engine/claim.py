@@ -110,6 +110,8 @@ class Claim:
         except asyncio.CancelledError:
             self.cancel()
             raise
+        finally:
+            del ended  # an error in it refers to this frame: in a cycle they would keep the engine's memory
 
     def shown(self, answer: Answer) -> Iterator[Shown]:
         """Yield the steps that a query ran, row by row, as calls of their models; of a model there are none."""

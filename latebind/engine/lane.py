@@ -110,6 +110,8 @@ class Lane:
         except asyncio.CancelledError:
             self._give_up(turn)
             raise
+        finally:
+            del turn  # an error in it refers to this frame: in a cycle they would keep the slots
 
     def move(self, slot: int, request: int, step: Step) -> None:
         """Note what has become of a request; a slot that is free by that goes to whoever waits."""

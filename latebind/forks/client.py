@@ -26,13 +26,17 @@ LEND_SECONDS = 30.0  # that a lender may take, which may still import
 
 
 class Forked:
-    """A process that was forked. As much of `subprocess.Popen` as is needed for what is no child of this process."""
+    """A process that was forked. As much of `subprocess.Popen` as is needed for what is no child of this process.
+
+    Its descriptors are closed once its end is known and nobody waits for it any more.
+    """
 
     def __init__(self, process: int, handle: int, status: int) -> None:
         self.pid = process
         self.returncode: int | None = None
-        self._handle, self._status = handle, status
+        self._handle, self._status = self._descriptors = [handle, status]
         self._lock = Lock()
+        self._looking = 0  # threads that use the handle
 
     def poll(self) -> int | None:
         """Return how it ended, as `Popen.poll` does; None while it runs."""
@@ -47,27 +51,40 @@ class Forked:
 
     def kill(self) -> None:
         """End it at once, unless it has ended."""
-        if self.returncode is None:
-            with suppress(ProcessLookupError):
+        with self._lock, suppress(ProcessLookupError):
+            if self.returncode is None:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def _ended(self, seconds: float | None) -> int | None:
         """Return how it ended, if it does within so many seconds; several threads may wait for that."""
-        if self.returncode is not None:
-            return self.returncode
-        looked = select.poll()
-        looked.register(self._handle, select.POLLIN)
-        if not looked.poll(None if seconds is None else 1000.0 * seconds):
-            return None
+        with self._lock:
+            if self.returncode is not None:
+                return self.returncode
+            self._looking += 1
+        try:
+            looked = select.poll()
+            looked.register(self._handle, select.POLLIN)
+            if looked.poll(None if seconds is None else 1000.0 * seconds):
+                self._note_end()
+        finally:
+            with self._lock:
+                self._looking -= 1
+                if self.returncode is not None and not self._looking:
+                    self._close()
+        return self.returncode
+
+    def _note_end(self) -> None:
         with self._lock:
             if self.returncode is None:
                 told = os.read(self._status, STATUS.size)
                 self.returncode = STATUS.unpack(told)[0] if told else UNKNOWN
-        return self.returncode
+
+    def _close(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
     def __del__(self) -> None:
-        os.close(self._handle)
-        os.close(self._status)
+        self._close()
 
 
 class ForkServer:

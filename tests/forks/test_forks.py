@@ -55,6 +55,19 @@ def test_it_gets_its_words_and_a_name_and_need_not_import_torch() -> None:
     assert found["torch"]
 
 
+def test_its_descriptors_are_closed_once_its_end_is_known() -> None:
+    with told_by("wait") as (process, told):
+        os.read(told, 1 << 16)
+        before = len(os.listdir("/proc/self/fd"))
+        assert process.poll() is None
+        assert len(os.listdir("/proc/self/fd")) == before
+        process.kill()
+        process.wait(PATIENCE)
+        assert len(os.listdir("/proc/self/fd")) == before - 2
+        process.kill()
+        assert process.poll() == -signal.SIGKILL
+
+
 def test_it_has_the_directory_environment_and_cores_of_whoever_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,99 @@
+"""What is left of an engine that has gone: nothing, without a collection, for those of a serving process are rare."""
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+
+import pytest
+
+from latebind.domain.config import EngineConfig
+from latebind.domain.errors import Unavailable
+from latebind.engine.engines import Engines
+from tests.engine.test_engines import ask, is_stopped, run, serving
+from tests.versions import add_version
+
+TIMES = 4
+CALLS = 3
+SLOTS = EngineConfig().slots
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("gone")
+    add_version(root, "scale", 1, 2.0)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def uncollected() -> Iterator[None]:
+    """Have what only the collector would find stay."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def descriptors() -> list[str]:
+    """Return what this process has open, by its kind."""
+    found = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    return sorted(str(one.readlink()).split("[")[0] for one in found if one.is_symlink())
+
+
+async def settled(engines: Engines) -> list[str]:
+    """Return the descriptors once the engine before has ended."""
+    while engines._tasks:
+        await asyncio.sleep(0.001)
+    return descriptors()
+
+
+async def kill(engines: Engines) -> None:
+    os.kill(engines.process_id, signal.SIGKILL)
+    while engines.ready():
+        await asyncio.sleep(0.001)
+
+
+async def calls_it_has(engines: Engines) -> None:
+    """Kill the engine while it has calls, which are answered by that."""
+    await _kill_under(engines, CALLS)
+
+
+async def calls_wait(engines: Engines) -> None:
+    """Kill it while calls wait for the places of others."""
+    await _kill_under(engines, SLOTS + CALLS)
+
+
+async def reload(engines: Engines) -> None:
+    """Have another engine take over that serves the same."""
+    await engines.change(engines.serving, tried=())
+
+
+@pytest.mark.parametrize("end", [kill, calls_it_has, calls_wait, reload])
+def test_descriptors_of_an_engine_go_with_it(shop: Path, end: Callable[[Engines], Coroutine[None, None, None]]) -> None:
+    async def test() -> None:
+        async with serving(shop, crashes=1000) as (engines, _):
+            assert await ask(engines) == 2.0
+            await engines.metrics()
+            before = await settled(engines)
+            for _ in range(TIMES):
+                await end(engines)
+                assert await ask(engines) == 2.0
+                assert await settled(engines) == before
+
+    run(test())
+
+
+async def _kill_under(engines: Engines, count: int) -> None:
+    engine = engines._engine
+    assert engine is not None
+    os.kill(engine.process_id, signal.SIGSTOP)
+    while not is_stopped(engine.process_id):
+        pass
+    calls = [asyncio.create_task(ask(engines)) for _ in range(count)]
+    while len(engine.sent) < min(count, SLOTS):
+        await asyncio.sleep(0.001)
+    await kill(engines)
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(end) for end in ends} == {Unavailable}

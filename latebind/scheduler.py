@@ -161,8 +161,13 @@ class Scheduler:
             self._dequeue(request)
             self._end(request, Outcome.CANCELLED, now, actions)
         elif request is not None and request.state is RUNNING:
-            request.move(LEAVING)
-            self._leaving += 1
+            worker, batch = self._crew.holder(request.id)
+            if batch is worker.running:
+                request.move(LEAVING)
+                self._leaving += 1
+            else:  # it rests at a boundary: no stage is run for those who have all left
+                self._end(batch.leave(request.id), Outcome.CANCELLED, now, actions, batch.stage - 1)
+                worker.drop_empty()
 
     def _stage_done(self, event: StageDone, now: float, actions: list[Action]) -> None:
         worker, batch = self._crew.busy(event.worker)
@@ -198,10 +203,8 @@ class Scheduler:
                 entry.know(event.requests, event.stage)
                 continue
             for i in event.requests:
-                request = entry.members.pop(i, None)
-                if request is not None:
-                    entry.complete.pop(i, None)
-                    self._end(request, Outcome.ANSWERED, now, actions, event.stage)
+                if i in entry.members:
+                    self._end(entry.leave(i), Outcome.ANSWERED, now, actions, event.stage)
         self._workers[event.worker].drop_empty()
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
@@ -327,9 +330,7 @@ class Scheduler:
                 self._end(request, Outcome.EXPIRED, now, actions)
                 continue
             batch = next(entry for entry in worker.table.entries if i in entry.members)
-            del batch.members[i]
-            batch.complete.pop(i, None)
-            self._end(request, Outcome.EXPIRED, now, actions, batch.stage - 1)
+            self._end(batch.leave(i), Outcome.EXPIRED, now, actions, batch.stage - 1)
             if not batch.members:
                 worker.table.settle(batch, now)
 
@@ -350,10 +351,8 @@ class Scheduler:
         """At a stage boundary, let go of members whose client has left or whose deadline has passed."""
         earliest = now if self._sheds else -inf
         for request in [r for r in batch.members.values() if r.deadline < earliest or r.state is LEAVING]:
-            del batch.members[request.id]
-            batch.complete.pop(request.id, None)
             outcome = Outcome.CANCELLED if request.state is LEAVING else Outcome.EXPIRED
-            self._end(request, outcome, now, actions, batch.stage)
+            self._end(batch.leave(request.id), outcome, now, actions, batch.stage)
 
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
         """Have the driver wake us when the policy wants to be asked again or the first queued request gets late."""

@@ -151,6 +151,16 @@ def test_a_cancelled_request_leaves_its_batch_at_the_next_boundary() -> None:
     assert actions[-1] == run(1, 2)
 
 
+def test_a_cancelled_request_that_rests_leaves_at_once_and_others_of_its_batch_stay() -> None:
+    scheduler = Scheduler(config(served(stages=8), policy="lazy+"))
+    scheduler.handle(arrived(1, 2), 0.0)
+    scheduler.handle(arrived(3), 0.005)
+    assert scheduler.handle(StageDone(0), 0.01) == [run(0, 3)]  # two rest behind the first stage
+    assert scheduler.handle(Cancelled(1), 0.015) == [Reply(1, "net", Outcome.CANCELLED, 0, 0.0, 0.015, 9.92)]
+    scheduler.check()
+    assert scheduler.handle(StageDone(0), 0.02) == [run(1, 2, 3)]
+
+
 def test_cancelling_a_request_that_has_ended_does_nothing() -> None:
     assert Scheduler(config()).handle(Cancelled(7), 0.0) == []
 
@@ -209,7 +219,7 @@ MOVES = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(
     MOVES,
-    st.sampled_from(["serial", "graph"]),
+    st.sampled_from(["serial", "graph", "lazy+", "late"]),
     st.integers(1, 3),
     st.sampled_from([0.0, 0.004]),
 )

@@ -17,7 +17,7 @@ class State(IntEnum):
 # What may follow what; the end of a request (its reply) may follow any state.
 LEGAL_MOVES = {
     State.QUEUED: frozenset({State.RUNNING}),
-    State.RUNNING: frozenset({State.LEAVING}),  # cancelled: it leaves at the next stage boundary
+    State.RUNNING: frozenset({State.LEAVING}),  # cancelled while a stage runs: it leaves at the end of that
     State.LEAVING: frozenset[State](),
 }
 

@@ -83,6 +83,11 @@ class SubBatch:
             if i in self.members:
                 self.complete.setdefault(i, stage)
 
+    def leave(self, request: int) -> Request:
+        """Take out a member, which must be there, and return it."""
+        self.complete.pop(request, None)
+        return self.members.pop(request)
+
     def meets(self, other: "SubBatch") -> bool:
         """Tell whether both are about to run the same: a decoder shares its weights between all steps."""
         return (

@@ -78,6 +78,10 @@ class Crew:
         for worker in self.workers:
             yield from worker.begun
 
+    def holder(self, request: int) -> tuple[Worker, SubBatch]:
+        """Return the worker that has begun a request, and the sub-batch that it is in; somebody must have."""
+        return next((one, entry) for one in self.workers for entry in one.begun if request in entry.members)
+
     def in_order(self) -> Sequence[Worker]:
         """Return the workers that have begun something, then the others, those with the largest batches first."""
         if len(self.workers) == 1:

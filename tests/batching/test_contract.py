@@ -13,7 +13,7 @@ from latebind.batching.view import ModelView, WorkView
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.errors import ConfigError
-from latebind.domain.events import Arrived, Event, StageDone
+from latebind.domain.events import Arrived, Cancelled, Event, StageDone
 from latebind.scheduler import Scheduler
 from tests.batching.views import models_of
 from tests.models import served
@@ -99,6 +99,28 @@ def test_of_those_who_wait_the_first_priority_starts_first(name: str, hit_rates:
         scheduler.check()
         starts += [i for action in actions if isinstance(action, Run) and not action.stage for i in action.requests]
     assert starts == [0, 3, 5, 2, 1, 4]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("hit_rates", [{}, {0: 0.3}], ids=["no exits", "exits"])
+@pytest.mark.parametrize("max_batch", [1, 4])
+def test_whoever_comes_behind_clients_that_have_all_left_begins_at_the_next_boundary(
+    name: str, hit_rates: dict[int, float], max_batch: int
+) -> None:
+    model = served(stages=8, max_batch=max_batch, hit_rates=hit_rates)
+    scheduler = Scheduler(SchedulerConfig((model,), policy=PolicyConfig(name)))
+    scheduler.handle(Arrived("net", 9.0, (1, 2, 3), (1, 2, 3)), 0.0)
+    scheduler.handle(Arrived("net", 9.0, (4, 5, 6), (4, 5, 6)), 0.005)
+    scheduler.handle(StageDone(0), 0.01)  # some policies let the later three past the first
+    for leaving in (6, 2, 4, 1, 5, 3):
+        scheduler.handle(Cancelled(leaving), 0.015)
+        scheduler.check()
+    scheduler.handle(Arrived("net", 9.0, (7,), (7,)), 0.016)
+    *_, last = scheduler.handle(StageDone(0), 0.02)
+    scheduler.check()
+    assert isinstance(last, Run)
+    assert (last.stage, last.requests) == (0, (7,))
+    assert scheduler.stats() == {"accepted": 7, "queued": 0, "running": 1, "ended": 6}
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:

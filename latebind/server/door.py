@@ -22,7 +22,7 @@ from latebind.server.access import Guard
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
-from latebind.server.listening import BACKLOG, listen
+from latebind.server.listening import BACKLOG, listen, waiting_at
 from latebind.server.rest.app import KNOWN, RestApp
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.protocol import HttpProtocol
@@ -37,6 +37,8 @@ from latebind.server.tracing import Explained
 if TYPE_CHECKING:
     from latebind.server.rpc.drained import DrainedDoor
     from latebind.server.rpc.routes import Method
+
+LATE_TLS_SECONDS = 1.0  # that a client has for its handshake as the door closes
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +211,27 @@ class _Server(uvicorn.Server):
 
     async def listen_at(self, local: str) -> None:
         """Listen at a Unix socket too, once open."""
-        protocol = partial(
-            cast(Any, self.config.http_protocol_class), self.config, self.server_state, self.lifespan.state
-        )
-        self.servers.append(await asyncio.get_running_loop().create_unix_server(protocol, local, backlog=BACKLOG))
+        loop = asyncio.get_running_loop()
+        self.servers.append(await loop.create_unix_server(self._protocol(), local, backlog=BACKLOG))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close, but answer those too whom the system has taken and nobody here: they would be reset (decision 76)."""
+        come = [one for listening in sockets or () for one in waiting_at(listening)]
+        for server in self.servers:
+            server.close()
+        await asyncio.gather(*map(self._take, come), return_exceptions=True)
+        await super().shutdown(sockets)
+
+    async def _take(self, line: socket.socket) -> None:
+        """Serve a connection."""
+        tls, loop = self.config.ssl, asyncio.get_running_loop()
+        patience = None if tls is None else LATE_TLS_SECONDS
+        await loop.connect_accepted_socket(self._protocol(), line, ssl=tls, ssl_handshake_timeout=patience)
+
+    def _protocol(self) -> Callable[[], asyncio.Protocol]:
+        """Return what makes the protocol of a connection."""
+        made = cast(Any, self.config.http_protocol_class)
+        return partial(made, self.config, self.server_state, self.lifespan.state)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -2,7 +2,8 @@
 
 import errno
 import socket
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
@@ -28,6 +29,17 @@ def listen(host: str, port: int, key: str = "server") -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise ConfigError(f"{key}: cannot listen on {host} port {port}: {reason(error)}") from None
+
+
+def waiting_at(listening: socket.socket) -> Iterator[socket.socket]:
+    """Yield the connections that nobody has accepted yet; none where it is closed."""
+    if listening.fileno() < 0:
+        return
+    listening.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            with suppress(ConnectionError):  # it has gone
+                yield listening.accept()[0]
 
 
 def check_addresses(config: DoorConfig) -> None:

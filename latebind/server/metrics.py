@@ -172,6 +172,8 @@ class _Snapshot(Collector):
         loads = HistogramMetricFamily("latebind_load_seconds", "Loads that ended well", labels=MODEL)
         budget.add_metric([], memory["budget_bytes"])
         for name, model in sorted(memory["models"].items()):
+            if name not in self._versions:  # unloaded while the engine told this
+                continue
             labels = (name, self._versions[name])
             resident.add_metric(labels, model["resident_bytes"])
             whole.add_metric(labels, model["bytes"])

@@ -1,6 +1,8 @@
 """The service in its own process beside a real engine: it hears answers, makes versions, and the engine takes them."""
 
 import asyncio
+import gc
+import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
@@ -210,3 +212,28 @@ def test_one_of_two_that_share_a_folder_retrains_and_the_other_follows_and_takes
             await engine.close()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_descriptors_of_a_service_go_with_it_uncollected(model: Path, killed: bool) -> None:
+    directory = ModelDirectory.open(model)
+    program = load_program(directory, threads=1)
+    spec, _ = with_caches(program.spec, program.costs, read_caches(directory))
+    order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=())
+
+    async def test() -> None:
+        counts = []
+        for _ in range(3):
+            service = await AdaptationClient.start(order, [spec], lambda model, version: asyncio.sleep(0), FORKS)
+            if killed:
+                service._process.kill()
+            await service.close()
+            del service
+            counts.append(len(os.listdir("/proc/self/fd")))
+        assert counts[1:] == counts[:-1]
+
+    gc.disable()
+    try:
+        asyncio.run(test())
+    finally:
+        gc.enable()

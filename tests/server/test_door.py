@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
@@ -83,6 +84,26 @@ def test_a_closing_door_is_not_ready_on_connections_it_already_has() -> None:
         reply = read_response(connection)
         assert reply.status == 503
         assert "shutting down" in reply.json()["error"]
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_who_is_there_as_the_door_closes_is_refused_and_not_reset(accepted: bool) -> None:
+    """Whether the door has accepted the connection, and not read it yet, or the system alone has."""
+
+    async def test() -> Response:
+        async with Door(Arithmetic(), DoorConfig(port=0)) as door:
+            assert door._socket is not None
+            with socket.create_connection(("127.0.0.1", door.port), timeout=60.0) as connection:
+                while accepted and not door._server.server_state.connections:
+                    await asyncio.sleep(0)
+                connection.sendall(STUCK_CALL)  # from here on the loop sees nothing until the door closes
+                door.close()
+                await door._server.shutdown([door._socket])
+                return await asyncio.to_thread(read_response, connection)
+
+    reply = uvloop.run(test())
+    assert reply.status == 503
+    assert "shutting down" in reply.json()["error"]
 
 
 def test_a_signal_closes_the_door_and_the_process_ends_well() -> None:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from latebind.server.gateway import AdaptationFigures, Distribution, MemoryMetrics, Snapshot, StepMetrics
@@ -177,8 +178,9 @@ def test_the_machine_is_told_under_tritons_names() -> None:
     assert value(text, "nv_energy_consumption", gpu_uuid="GPU-1") == 9.0
 
 
-def test_a_model_that_is_not_served_gets_no_label() -> None:
-    assert b'"m"' not in prometheus_text(SNAPSHOT, versions={}, replies={})
+@pytest.mark.parametrize("snapshot", [SNAPSHOT, EVERYTHING])
+def test_a_model_that_is_not_served_gets_no_label(snapshot: Snapshot) -> None:
+    assert b'"m"' not in prometheus_text(snapshot, versions={}, replies={})
 
 
 def test_the_documentation_has_every_name_of_ours() -> None:

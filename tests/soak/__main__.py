@@ -33,34 +33,37 @@ from latebind.bench.ledger.play import Played, Target, play
 from latebind.bench.ledger.questions import WIDTH, Mix, Protocol, Questions
 from latebind.bench.peers.processes import free_port, running, tree
 from tests.soak.beside import PREFIX, Beside, Operator, ask, figures, look, publish, send_nonsense, share_memory, stream
+from tests.soak.digits import NAME, SAMPLED, Classifying
+from tests.soak.digits import build as build_digits
 
 MODELS = ("affine", "chain", "relay", "words")
 IN_FLIGHT = 16
 END_SECONDS, QUIET_SECONDS, CLOSE_SECONDS = 90.0, 60.0, 15.0  # a door closes idle connections after 10
-DESCRIPTORS = 30  # beyond those behind the first round: an engine that died may leave 3 until a full collection
-OFTEN = "[generations]\ncrashes = 1000000\n"  # else a model that all this happens to would be left out
+DESCRIPTORS = 6  # beyond those behind the first round: connections of clients that have just gone
+# Else a model that all this happens to would be left out, and nothing adapted on a machine that is never idle.
+OFTEN = "[generations]\ncrashes = 1000000\n[adaptation]\nyields = false\ninterval = 5.0\n"
 
 
-def options(random: Random, folder: Path) -> list[str]:
-    """Return settings of `latebind serve`."""
+def options(random: Random, folder: Path, *, adapt: bool) -> list[str]:
+    """Return settings of `latebind serve`; half of them adapt, or all where `adapt`."""
     words = ["--manage", "--shared-memory", PREFIX, "--trace-rate", random.choice(("0", "0.05"))]
     words += ["--policy", random.choice(("late", "late", "lazy+", "graph", "queues")), "--watch", "2"]
     words += ["--slots", random.choice(("16", "64", "256")), "--config", str(folder / "often.toml")]
     words += random.choice((["--workers", "1"], ["--workers", "2"], ["--granularities", "1,2,8"]))
     words += ["--grpc-stack", random.choice(("official", *(("nghttp2",) if find_library("nghttp2") else ())))]
     words += ["--memory", random.choice(("8MB", "30MB"))] if random.random() < 0.5 else []
-    words += ["--adapt", "--sample", "0.5"] if random.random() < 0.5 else []
+    words += ["--adapt", "--sample", "0.5"] if adapt or random.random() < 0.5 else []
     return words
 
 
-def soak(seed: int, built: Path, rounds: int, requests: int, rate: float) -> None:
+def soak(seed: int, built: Path, rounds: int, requests: int, rate: float, *, adapt: bool) -> None:
     """Play one seed. Raises `AssertionError`."""
     random = Random(seed)
     with tempfile.TemporaryDirectory() as scratch:
         folder, log = Path(scratch), Path(scratch) / "log"
         shutil.copytree(built, folder / "models")
         (folder / "often.toml").write_text(OFTEN)
-        words = options(random, folder)
+        words = options(random, folder, adapt=adapt)
         print(f"seed {seed}: {' '.join(words)}", flush=True)
         try:
             _serve(random, folder, words, rounds, requests, rate)
@@ -81,7 +84,7 @@ def _serve(random: Random, folder: Path, words: Sequence[str], rounds: int, requ
         target = Target("127.0.0.1", http, f"127.0.0.1:{grpc}", served.process)
         open_then = 0
         for number in range(rounds):
-            _round(random, target, folder / "models", requests, rate)
+            _round(random, target, folder / "models", requests, rate, adapts="--adapt" in words)
             opened = _open_files(served.process, open_then)
             memory = taken(served.process) / 1e6
             print(f"  round {number}: {len(opened)} descriptors of the door, {memory:.0f} MB", flush=True)
@@ -102,11 +105,12 @@ def _open_files(process: int, wanted: int) -> list[str]:
         time.sleep(0.5)
 
 
-def _round(random: Random, target: Target, repository: Path, requests: int, rate: float) -> None:
+def _round(random: Random, target: Target, repository: Path, requests: int, rate: float, *, adapts: bool) -> None:
     mix = Mix(
         MODELS, tuple(Protocol), deadlines=(0.05, 0.5, 5.0), leave=0.08, break_off=0.04, seed=random.randrange(99)
     )
     seeds = partial(Random, random.randrange(1 << 30))
+    classifying = Classifying(target, repository, seeds())
     operator = Operator(target, repository, seeds(), next(VERSIONS))
     beside = [
         Beside(lambda: look(target, random), 0.3),
@@ -114,6 +118,7 @@ def _round(random: Random, target: Target, repository: Path, requests: int, rate
         Beside(operator, 1.0),
         Beside(lambda: share_memory(target, random), 0.2),
         Beside(lambda: stream(target, random), 0.2),
+        Beside(classifying, 0.05),
     ]
     faults = [
         Injector(fault, target.process, target.http, random.randint(0, 2), MODELS[:2], place=place, places=3)
@@ -128,6 +133,17 @@ def _round(random: Random, target: Target, repository: Path, requests: int, rate
     print(f"  {dict(played.ledger.faults)} {[one.count for one in beside]} {[one.what for one in played.injected]}")
     assert played.ledger.whole, played.ledger.evidence
     asyncio.run(_quiet(target))
+    if adapts:
+        _adapted(target, classifying)
+
+
+def _adapted(target: Target, classifying: Classifying) -> None:
+    """Ask until the service that came last has samples: it lives, and hears what is answered."""
+    until = time.monotonic() + QUIET_SECONDS
+    while not (sampled := figures(target).get(SAMPLED, 0.0)):
+        assert time.monotonic() < until, "the adaptation service hears nothing"
+        classifying()
+    print(f"  {sampled:.0f} samples of {NAME}", flush=True)
 
 
 VERSIONS = count(100, 100)  # of `affine`, for each operator
@@ -139,7 +155,7 @@ async def _quiet(target: Target) -> None:
         while any(value for (name, _), value in figures(target).items() if name == "latebind_pending_requests"):
             await asyncio.sleep(0.1)
     found = figures(target)
-    for model in MODELS:
+    for model in (*MODELS, NAME):
         left = found.get(("latebind_left_at_total", model), 0.0)
         counted = found.get(("latebind_latency_seconds_count", model), 0.0)
         assert left in {0.0, counted}, f"{model}: {left:g} left at a stage, {counted:g} were answered"
@@ -171,14 +187,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=1500, help="a round")
     parser.add_argument("--rate", type=float, default=100.0, help="requests a second")
+    parser.add_argument("--adapt", action="store_true", help="adapt with every seed, not with half of them")
     asked = parser.parse_args()
     assert importlib.util.find_spec("tritonclient"), "pip install 'tritonclient[all]'"
     with tempfile.TemporaryDirectory() as scratch:
         built = build(Path(scratch) / "models", MODELS)
         publish(built, "guest", 1)
+        build_digits(built)
         for seed in range(asked.seed, asked.seed + asked.seeds):
             try:
-                soak(seed, built, asked.rounds, asked.requests, asked.rate)
+                soak(seed, built, asked.rounds, asked.requests, asked.rate, adapt=asked.adapt)
             except BaseException:
                 print(f"failed with --seed {seed} --seeds 1", flush=True)
                 raise

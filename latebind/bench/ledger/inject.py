@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import signal
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,8 +16,12 @@ from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME as ENGINE
 
 STOP_SECONDS = 1.0
-LOAD_SECONDS = 120.0
+START_SECONDS, LOAD_SECONDS = 30.0, 120.0
 PAUSE = 0.02
+
+
+class NoEngine(ConfigError):
+    """No engine runs at this moment, or none ever did."""
 
 
 class Fault(StrEnum):
@@ -61,12 +66,17 @@ class Injector:
             self.done.append(Injected(self.fault, ledger.asked_count, await self._act_on_somebody()))
 
     async def _act_on_somebody(self) -> str:
-        """Act; where the engine that was chosen has just died, on its follower."""
+        """Act; where the engine that was chosen has just died, or another fault has left none, on its follower."""
+        until = time.monotonic() + START_SECONDS
         while True:
             try:
                 return await self._act()
             except psutil.NoSuchProcess:
-                await asyncio.sleep(PAUSE)
+                pass
+            except NoEngine:
+                if time.monotonic() > until:
+                    raise
+            await asyncio.sleep(PAUSE)
 
     async def _act(self) -> str:
         if self.fault is Fault.RELOAD:
@@ -97,12 +107,12 @@ class Injector:
 
 
 def busiest_engine(process: int) -> psutil.Process:
-    """Return the engine that serves: of several the one that has computed most. Raises `ConfigError` without one."""
+    """Return the engine that serves: of several the one that has computed most. Raises `NoEngine` without one."""
     found: dict[psutil.Process, float] = {}
     for one in tree(process):
         with suppress(psutil.NoSuchProcess):  # one that was just killed is still in the tree
             if one.name() == ENGINE:
                 found[one] = float(one.cpu_times().user)
     if not found:
-        raise ConfigError(f"process {process} has no engine: faults can only be put into a latebind that runs here")
+        raise NoEngine(f"process {process} has no engine: faults can only be put into a latebind that runs here")
     return max(found, key=found.__getitem__)

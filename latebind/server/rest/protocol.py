@@ -31,6 +31,7 @@ LENGTH: Final = b"content-length: %d" + END
 LAST: Final = b"content-length: %d" + CLOSED
 NO_HTTP = "the request is no HTTP/1.1 that this server understands"
 PIPELINED: Final = 16  # requests that may wait for the one before them on their connection
+UNREAD_SECONDS: Final = 0.05  # that an idle connection stays open as the door closes, for what lies in it to be read
 TOGETHER: Final = 1 << 15  # bytes of a body that are copied behind the head of a reply, for one write
 
 
@@ -253,8 +254,11 @@ class HttpProtocol(Protocol):
     # What the server and `Sweeper` need -----------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Close once everything that has come is answered."""
+        """Close once everything that has come is answered, what nobody has read yet too: closing would reset it."""
         self._ending = True
+        self._loop.call_later(UNREAD_SECONDS, self._close_idle)
+
+    def _close_idle(self) -> None:
         if self._current is None and not self._pipelined:
             self._transport.close()
 

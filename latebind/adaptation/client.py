@@ -134,6 +134,11 @@ class AdaptationClient:
             for name, told in self.statuses.items()
         }
 
+    def when_ended(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called once the service has ended, whyever."""
+        if self._listening is not None:
+            self._listening.add_done_callback(lambda _: tell())
+
     async def close(self) -> None:
         """Have the service save what it saw, and end it."""
         if self._messages is not None:

@@ -1,7 +1,8 @@
-"""An observer that outlives its service: another is started when the models that it follows are others."""
+"""An observer that outlives its service: another is started when it dies, or the models that it follows are others."""
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from latebind.repository.selection import Print
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 
 logger = logging.getLogger(__name__)
+
+PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until one that has died is followed by another: twice as many each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Following:
         self._followed: Followed | None = None
         self._client: AdaptationClient | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._pause, self._begun = PAUSE, 0.0
 
     def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer, client: str) -> None:
         """Tell the service, if there is one at the moment."""
@@ -72,7 +76,9 @@ class Following:
             await before.close()
         self._followed = found = self._find()
         if found is not None:
-            self._client = await AdaptationClient.start(found.order, found.models, self._adopt, self._forks)
+            self._client = client = await AdaptationClient.start(found.order, found.models, self._adopt, self._forks)
+            self._begun = time.monotonic()
+            client.when_ended(lambda: self._lost(client))
 
     def look(self) -> None:
         """See whether what is followed is another; then nothing is told until a service is there that knows it."""
@@ -84,8 +90,24 @@ class Following:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
-        if self._client is not None:
-            await self._client.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _lost(self, client: AdaptationClient) -> None:
+        """Hear that a service has ended; if nobody told it to, another is started after a pause."""
+        if client is not self._client:
+            return
+        lived = time.monotonic() - self._begun
+        self._pause = PAUSE if lived > LONGEST_PAUSE else min(2.0 * self._pause, LONGEST_PAUSE)
+        logger.error("the adaptation service has died: nobody watches fidelity until another is there")
+        self._client = None
+        self._renewing = asyncio.create_task(self._renew(asyncio.create_task(self._again(client))))
+
+    async def _again(self, dead: AdaptationClient) -> None:
+        await dead.close()
+        await asyncio.sleep(self._pause)
+        await self.renew()
 
     async def _renew(self, begun: asyncio.Task[None] | None = None) -> None:
         """Renew, behind what has `begun`, until nothing changes meanwhile; without a service, serving goes on."""

@@ -259,6 +259,7 @@ class AdaptationService:
             lane.refused += version is None
             if lane.lesson is not None and lane.lesson.afresh:
                 return  # an alarm came meanwhile: what was made is out of date
+            self._lead(lane)  # it may have taken long
             if not lane.lease.leads:
                 version = None  # another took over meanwhile, who makes his own
             adapter, now = lane.adapter, time.monotonic()

@@ -62,12 +62,16 @@ class Versions:
         return sorted(path.name for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
 
     def publish(self, about: About, heads: Mapping[str, Head]) -> str:
-        """Write a version and return its name; the oldest ones go. It is not current yet."""
-        names = self.names()
-        name = f"{int(names[-1]) + 1 if names else 1:06d}"
+        """Write a version and return its name; the oldest ones go. It is not current yet.
+
+        None is ever replaced: where another service has just taken the name, the next one is taken.
+        """
         files = {ABOUT: json_bytes(about)}
         files |= {_file(lookup): tensor_bytes(head.tensors()) for lookup, head in heads.items()}
-        ModelDirectory.create(self._path(name), files)
+        name = None
+        while name is None:
+            names = self.names()
+            name = self._create(f"{int(names[-1]) + 1 if names else 1:06d}", files)
         self._remove([name for name in names if name != self.current()][: -KEPT + 1])
         return name
 
@@ -99,6 +103,13 @@ class Versions:
         self._folder.mkdir(parents=True, exist_ok=True)
         chosen = f"{name} {BY_HAND if by_hand else ''}\n".encode("ascii")
         write_bytes(self._folder / CURRENT, chosen, ending=f"{socket.gethostname()}-{os.getpid()}")
+
+    def _create(self, name: str, files: Mapping[str, bytes]) -> str | None:
+        try:
+            ModelDirectory.create(self._path(name), files, replace=False)
+        except FileExistsError:
+            return None
+        return name
 
     def _chosen(self) -> tuple[str, str]:
         """Return what was chosen and whether by hand."""

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from errno import EEXIST, ENOTEMPTY
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,8 +51,11 @@ class ModelDirectory:
         return cls(path, manifest.files)
 
     @classmethod
-    def create(cls, path: Path | str, files: Mapping[str, bytes | Writer]) -> "ModelDirectory":
-        """Make the directory with these files, or replace a former model there, in one rename."""
+    def create(cls, path: Path | str, files: Mapping[str, bytes | Writer], *, replace: bool = True) -> "ModelDirectory":
+        """Make the directory with these files, or replace a former model there, in one rename.
+
+        Raises `FileExistsError` where one is there and it is not to `replace` it, though it has come only just now.
+        """
         path = Path(path)
         _check_names(path, files)
         _check_replaceable(path)
@@ -61,7 +65,7 @@ class ModelDirectory:
             staging.chmod(0o755)
             entries = {name: _write(staging, name, data) for name, data in files.items()}
             write_bytes(staging / MANIFEST, manifest_bytes(entries))
-            _swap(staging, path)
+            _swap(staging, path, replace=replace)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         return cls.open(path)
@@ -155,9 +159,11 @@ def _write_beside(path: Path, write: Writer, ending: str) -> None:
     _sync(path.parent)
 
 
-def _swap(staging: Path, path: Path) -> None:
+def _swap(staging: Path, path: Path, *, replace: bool) -> None:
     """Put `staging` where `path` is; a former model there is set aside first and deleted last."""
-    if not path.exists():
+    if not replace:
+        _rename_new(staging, path)
+    elif not path.exists():
         staging.rename(path)
     else:
         aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
@@ -165,6 +171,16 @@ def _swap(staging: Path, path: Path) -> None:
         staging.rename(path)
         shutil.rmtree(aside)
     _sync(path.parent)
+
+
+def _rename_new(staging: Path, path: Path) -> None:
+    """Rename a directory, which the system refuses where another that is not empty has the name."""
+    try:
+        staging.rename(path)
+    except OSError as error:
+        if error.errno not in {EEXIST, ENOTEMPTY}:
+            raise
+        raise FileExistsError(error.errno, os.strerror(error.errno), str(path)) from None
 
 
 def _sync(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,11 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def nobody_adopts(model: str, version: str) -> None:
     """There is no engine here."""
+
+
+def another(following: Following, service: object) -> bool:
+    """Tell whether another service than this has figures."""
+    return following._client is not service and "digits" in following.figures()
 
 
 @pytest.mark.slow
@@ -83,5 +89,25 @@ def test_another_service_is_started_when_a_model_is_another(built: Built) -> Non
         following.look()
         await until(lambda: "digits" in following.figures())
         await following.close()
+
+    asyncio.run(test())
+
+
+def test_another_service_follows_one_that_has_died(
+    built: Built, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("latebind.adaptation.following.PAUSE", 0.0)
+
+    async def test() -> None:
+        following = Following(lambda: followed(built.directory.path, made=1), nobody_adopts, FORKS)
+        await following.renew()
+        for _ in range(2):
+            service = following._client
+            assert service is not None
+            service._process.kill()
+            await until(partial(another, following, service))
+        await following.close()
+        assert following._renewing is None
+        assert caplog.text.count("has died") == 2  # one that is told to end has not
 
     asyncio.run(test())

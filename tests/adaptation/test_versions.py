@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH
-from latebind.adaptation.versions import FORMAT, KEPT, About, Versions, versions_folder
+from latebind.adaptation.versions import ABOUT, FORMAT, KEPT, About, Versions, versions_folder
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.head import Head, Selector
 from latebind.learned.stored import LIST
-from latebind.repository.directory import ModelDirectory
+from latebind.repository.directory import ModelDirectory, json_bytes
 
 
 @pytest.fixture
@@ -52,6 +52,21 @@ def test_what_is_published_comes_back(model: ModelDirectory) -> None:
     assert (lookup, threshold) == ("0-plain", 2.5)
     for one, other in zip(found.tensors().values(), head().tensors().values(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_of_two_that_publish_at_once_neither_replaces_what_the_other_made(
+    model: ModelDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick, rename = versions(model), versions(model), Path.rename
+
+    def rename_late(path: Path, target: Path) -> Path:
+        monkeypatch.undo()
+        quick._create("000001", {ABOUT: json_bytes(about(model, reason="quick"))})
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename_late)
+    assert slow.publish(about(model, reason="slow"), {"0-plain": head()}) == "000002"
+    assert [quick.about(name).reason for name in quick.names()] == ["quick", "slow"]
 
 
 def test_what_is_current_is_what_was_chosen(model: ModelDirectory) -> None:

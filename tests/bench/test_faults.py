@@ -8,6 +8,9 @@ from typer.testing import CliRunner
 from latebind.bench.faults import crash, hang_up, reload, terminate
 from latebind.bench.faults.clients import NO_ANSWER, Asked
 from latebind.cli.main import app
+from latebind.domain.actions import Outcome, Reply, Run
+from latebind.domain.eventlog import Entry
+from latebind.domain.events import Arrived, StageDone
 
 
 def answer(sent: float, ended: float, version: str = "1", value: float = 3.0) -> Asked:
@@ -34,8 +37,18 @@ def test_an_older_version_counts_for_those_who_asked_after_the_change() -> None:
     assert (report.older, report.versions, report.failed) == (1, 2, {503: 1})
 
 
-def test_how_late_the_seventh_is_counts_in_stages() -> None:
-    assert hang_up.Report(4, 2.0, [2.5, 2.0]).late == [1.0, 0.0]
+def test_what_the_seventh_waits_for_counts_in_stages_that_end_after_the_others_have_left() -> None:
+    first, seventh = Run(0, "slow", 0, (1,), (0,)), Run(0, "slow", 0, (7,), (1,))
+    replies = [Reply(i, "slow", outcome, 1, 0.0, 1.0) for i, outcome in ((1, Outcome.CANCELLED), (7, Outcome.ANSWERED))]
+    entries = [
+        Entry(0.0, Arrived("slow", 60.0, (1,), (0,)), (first,)),
+        Entry(2.0, StageDone(0), (Run(0, "slow", 1, (1,), (0,)),)),
+        Entry(3.5, Arrived("slow", 60.0, (7,), (1,)), ()),
+        Entry(4.0, StageDone(0), (replies[0], seventh)),
+        Entry(6.0, StageDone(0), (replies[1],)),
+    ]
+    assert hang_up.behind_others(entries, [3.0]) == [hang_up.Behind(1, 1.0, 2.0)]
+    assert hang_up.behind_others(entries, [1.0]) == [hang_up.Behind(2, 3.0, 2.0)]
 
 
 @pytest.mark.slow
@@ -66,4 +79,4 @@ def test_nobody_notices_new_versions(tmp_path: Path) -> None:
 def test_whoever_comes_after_clients_that_left_does_not_wait_for_them() -> None:
     report = hang_up.run(3, layers=6, repeats=512)
     assert report.stages > 1
-    assert min(report.seventh) < 3 * report.alone  # behind all six each would take seven times as long
+    assert [one.stages for one in report.behind] == [1, 1, 1]  # behind all six it would be one for each of them all

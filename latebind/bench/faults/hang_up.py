@@ -2,16 +2,33 @@
 
 import asyncio
 import tempfile
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from latebind.bench.faults.clients import Asked, Clients, session
 from latebind.bench.faults.models import SLOW_WIDTH, build_slow
 from latebind.bench.server import serving
+from latebind.domain.actions import Outcome, Reply, Run
+from latebind.domain.eventlog import Entry, read_log
+from latebind.domain.events import StageDone
 from latebind.program.build import Progress, tell_nobody
 
 LEAVING = 6
 WARM_UP, ALONE = 1, 2  # requests
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What the seventh waited for: `stages` ended after the others had left and before it began.
+
+    That took `seconds`; the stage that ran as they left takes `stage` seconds in all.
+    """
+
+    stages: int
+    seconds: float
+    stage: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +38,7 @@ class Report:
     stages: int
     alone: float
     seventh: list[float]
-
-    @property
-    def late(self) -> list[float]:
-        """By how many stages the seventh was later than alone, each time."""
-        return [(seconds - self.alone) / (self.alone / self.stages) for seconds in self.seventh]
+    behind: list[Behind]
 
 
 def run(times: int, *, layers: int, repeats: int, progress: Progress = tell_nobody) -> Report:
@@ -35,26 +48,53 @@ def run(times: int, *, layers: int, repeats: int, progress: Progress = tell_nobo
             Path(folder), layers=layers, repeats=repeats, progress=lambda doing, share: progress(doing, 0.8 * share)
         )
         progress("clients come and leave", 0.8)
-        with serving(Path(folder), "--deadline-ms", "60000") as url:
-            return asyncio.run(_run(url, times))
+        log = Path(folder) / "events.jsonl"
+        with serving(Path(folder), "--deadline-ms", "60000", "--event-log", str(log)) as url:
+            stages, alone, sevenths = asyncio.run(_run(url, times))
+        with log.open("rb") as file:
+            behind = behind_others(read_log(file)[1], [left for left, _ in sevenths])
+        return Report(stages, alone, [seconds for _, seconds in sevenths], behind)
 
 
-async def _run(url: str, times: int) -> Report:
+def behind_others(entries: Iterable[Entry], left: Sequence[float]) -> list[Behind]:
+    """Return what the last requests that were answered waited for, one for each time at which others had `left`."""
+    begun, ends, answered = dict[int, float](), list[tuple[float, float]](), list[int]()
+    since = 0.0
+    for entry in entries:
+        if isinstance(entry.event, StageDone):
+            ends.append((since, entry.now))
+        for action in entry.actions:
+            if isinstance(action, Run):
+                since = entry.now
+                begun.update({request: entry.now for request in action.requests if action.stage == 0})
+            elif isinstance(action, Reply) and action.outcome is Outcome.ANSWERED:
+                answered.append(action.request)
+    found = []
+    for time_left, request in zip(left, answered[-len(left) :], strict=True):
+        before = [(start, end) for start, end in ends if time_left < end <= begun[request]]
+        stage = before[0][1] - before[0][0] if before else 0.0
+        found.append(Behind(len(before), begun[request] - time_left, stage))
+    return found
+
+
+async def _run(url: str, times: int) -> tuple[int, float, list[tuple[float, float]]]:
     async with session(url) as connections:
         clients = Clients(connections, "slow", SLOW_WIDTH)
         alone = [await _answered(clients) for _ in range(WARM_UP + ALONE)][WARM_UP:]
         stages, least = alone[0].stages, min(one.ended - one.sent for one in alone)
-        return Report(stages, least, [await _after_others(clients, least / stages) for _ in range(times)])
+        return stages, least, [await _after_others(clients, least / stages) for _ in range(times)]
 
 
-async def _after_others(clients: Clients, stage: float) -> float:
+async def _after_others(clients: Clients, stage: float) -> tuple[float, float]:
+    """Return when the others left, and the seconds until the seventh had its answer."""
     leaving = [asyncio.create_task(clients.ask()) for _ in range(LEAVING)]
     await asyncio.sleep(0.5 * stage)
     for task in leaving:
         task.cancel()
+    left = time.monotonic()  # the clock of the engine's log
     await asyncio.gather(*leaving, return_exceptions=True)
     seventh = await _answered(clients)
-    return seventh.ended - seventh.sent
+    return left, seventh.ended - seventh.sent
 
 
 async def _answered(clients: Clients) -> Asked:

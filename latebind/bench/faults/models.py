@@ -48,9 +48,20 @@ def build_scale(folder: Path) -> None:
 
 
 def build_slow(root: Path, *, layers: int, repeats: int, progress: Progress = tell_nobody) -> None:
-    """Make the model `slow`, which takes one row at a time; it is run some fifty times, to measure its stages."""
+    """Make the model `slow`, which takes one row at a time; it is run some fifty times, to measure its stages.
+
+    Each layer is a stage, so that all stages take about as long.
+    """
     torch.manual_seed(0)
-    _build(Slow(layers, repeats), SLOW_WIDTH, root / "slow" / "1", name="slow", max_batch=1, progress=progress)
+    _build(
+        Slow(layers, repeats),
+        SLOW_WIDTH,
+        root / "slow" / "1",
+        name="slow",
+        max_batch=1,
+        min_stage_bytes=4 * SLOW_WIDTH * SLOW_WIDTH,
+        progress=progress,
+    )
 
 
 def publish(folder: Path, root: Path, version: int) -> None:
@@ -68,7 +79,14 @@ def right(version: str, value: float) -> bool:
 
 
 def _build(
-    module: nn.Module, width: int, directory: Path, *, name: str, max_batch: int, progress: Progress = tell_nobody
+    module: nn.Module,
+    width: int,
+    directory: Path,
+    *,
+    name: str,
+    max_batch: int,
+    min_stage_bytes: int = 0,
+    progress: Progress = tell_nobody,
 ) -> None:
     build_program(
         module.eval(),
@@ -78,5 +96,6 @@ def _build(
         backends=["eager"],
         max_batch=max_batch,
         max_overhead=None,
+        min_stage_bytes=min_stage_bytes,
         progress=progress,
     )

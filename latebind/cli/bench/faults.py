@@ -127,12 +127,15 @@ def _tell_hang_up(report: hang_up.Report) -> hang_up.Report:
                 "a stage s": f"{report.alone / report.stages:.2f}",
                 "the seventh s, median": f"{median(report.seventh):.2f}",
                 "longest": f"{max(report.seventh):.2f}",
-                "stages later, median": f"{median(report.late):.2f}",
-                "most": f"{max(report.late):.2f}",
+                "ended before it began: stages, median": f"{median(one.stages for one in report.behind):g}",
+                "most": max(one.stages for one in report.behind),
+                "it began after s, median": f"{median(one.seconds for one in report.behind):.3f}",
+                "most s": f"{max(one.seconds for one in report.behind):.3f}",
+                "the stage that ran s, most": f"{max(one.stage for one in report.behind):.3f}",
             }
         ],
     )
-    console.print("late is what goes beyond one stage: the one that ran as the others left")
+    console.print("late is who waits for more than one stage: the one that ran as the others left")
     return report
 
 

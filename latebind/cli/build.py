@@ -12,13 +12,14 @@ from latebind.cli.build_options import Compiled, Cut, Limits, Made, Rows, Traini
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show
 from latebind.cli.promised import Promised, answers_of
 from latebind.cli.sources import load_module
+from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
 from latebind.learned.explored import explored_folder, forget_explored
 from latebind.learned.samples import Samples
 from latebind.program.build import build_program
 from latebind.repository.directory import ModelDirectory
 from latebind.sequence.build import build_sequence
-from latebind.sequence.export import is_sequence
+from latebind.sequence.export import TOKENS, is_sequence
 
 Figures = dict[str, object]
 
@@ -73,6 +74,8 @@ def build(
 
 def _sequence(network: nn.Module, path: Path, made: Made, rows: Rows, compiled: Compiled, seed: int) -> Figures:
     """Build a sequence model."""
+    if made.outputs:
+        raise ConfigError(f"--output {made.outputs[0]}: a sequence model has one output, {TOKENS}: leave --output out")
     tokens, like_those_to_come = rows.tokens(made, seed)
     with progress(f"building {made.title}") as tell:
         built = build_sequence(

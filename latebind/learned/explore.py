@@ -287,7 +287,7 @@ class _Work:
         def tell(shares: dict[int, float]) -> None:
             self._doing = recorded_ + sum(share * seconds[place] for place, share in shares.items()) / self.processes
             under_way = [f"{group[k].kind}@{group[k].stage} {share:.0%}" for k, share in shares.items() if share < 1.0]
-            self._tell(f"training {', '.join(under_way)}" if under_way else "training")
+            self._tell(f"training {', '.join(under_way)}" if under_way else "training selectors")
 
         return tell
 

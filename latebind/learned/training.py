@@ -86,6 +86,8 @@ def in_processes(
                 trainer = _Trainer(place, orders[place], forks)
                 exit_.callback(trainer.end)
                 selector.register(trainer.output, selectors.EVENT_READ, trainer)
+                shares[place] = 0.0
+                tell(dict(shares))  # until it says something itself, a process that begins looks like one that waits
             for key, _ in selector.select():
                 trainer = key.data
                 shares[trainer.place] = trainer.read()

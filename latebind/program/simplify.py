@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from latebind.program.early import compare_early
 from latebind.program.graph import Argument, Constant, Graph, Node, Value, Weight, replace
 from latebind.program.graph_file import torch_constant
 from latebind.program.operators import called
+from latebind.program.rms_norms import join_rms_norms
 
 BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
 CONVOLUTION = "aten.convolution.default"
@@ -28,6 +30,7 @@ def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
     graph, weights = fold_constants(graph, weights)
     graph = drop_identities(drop_empty_parts(graph, weights))
     graph, weights = fold_batch_norms(graph, weights)
+    graph = compare_early(join_rms_norms(graph, weights))
     graph, weights = share_equal_weights(drop_dead_nodes(graph), weights)
     return graph, {name: weights[name] for name in graph.weights()}
 

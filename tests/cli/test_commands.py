@@ -137,6 +137,24 @@ def test_a_sequence_model_is_built_listed_simulated_and_served(tmp_path: Path, m
         caller.close()
 
 
+def test_a_sequence_model_has_one_output_so_none_is_to_be_named(tmp_path: Path) -> None:
+    words = "--input", f"tokens=int64:{LONGEST}", "--out", str(tmp_path), "--output", "logits"
+    code, output = run("build", "tests.sequences:Backwards", *words)
+    assert (code, "--output logits: a sequence model has one output, tokens" in output) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_output_that_is_named_is_built_and_answered(tmp_path: Path) -> None:
+    words = "--input", "x=float32:4", "--out", str(tmp_path), "--backend", "eager", "--name", "cached"
+    code, output = run("build", "tests.program.modules:Cached", *words, "--output", "logits")
+    assert code == 0, output
+    with serving(tmp_path) as url:
+        caller = Caller(url, "cached")
+        answered = caller(encode({"x": np.ones((2, 4), np.float32)}, timeout=30.0))
+        assert {name: found.shape for name, found in answered.outputs.items()} == {"logits": (2, 3)}
+        caller.close()
+
+
 def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) -> None:
     log = tmp_path / "events.jsonl"
     run("simulate", str(models), "--model", "chain", "--rate", "50", "--requests", "50", "--event-log", str(log))

@@ -17,6 +17,7 @@ import latebind
 from latebind.domain.errors import ConfigError, ExportError
 from latebind.hosting.building import build_once
 from latebind.hosting.child import READY
+from tests.program.modules import Cached
 from tests.sequences import Backwards
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +61,21 @@ def test_a_module_answers_for_as_long_as_the_block_lasts(tmp_path: Path) -> None
         assert answer == pytest.approx((2 * ROWS[0]).tolist())
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(url, timeout=60)
+
+
+def test_only_the_outputs_that_are_named_are_answered_and_others_are_another_version(tmp_path: Path) -> None:
+    module, rows = Cached().eval(), torch.randn(2, 4)
+    options = {"folder": tmp_path, "name": "cached", "backends": ("eager",), "outputs": ("logits",)}
+    with latebind.serving(module, {"x": rows}, **options) as url:  # type: ignore[arg-type]
+        body = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": rows[0].tolist()}]}
+        request = urllib.request.Request(f"{url}/v2/models/cached/infer", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            (output,) = json.load(reply)["outputs"]
+    with torch.inference_mode():
+        assert (output["name"], output["data"]) == ("logits", pytest.approx(module(rows[:1])["logits"][0].tolist()))
+    for outputs, count in ((("logits",), 1), (("logits", "hidden"), 2)):
+        build_once(module, {"x": rows}, tmp_path, name="cached", backends=("eager",), outputs=outputs)
+        assert len([path for path in (tmp_path / "cached").iterdir() if path.name.isdecimal()]) == count
 
 
 def test_an_interrupt_ends_the_server_and_leaves_nothing_behind() -> None:

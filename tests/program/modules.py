@@ -164,3 +164,14 @@ class Reader(nn.Module):
         for block in self.blocks:
             x = block(x, src_key_padding_mask=left_out)
         return self.head(x[:, 0])  # type: ignore[no-any-return]
+
+
+class Cached(nn.Module):
+    """Gives what it keeps for the next call beside its scores, as language models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> dict[str, object]:
+        return {"logits": self.layer(x), "past": {"layer": x}, "hidden": x * 2}

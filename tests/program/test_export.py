@@ -14,6 +14,7 @@ from latebind.program.verify import relative_error
 from latebind.program.vocabulary import limited, unlimited
 from tests.program.modules import (
     Branchy,
+    Cached,
     Counts,
     DependsOnValues,
     FixedBatch,
@@ -149,17 +150,6 @@ def test_a_refusal_names_the_line_and_nothing_else_is_printed(capfd: pytest.Capt
 def test_two_inputs_of_one_name_are_refused() -> None:
     with pytest.raises(ExportError, match="different names"):
         export(TwoInputs(), (torch.randn(2, 3, 8, 8), torch.randn(2, 4)), input_names=("x", "x"))
-
-
-class Cached(nn.Module):
-    """Gives what it keeps for the next call beside its scores, as language models do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> dict[str, object]:
-        return {"logits": self.layer(x), "past": {"layer": x}, "hidden": x * 2}
 
 
 def test_outputs_that_are_no_tensors_are_refused_with_the_names_of_those_that_are() -> None:

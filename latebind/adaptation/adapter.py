@@ -295,7 +295,8 @@ class Adapter:
             seconds=made.seconds,
             mix=mix,
         )
-        name = self.versions.publish(about, {lookup: made.heads[lookup] for lookup in made.thresholds})
+        heads = {lookup: made.heads[lookup] for lookup in made.thresholds}
+        name = self.versions.publish(about, heads, known=self.controller.known())
         return Version(name, about.wrong, about.seconds, about.mix, current)
 
     def _of_lookups(self, rows: Rows) -> Rows:

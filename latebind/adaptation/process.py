@@ -97,7 +97,7 @@ class AdaptationService:
         self._looked = self._saved = time.monotonic()
 
     def run(self) -> None:
-        """Listen until the door closes its end, then save what was seen."""
+        """Listen until the door closes its end, then save what was seen; so too where this service fails."""
         self._tell(Started(left_out=self._left_out))
         if not self._lanes:
             return
@@ -107,9 +107,15 @@ class AdaptationService:
         learner = Thread(target=self._learn_on, name="learning")
         learner.start()
         self._messages.settimeout(LOOK_SECONDS)
-        while self._listen():
-            if time.monotonic() - self._looked >= LOOK_SECONDS:
-                self._look()
+        try:
+            while self._listen():
+                if time.monotonic() - self._looked >= LOOK_SECONDS:
+                    self._look()
+        finally:
+            self._end(learner)
+
+    def _end(self, learner: Thread) -> None:
+        """Let the learning thread end, without which the process does not; others may lead then."""
         with self._work:
             self._closed = True
             self._work.notify()

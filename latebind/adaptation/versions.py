@@ -3,7 +3,7 @@
 import os
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,8 +61,8 @@ class Versions:
         folder = self._folder / "versions"
         return sorted(path.name for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
 
-    def publish(self, about: About, heads: Mapping[str, Head]) -> str:
-        """Write a version and return its name; the oldest ones go. It is not current yet.
+    def publish(self, about: About, heads: Mapping[str, Head], *, known: Collection[str] = ()) -> str:
+        """Write a version and return its name; it is not current yet. The oldest ones go, those `known` stay.
 
         None is ever replaced: where another service has just taken the name, the next one is taken.
         """
@@ -72,7 +72,7 @@ class Versions:
         while name is None:
             names = self.names()
             name = self._create(f"{int(names[-1]) + 1 if names else 1:06d}", files)
-        self._remove([name for name in names if name != self.current()][: -KEPT + 1])
+        self._remove([name for name in names[: -KEPT + 1] if name != self.current() and name not in known])
         return name
 
     def about(self, name: str) -> About:

@@ -150,3 +150,16 @@ def test_classes_that_did_not_come_are_none_of_a_camera_of_which_build_knows_not
     show(found, built, familiar=False, count=200)
     found.learn({7: 1.0}, "it does not", heard=100)
     assert [set(mix) for mix in asked] == [set(range(CLASSES)), {7}]
+
+
+def test_what_is_published_leaves_the_versions_that_may_be_used(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = adapter(built, tmp_path)
+    monkeypatch.setattr("latebind.adaptation.versions.KEPT", 2)
+    version = found.learn(MIX, "there is more to learn from", heard=HEARD)
+    assert version is not None
+    found.controller.chosen(version.name, version)
+    for _ in range(3):
+        found.learn(MIX, "once more", heard=HEARD)
+    assert found.versions.names() == [version.name, "000003", "000004"]

@@ -1,6 +1,7 @@
 """What the service hands on from adapter to controller when a lesson has ended, without a process of its own."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,6 +13,7 @@ from latebind.adaptation.controller import BUILT, Retrain, Version
 from latebind.adaptation.messages import AdaptationOrder
 from latebind.adaptation.process import AdaptationService
 from latebind.domain.config import AdaptationConfig
+from latebind.domain.errors import NotFound
 from tests.digits import Built
 
 
@@ -51,3 +53,14 @@ def test_a_version_that_the_lesson_showed_anew_is_not_replaced_by_a_slower_one(
         lane.adapter.controller.answered(answer)
     service._teach(lane, Retrain("there is more to learn from"))
     assert lane.current == lane.adapter.versions.current() == (BUILT if stands else made.name)
+
+
+def test_a_service_that_fails_ends(service: AdaptationService, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> bool:
+        raise NotFound("a version that somebody has deleted")
+
+    monkeypatch.setattr(service, "_listen", fail)
+    monkeypatch.setattr(service._lanes[0].adapter, "rehearse", lambda: None)
+    with pytest.raises(NotFound):
+        service.run()
+    assert "learning" not in [thread.name for thread in threading.enumerate()]

@@ -117,6 +117,15 @@ def test_old_versions_go_but_not_the_current(model: ModelDirectory) -> None:
     assert len(there.names()) <= KEPT + 1
 
 
+def test_versions_that_may_be_gone_back_to_stay(model: ModelDirectory) -> None:
+    there = versions(model)
+    first, *_ = [there.publish(about(model), {"0-plain": head()}) for _ in range(2)]
+    for _ in range(KEPT + 3):
+        there.publish(about(model), {"0-plain": head()}, known={first})
+    assert first in there.names()
+    assert "000002" not in there.names()
+
+
 def test_an_altered_version_is_refused(model: ModelDirectory) -> None:
     there = versions(model)
     name = there.publish(about(model), {"0-plain": head()})

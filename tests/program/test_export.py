@@ -172,6 +172,7 @@ def test_an_output_that_the_module_does_not_have_is_refused_with_those_that_it_h
         export(nn.Linear(4, 3), (torch.randn(2, 4),), outputs=["logits"])
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by torch: that is why they are refused
 def test_scripted_and_traced_modules_are_refused_with_what_to_build_instead() -> None:
     traced = torch.jit.trace(nn.Linear(4, 3), torch.randn(2, 4))  # type: ignore[no-untyped-call]
     for module in (torch.jit.script(nn.Linear(4, 3)), traced):

@@ -1,6 +1,6 @@
 """The least that loads can take for requests that are all known before: exactly, and from below by linear programmes.
 
-Memory is empty at first. Whoever plays the same requests one after another (`simulation.order`) takes no less.
+Memory is empty at first. Whoever plays the same requests one after another (`simulation.sequential`) takes no less.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

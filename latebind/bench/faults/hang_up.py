@@ -1,4 +1,4 @@
-"""Clients that leave while a slow model runs: whoever comes after them waits for a stage at most."""
+"""Clients hang up while a slow model runs: a client that comes after them must wait for one stage at most."""
 
 import asyncio
 import tempfile

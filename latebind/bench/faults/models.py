@@ -1,4 +1,4 @@
-"""Models for these benchmarks: one whose answer tells its version, and one that is slow."""
+"""Models for these benchmarks: one whose answer shows its version, and a slow one."""
 
 from pathlib import Path
 

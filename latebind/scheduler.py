@@ -216,7 +216,7 @@ class Scheduler:
         """Put what has run in its new place; go on at once where nobody waits to be let in."""
         worker.running, table, residency = None, worker.table, self._residency
         if residency is not None:
-            if batch.members and not residency.present(batch):
+            if batch.members and not residency.is_resident(batch):
                 worker.put_aside(batch, now)
             else:
                 table.settle(batch, now)
@@ -240,7 +240,7 @@ class Scheduler:
 
     def _take_up(self, worker: Worker, residency: Residency, now: float, actions: list[Action]) -> None:
         """At a boundary of a worker, have those go on beside the others that have rested and need rest no more."""
-        for batch in [entry for entry in worker.aside if residency.present(entry)]:
+        for batch in [entry for entry in worker.aside if residency.is_resident(entry)]:
             self._let_go(batch, now, actions)
             if batch.members:
                 worker.take_up(batch, now)

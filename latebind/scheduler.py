@@ -33,8 +33,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._policy = make_policy(config.policy)
-        self._leave, self._compact = config.policy.leave, config.policy.compact
-        self._sheds = config.policy.shed
+        self._leave, self._compact, self._sheds = config.policy.leave, config.policy.compact, config.policy.shed
         self._models = Models()
         coverage, hopes = config.policy.coverage, self._policy.counts_exits
         lanes = [Lane(served, self._models, coverage=coverage, hopes=hopes) for served in config.models]
@@ -189,7 +188,7 @@ class Scheduler:
             self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
             if self._leaving or (self._sheds and batch.due < now):
-                self._let_go(batch, now, actions)
+                self._let_go(batch, stage, now, actions)
             if members:
                 batch.advance()
         self._settle(worker, batch, now, actions)
@@ -214,6 +213,9 @@ class Scheduler:
 
     def _settle(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """Put what has run in its new place; go on at once where nobody waits to be let in."""
+        for late in worker.late(now) if self._sheds else ():
+            self._let_go(late, late.stage - 1, now, actions)
+            worker.drop_empty()
         worker.running, table, residency = None, worker.table, self._residency
         if residency is not None:
             if batch.members and not residency.present(batch):
@@ -241,7 +243,7 @@ class Scheduler:
     def _take_up(self, worker: Worker, residency: Residency, now: float, actions: list[Action]) -> None:
         """At a boundary of a worker, have those go on beside the others that have rested and need rest no more."""
         for batch in [entry for entry in worker.aside if residency.present(entry)]:
-            self._let_go(batch, now, actions)
+            self._let_go(batch, batch.stage - 1, now, actions)
             if batch.members:
                 worker.take_up(batch, now)
         worker.drop_empty()
@@ -347,12 +349,12 @@ class Scheduler:
         if self._residency is not None:
             self._residency.touch(launch.model)
 
-    def _let_go(self, batch: SubBatch, now: float, actions: list[Action]) -> None:
-        """At a stage boundary, let go of members whose client has left or whose deadline has passed."""
+    def _let_go(self, batch: SubBatch, stage: int, now: float, actions: list[Action]) -> None:
+        """Let go of members whose client has left or whose deadline has passed; `stage` is the last that they ran."""
         earliest = now if self._sheds else -inf
         for request in [r for r in batch.members.values() if r.deadline < earliest or r.state is LEAVING]:
             outcome = Outcome.CANCELLED if request.state is LEAVING else Outcome.EXPIRED
-            self._end(batch.leave(request.id), outcome, now, actions, batch.stage)
+            self._end(batch.leave(request.id), outcome, now, actions, stage)
 
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
         """Have the driver wake us when the policy wants to be asked again or the first queued request gets late."""

@@ -25,7 +25,7 @@ class Shares:
 
     `by_size` has, beside the cost, by how much it is dearer than the least of batches that a worker takes.
     `enough` is the smallest of these sizes that costs nearly the least of theirs. `answered` are the requests a second
-    that the whole model answers where all batches are of the size that is best for it.
+    that a worker answers at most: those that leave early need no more, and each stage runs the batches best for it.
     """
 
     by_size: list[tuple[int, float, float]]
@@ -142,7 +142,7 @@ class Exits:
             found = self._known.shares[stage, limit, most] = Shares(
                 [(size, costs[size], costs[size] - least) for size in sizes(limit)],
                 next(size for size in sizes(limit) if costs[size] <= enough),
-                max(self.all(0, size).rate for size in sizes(most)),
+                1.0 / work if (work := self.work(most)) > 0.0 else inf,
             )
         return found
 

@@ -44,6 +44,12 @@ class Worker:
         self.aside.remove(batch)
         self.table.push(batch, now)
 
+    def late(self, now: float) -> Sequence[SubBatch]:
+        """Return the sub-batches that rest while another runs, and in which the deadline of somebody has passed."""
+        if len(self.table.entries) < 2 and not self.aside:
+            return ()
+        return [entry for entry in self.begun if entry.due < now and entry is not self.running]
+
     def drop_empty(self) -> None:
         """Forget those in which nobody is left; what runs goes on to its end for nobody."""
         for entry in list(self.table.entries):

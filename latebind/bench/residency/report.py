@@ -54,7 +54,7 @@ def _means(load: Figures, cells: Sequence[Cell | None], execution: float) -> Row
 
 
 def _papers(case: Case, side: Side) -> Row:
-    """Return what the paper has of this workload: table 3, or figure 7."""
+    """Return the paper's figures for this workload: table 3, or figure 7."""
     if case.workload == Pairing.QUANTILE:
         share = QUANTILE_LOADING.get(case.share) if side.label == "iam" else None
         return {"paper's loading": "" if share is None else f"{share:.0%}"}
@@ -157,7 +157,7 @@ def bound_rows(found: Found) -> Rows:
 
 
 def crowd_rows(found: Mapping[tuple[str, float], Mapping[Server, Sequence[Crowded]]]) -> Rows:
-    """Return what clients get in real time; throughput and latency against the first server, in the same hours."""
+    """Return what clients see of the whole scheduler; throughput and latency against the first server, same hours."""
     rows: Rows = []
     for (workload, share), servers in found.items():
         base = np.array([(one.throughput, one.mean) for one in next(iter(servers.values()))])
@@ -208,7 +208,7 @@ def penalty_rows(storage: Storage) -> Rows:
 
 
 def decision_rows(decisions: Sequence[Decision]) -> Rows:
-    """Return what a request that needs room takes until it is known who goes."""
+    """Return the time until a request that needs room has its victims."""
     return [
         {
             "policy": one.policy,

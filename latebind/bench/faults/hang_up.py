@@ -13,7 +13,7 @@ from latebind.bench.server import serving
 from latebind.domain.actions import Outcome, Reply, Run
 from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import StageDone
-from latebind.program.build import Progress, tell_nobody
+from latebind.program.build import Progress, ignore_progress
 
 LEAVING = 6
 WARM_UP, ALONE = 1, 2  # requests
@@ -41,8 +41,8 @@ class Report:
     behind: list[Behind]
 
 
-def run(times: int, *, layers: int, repeats: int, progress: Progress = tell_nobody) -> Report:
-    """Let six clients hang up in the middle of the first stage while a seventh sends a request, again and again."""
+def run(times: int, *, layers: int, repeats: int, progress: Progress = ignore_progress) -> Report:
+    """Let six clients hang up in the middle of the first stage while a seventh sends a request, `times` times."""
     with tempfile.TemporaryDirectory() as folder:
         build_slow(
             Path(folder), layers=layers, repeats=repeats, progress=lambda doing, share: progress(doing, 0.8 * share)

@@ -73,7 +73,7 @@ class _Play:
             self._load(self._memory.models[name])
 
     def decide(self) -> float:
-        """Let requests arrive until one needs room; return the seconds that telling the policy and choosing victims take."""
+        """Let requests arrive until one needs room; return the seconds of telling the policy and choosing victims."""
         while True:
             for name in self._random.choices(self._names, cum_weights=self._weights, k=BETWEEN):
                 if self._memory.models[name].complete:

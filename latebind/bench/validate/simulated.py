@@ -40,7 +40,7 @@ def simulated(played: Played, seed: int, *, times: int) -> list[list[Run]]:
 
 
 def told_all(played: Played, seed: int, *, times: int) -> list[list[Run]]:
-    """Return the same of visits that are told what launches and messages of their blocks took as well.
+    """Return the same, but with what launches and messages of the blocks themselves took as well.
 
     The pace of the machine is known then; what is left to differ is what was decided, and chance.
     """

@@ -218,7 +218,7 @@ class Scheduler:
             worker.drop_empty()
         worker.running, table, residency = None, worker.table, self._residency
         if residency is not None:
-            if batch.members and not residency.present(batch):
+            if batch.members and not residency.is_resident(batch):
                 worker.put_aside(batch, now)
             else:
                 table.settle(batch, now)
@@ -242,7 +242,7 @@ class Scheduler:
 
     def _take_up(self, worker: Worker, residency: Residency, now: float, actions: list[Action]) -> None:
         """At a boundary of a worker, have those go on beside the others that have rested and need rest no more."""
-        for batch in [entry for entry in worker.aside if residency.present(entry)]:
+        for batch in [entry for entry in worker.aside if residency.is_resident(entry)]:
             self._let_go(batch, batch.stage - 1, now, actions)
             if batch.members:
                 worker.take_up(batch, now)

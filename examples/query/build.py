@@ -16,7 +16,7 @@ from examples.query.train import accuracy_in, restored
 from latebind.cli.console import console, percent, progress, show
 from latebind.learned.accuracy import ACCURACY, Accuracy, write_accuracy
 from latebind.learned.build import build_caches
-from latebind.learned.explored import explored_folder
+from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.samples import Samples
 from latebind.learned.stored import LIST, read_caches, with_caches
 from latebind.program.backends import BACKENDS

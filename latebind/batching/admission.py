@@ -12,17 +12,17 @@ from latebind.domain.events import Arrived
 class Loads(Protocol):
     """What is known of models that come to memory while requests come."""
 
-    def refuses(self, name: str, now: float) -> bool:
+    def is_backing_off(self, name: str, now: float) -> bool:
         """Tell whether a load has failed, and it is too early to try again."""
 
     def seconds_to(self, name: str, now: float) -> float:
         """Return the seconds until a model may be there: behind what is on its way, if it is loaded next."""
 
     @property
-    def coming(self) -> str | None:
+    def loading_model(self) -> str | None:
         """The model that is on its way."""
 
-    def asked(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
+    def load_for_refused(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
         """Hear that requests are refused for want of their model alone, and have it loaded where that pays.
 
         Returns the seconds until it is expected, or None where it is not going to be loaded.
@@ -52,7 +52,7 @@ class Admission:
 
         The last is what they have to spare.
         """
-        if self._loads is not None and self._loads.refuses(event.model, now):
+        if self._loads is not None and self._loads.is_backing_off(event.model, now):
             return Outcome.NOT_LOADED, 0.0, None
         slack = self.slack(lane, event, now)
         if len(lane) + len(event.requests) > lane.max_queued:
@@ -60,7 +60,7 @@ class Admission:
         if slack >= 0.0 or not self._sheds:
             return None, 0.0, slack
         if self._loads is not None and self.slack(lane, event, now, is_there=True) >= 0.0:
-            seconds = self._loads.asked(event.model, event.requests, now, actions)
+            seconds = self._loads.load_for_refused(event.model, event.requests, now, actions)
             if seconds is not None:
                 return Outcome.REFUSED_LOADING, seconds, slack
         return Outcome.REFUSED_LATE, 0.0, slack
@@ -82,7 +82,7 @@ class Admission:
     def _work_before(self, comes: float, model: str, now: float) -> float:
         """Return the seconds of work that others are who may begin, or whose model is there before one's own turn."""
         work = self._models.seconds
-        name = None if self._loads is None else self._loads.coming
+        name = None if self._loads is None else self._loads.loading_model
         if self._loads is None or name is None or name == model:
             return work
         if self._loads.seconds_to(name, now) < max(comes, work / self._at_once):

@@ -9,7 +9,7 @@ from latebind.batching.table import SubBatch
 from latebind.batching.view import ANY_SIZE
 from latebind.batching.worker import Worker
 from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
-from latebind.residency.held import Held
+from latebind.residency.model_state import ModelState
 from latebind.residency.residency import Residency
 
 MOST_MEMBERS = 64  # of a sub-batch that are drawn one by one
@@ -32,7 +32,7 @@ def _worker(worker: Worker, now: float) -> WorkerPicture:
     return WorkerPicture(largest, seconds, tuple(_batches(worker, now)))
 
 
-def _lane(lane: Lane, held: Held | None, importance: float | None, now: float) -> LanePicture:
+def _lane(lane: Lane, held: ModelState | None, importance: float | None, now: float) -> LanePicture:
     """Return who waits for a model; `held` is how it lies in memory, where that is limited."""
     oldest = max(0.0, now - lane.oldest.arrived) if len(lane) else 0.0
     rate = _finite(lane.queue.rate(now))

@@ -73,6 +73,8 @@ class Upstream(asyncio.Protocol):
         except BaseException:
             self.abort()
             raise
+        finally:
+            del answered  # its error refers to this frame: without this they form a reference cycle
 
     def send(self, parts: Parts, hear: Hear) -> None:
         """Send a request; `hear` is called with the reply, or with `Lost`."""

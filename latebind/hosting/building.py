@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from latebind import __version__
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
-from latebind.learned.explored import explored_folder
+from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
 from latebind.program.build import Progress, build_program, tell_nobody

@@ -1,6 +1,6 @@
 """The door opens and closes: uvicorn around the application, on its own socket, drained before it ends.
 
-Where gRPC is wanted, `server/rpc/door.py` opens and closes with it.
+Where gRPC is wanted, `server/rpc/official_door.py` opens and closes with it.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from latebind.server.shared_memory import Regions
 from latebind.server.tracing import Explained
 
 if TYPE_CHECKING:
-    from latebind.server.rpc.drained import DrainedDoor
+    from latebind.server.rpc.base_door import BaseDoor
     from latebind.server.rpc.routes import Method
 
 LATE_TLS_SECONDS = 1.0  # that a client has for its handshake as the door closes
@@ -182,7 +182,7 @@ class Door:
         await self._service.close()
         be_usual()
 
-    async def _open_rpc(self, rpc: "DrainedDoor") -> None:
+    async def _open_rpc(self, rpc: "BaseDoor") -> None:
         """Open the other door, or none."""
         try:
             await rpc.open()
@@ -245,17 +245,20 @@ class _Server(uvicorn.Server):
 
 def _rpc_door(
     service: Service, config: DoorConfig, limits: Limits, guard: Guard, methods: "Mapping[str, Method] | None"
-) -> "DrainedDoor | None":
+) -> "BaseDoor | None":
     """Return the door for gRPC where it is wanted. Raises `ConfigError` where its packages are not there."""
     if config.grpc_port is None:
         return None
+    from latebind.server.rpc.base_door import DoorSetup  # noqa: PLC0415  (optional dependencies)
+
+    setup = DoorSetup(service, config, limits, guard, methods)
     if config.grpc_stack == "nghttp2":
-        from latebind.server.rpc.lean import LeanDoor  # noqa: PLC0415  (optional dependencies)
+        from latebind.server.rpc.nghttp2_door import Nghttp2Door  # noqa: PLC0415
 
-        return LeanDoor(service, config, limits, guard, methods)
-    from latebind.server.rpc.door import RpcDoor  # noqa: PLC0415
+        return Nghttp2Door(setup)
+    from latebind.server.rpc.official_door import OfficialDoor  # noqa: PLC0415
 
-    return RpcDoor(service, config, limits, guard, methods)
+    return OfficialDoor(setup)
 
 
 def _uvicorn_config(app: RestApp, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Config:

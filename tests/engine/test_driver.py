@@ -23,7 +23,7 @@ class Idle:
     def __init__(self) -> None:
         self.look: Callable[[], None] = lambda: None
 
-    def tell(self, report: Callable[[Exited], None]) -> None:
+    def report_exits_to(self, report: Callable[[Exited], None]) -> None:
         del report
 
     def run(self, action: Run) -> StageDone:
@@ -44,7 +44,7 @@ def seen(look: Callable[[Driver], Seen], *, stages: int, requests: int = 1) -> l
         staging=HostStaging([], cast(SlotMemory, None)),
     )
     worker.look = lambda: found.append(look(driver))
-    driver._take_part()
+    driver._serve_thread()
     assert len(sent) == requests
     return [*found, look(driver)]
 
@@ -79,7 +79,7 @@ def test_calls_that_are_heard_of_together_have_come_at_one_time() -> None:
         staging=HostStaging([], cast(SlotMemory, None)),
         log=EventLog(file, config),
     )
-    driver._take_part()
+    driver._serve_thread()
     file.seek(0)
     entries = [entry for entry in read_log(file)[1] if isinstance(entry.event, Arrived)]
     assert len({entry.now for entry in entries}) == 1

@@ -18,7 +18,7 @@ from latebind.bench.spread import Progress
 from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
 from latebind.domain.errors import ConfigError
 from latebind.learned.calibrate import calibrate
-from latebind.learned.compose import Choice, Composer, Costs, Floats, Seen, every_choice, path
+from latebind.learned.compose import Choice, Composer, Costs, Floats, Seen, every_choice, threshold_path
 from latebind.learned.promise import Promise
 from latebind.learned.samples import CHOOSE_SHARE, Samples
 
@@ -100,7 +100,7 @@ def promised(
 
     def thresholds(choose: Rows, show: Rows) -> Floats:
         composer = Composer(seen.take(choose), costs, allows=allows, starts=starts)
-        candidates = path(composer, fidelity=promise.fidelity)
+        candidates = threshold_path(composer, fidelity=promise.fidelity)
         found = calibrate(candidates, [seen.take(show)], costs, promise=promise)
         return np.full(len(costs.lookups), np.inf) if found is None else found.thresholds
 

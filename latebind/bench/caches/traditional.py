@@ -17,7 +17,7 @@ from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import Answers, Exit, Route, Scored, Stage, answers_of, costs_of, selected
 from latebind.bench.spread import Progress
 from latebind.domain.errors import ConfigError
-from latebind.learned.activations import capture
+from latebind.learned.activations import record_activations
 from latebind.learned.compose import Costs, send
 from latebind.learned.samples import Samples
 
@@ -144,7 +144,7 @@ def compare(
     """Return what each cache behind `stage` is worth; those that keep rows keep `stored`."""
     tell("keeping activations", 0.0)
     behind = torch.empty(len(stored), *base.program.activations[stage])
-    answers = capture(base.program, stored, torch.arange(len(stored)), {stage: behind})
+    answers = record_activations(base.program, stored, torch.arange(len(stored)), {stage: behind})
     kept = Kept(behind.flatten(1), answers.argmax(dim=1), answers.shape[1])
     caches: dict[str, Cache] = {f"k-NN, k = {k}": Nearest(kept, k) for k in NEIGHBOURS}
     for number, k in enumerate(CLUSTERS):

@@ -13,8 +13,8 @@ from latebind.domain.config import ResidencyConfig
 from latebind.domain.footprint import Footprint
 from latebind.residency import POLICIES, make_policy
 from latebind.residency.base import Oracle, Victim
-from latebind.residency.held import Held
 from latebind.residency.memory import Memory
+from latebind.residency.model_state import ModelState
 
 STAGES = 12
 ABSENT = 0.1  # of the models in memory so many more are not
@@ -86,8 +86,8 @@ class _Play:
             if seconds:
                 return seconds
 
-    def _make_room(self, model: Held) -> float:
-        need = model.lacking(model.missing) - self._memory.free
+    def _make_room(self, model: ModelState) -> float:
+        need = model.missing_bytes(model.missing) - self._memory.free
         if need <= 0:
             self.policy.requested(model, self._now)
             return 0.0
@@ -100,16 +100,16 @@ class _Play:
             self._let_go(victim)
         return seconds
 
-    def _need(self, model: Held, stage: float) -> None:
+    def _need(self, model: ModelState, stage: float) -> None:
         """Have what lies in memory of a model stay from `stage` on."""
-        model.needed = stage
-        self._memory.settle(model)
+        model.needed_from = stage
+        self._memory.update_evictable(model)
 
-    def _request(self, model: Held) -> None:
+    def _request(self, model: ModelState) -> None:
         self._now += self._random.expovariate(1.0)
         self.policy.requested(model, self._now)
 
-    def _load(self, model: Held) -> None:
+    def _load(self, model: ModelState) -> None:
         pieces = model.missing
         self._memory.begin(model.name, pieces)
         self.policy.loaded(self._memory.loaded(model.name, pieces), self._now)

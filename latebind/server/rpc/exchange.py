@@ -1,4 +1,4 @@
-"""One call on a connection of the lean door: what has come of its request, what is to be sent, and who answers it."""
+"""One call on a connection of the nghttp2 door: the request as it comes, the response as it goes, and who answers."""
 
 import asyncio
 import time

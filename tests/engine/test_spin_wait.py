@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from latebind.engine.waiting import AWAKE, Waiting
+from latebind.engine.spin_wait import SPIN_SECONDS, SpinWait
 
 GLANCE = 1e-6  # seconds that it takes to look
 
@@ -30,8 +30,8 @@ class Post:
         return found
 
 
-def waiting(post: Post, *, rests: bool = True) -> Waiting[float]:
-    return Waiting(post.select, rests=lambda: rests, clock=post.clock)
+def waiting(post: Post, *, may_spin: bool = True) -> SpinWait[float]:
+    return SpinWait(post.select, may_spin=lambda: may_spin, clock=post.clock)
 
 
 def test_what_is_there_is_returned_without_a_wait() -> None:
@@ -54,19 +54,19 @@ def test_it_sleeps_at_once_after_a_pause_until_messages_follow_each_other_again(
     for _ in range(5):
         begun = post.now
         subject.wait(None)
-        slept.append((post.slept, post.now - begun < AWAKE))
+        slept.append((post.slept, post.now - begun < SPIN_SECONDS))
     assert slept == [(1, True), (2, False), (3, False), (4, True), (4, True)]
 
 
 def test_it_gives_way_to_what_is_to_be_done_beside() -> None:
     post = Post(1e-4, 2e-4, 3e-4)
-    subject = waiting(post, rests=False)
+    subject = waiting(post, may_spin=False)
     for _ in range(3):
         subject.wait(None)
     assert post.slept == 3
 
 
-@pytest.mark.parametrize("seconds", [AWAKE / 2, 2 * AWAKE])
+@pytest.mark.parametrize("seconds", [SPIN_SECONDS / 2, 2 * SPIN_SECONDS])
 def test_a_timer_rings_in_time_though_it_was_awake_before(seconds: float) -> None:
     post = Post(1e-4)
     subject = waiting(post)

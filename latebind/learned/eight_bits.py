@@ -1,7 +1,7 @@
-"""The network itself in eight bits, as a lookup before it that answers everybody whom quicker ones leave.
+"""The network itself in eight bits, as a lookup before it that answers every request that quicker lookups miss.
 
-Its answers are calibrated and watched like those of any other lookup, so it is used only where they are alike often
-enough; it needs no training. Whoever wants the bits of the base model has them with exits off.
+It needs no training. Its answers are calibrated and watched like those of any other lookup, so it is used only if they
+equal the base model's often enough. With exits off, every request gets the base model's own answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from latebind.learned.activations import batches
-from latebind.learned.explore import Explored, Explorer, Trained, all_cores, first_row
+from latebind.learned.explore import ExplorationResult, Explorer, TrainedLookup, all_cores, first_row
 from latebind.learned.head import Head
-from latebind.learned.latency import SureLookup, latency_before_sure, latency_beside, latency_in_place
+from latebind.learned.latency import SureLookup, latency_aside, latency_before_sure, latency_in_place
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
 from latebind.learned.networks import BYTES
 from latebind.learned.plan import Candidate
@@ -27,39 +27,43 @@ from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors
 
 LINEAR = "aten.linear.default"
-RANGE_ROWS = 256  # that show how large numbers get
+RANGE_ROWS = 256  # rows that set the quantisation ranges
 
 
-def in_bytes(directory: ModelDirectory, explorer: Explorer, fit: Samples, found: Explored) -> list[Trained]:
-    """Return the network of `directory` in eight bits as a lookup before it, or nothing where it cannot be one.
+def eight_bit_lookup(
+    directory: ModelDirectory, explorer: Explorer, fit: Samples, found: ExplorationResult
+) -> list[TrainedLookup]:
+    """Return the network of `directory` in eight bits as a lookup before it; an empty list if that is impossible.
 
-    That takes an empty first stage, a backend and a processor that multiply bytes faster, convolutions, and a linear
-    layer at the end. `found` are the other lookups: what they keep of rows that no predictor has seen, this one keeps.
+    It takes an empty first stage, a backend and a processor that multiply bytes faster, convolutions, and a linear
+    layer at the end. `found` has the other lookups: this one keeps features of the same unseen rows as they do.
     """
     program = explorer.program
     if not (program.entry and program.backend.startswith("openvino") and has_bytes()):
         return []
     assert isinstance(fit.inputs, tuple)
     graph = read_graph(directory, read_model(directory))
-    files = narrowed(graph, read_tensors(directory, WEIGHTS), fit.inputs[0][found.unseen[:RANGE_ROWS]])
+    files = to_eight_bit_lookup(graph, read_tensors(directory, WEIGHTS), fit.inputs[0][found.unseen[:RANGE_ROWS]])
     if files is None:
         return []
     function = compile_lookup_files(files, backend=program.backend, threads=program.threads)
     place = (program, first_row(fit), 0, function)
     curve = latency_in_place(*place)
-    beside = latency_beside(*place) if explorer.beside else None
+    beside = latency_aside(*place) if explorer.beside else None
     plan = Candidate(0, BYTES, curve.at(1))
     known = found.trained[0].lessons
     assert known is not None
     with all_cores(program.threads):
         features = _features(function, fit.take(found.unseen))
-    return [Trained(plan, files, function, curve, Rows({plan.name: features}, known.answers, known.classes), beside)]
+    return [
+        TrainedLookup(plan, files, function, curve, Rows({plan.name: features}, known.answers, known.classes), beside)
+    ]
 
 
-def narrowed(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> LookupFiles | None:
+def to_eight_bit_lookup(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> LookupFiles | None:
     """Return a network with one input that ends in a linear layer as a lookup, its convolutions in eight bits.
 
-    `rows` `(N, ...)` show how large numbers get. None where it has another end, or no convolution.
+    `rows` `(N, ...)` set the quantisation ranges. Returns None if it ends otherwise or has no convolution.
     """
     last = graph.nodes[-1]
     match last.args:
@@ -81,8 +85,8 @@ def narrowed(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> Looku
     return LookupFiles(coarse, {name: found[name] for name in coarse.weights()}, Head.of(answer).always_sure())
 
 
-def before_sure(program: Program, row: tuple[Tensor, ...], trained: Sequence[Trained]) -> list[Trained]:
-    """Return the lookups with the latency that each has where the first that is sure ends the way, if there is one."""
+def before_sure(program: Program, row: tuple[Tensor, ...], trained: Sequence[TrainedLookup]) -> list[TrainedLookup]:
+    """Return the lookups with their latency if the first sure one is in use; as they are if none is sure."""
     ends = [SureLookup(one.plan.stage, one.function) for one in trained if one.files.head.sure]
     if not ends:
         return list(trained)

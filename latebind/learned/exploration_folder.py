@@ -1,6 +1,6 @@
-"""The folder of an exploration, beside its model: networks that are trained, checkpoints, activations for a while.
+"""The folder of an exploration, beside its model: trained networks, checkpoints, and, meanwhile, activations.
 
-Everything in it was made by `latebind build` from one model, one set of samples and one seed, and is only read by it.
+`latebind build` makes everything in it, from one model, one set of samples and one seed, and nothing else reads it.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ ABOUT = "explored.json"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What networks were trained from. Those of another origin are of no use.
+    """What the networks in a folder were trained from. Networks of another origin are not reused.
 
-    It says nothing of cuts or of the backend, which measurement chooses and may choose otherwise the next time: a
-    boundary is known by the activation there, and all backends agree on that within the model's tolerance.
+    Cuts and backend are not part of it, since they are chosen by measurement and may differ the next time. A boundary
+    is identified by its activation, on which all backends agree within the model's tolerance.
     """
 
     format: int
@@ -47,55 +47,55 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Exploration:
+class ExplorationFolder:
     """The folder, opened for one origin."""
 
     folder: Path
 
     @classmethod
-    def open(cls, folder: Path, origin: Origin) -> "Exploration":
-        """Take up what is there; what came of another origin is deleted."""
+    def open(cls, folder: Path, origin: Origin) -> "ExplorationFolder":
+        """Open the folder and keep what is in it, or empty it if it is of another origin."""
         about = json_bytes(asdict(origin))
         if not _says(folder / ABOUT, about):
-            forget_explored(folder)
+            delete_exploration(folder)
         for part in ("networks", "checkpoints", "activations"):
             (folder / part).mkdir(parents=True, exist_ok=True)
         write_bytes(folder / ABOUT, about)
         return cls(folder)
 
     def network(self, boundary: str, kind: str) -> dict[str, Tensor] | None:
-        """Return a trained network, or None if it is not there."""
+        """Return the tensors of a trained network, or None if there is none."""
         try:
             return load_file(self._network(boundary, kind))
         except (OSError, SafetensorError):
             return None
 
     def keep_network(self, boundary: str, kind: str, tensors: Mapping[str, Tensor]) -> None:
-        """Keep a trained network; its checkpoint goes."""
+        """Write a trained network and delete its checkpoint."""
         write_bytes(self._network(boundary, kind), tensor_bytes(tensors))
         self.checkpoint(boundary, kind).unlink(missing_ok=True)
 
     def checkpoint(self, boundary: str, kind: str) -> Path:
-        """Return where a training that is under way leaves how far it is."""
+        """Return the path of a running training's checkpoint."""
         return self.folder / "checkpoints" / f"{_file(boundary, kind)}.safetensors"
 
     def activations(self, boundary: str) -> Path:
-        """Return where the activations at a boundary lie, without an ending."""
+        """Return the path of the activations at a boundary, without a suffix."""
         return self.folder / "activations" / _file(boundary)
 
     def recorded_bytes(self) -> int:
-        """Return what all activations take now."""
+        """Return the bytes that all recorded activations take now."""
         return sum(path.stat().st_size for path in (self.folder / "activations").iterdir())
 
-    def forget_all_but(self, boundaries: Collection[str]) -> None:
-        """Delete the activations at other boundaries."""
+    def delete_activations_except(self, boundaries: Collection[str]) -> None:
+        """Delete the activations of all other boundaries."""
         wanted = {self.activations(boundary) for boundary in boundaries}
         for path in (self.folder / "activations").iterdir():
             if path.with_suffix("") not in wanted:
                 path.unlink()
 
     def clear(self) -> None:
-        """Delete what only a training needs that is under way; networks stay."""
+        """Delete checkpoints and activations, which only a running training needs; trained networks stay."""
         for part in ("checkpoints", "activations"):
             for path in (self.folder / part).iterdir():
                 path.unlink()
@@ -105,17 +105,17 @@ class Exploration:
 
 
 def explored_folder(model: Path) -> Path:
-    """Return where the exploration of a model directory lies: beside it, hidden."""
+    """Return the exploration folder of a model directory: a hidden folder beside it."""
     return model.parent / f".explored-{model.name}"
 
 
-def forget_explored(folder: Path) -> None:
-    """Delete an exploration, so that the next one trains all anew."""
+def delete_exploration(folder: Path) -> None:
+    """Delete an exploration, so that the next one trains everything again."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def fingerprint(samples: Samples) -> str:
-    """Return a sha256 of inputs and labels; the inputs are a tuple (`Samples.ordered`)."""
+    """Return the SHA-256 of inputs and labels; the inputs must be a tuple (`Samples.ordered`)."""
     assert isinstance(samples.inputs, tuple)
     labels = () if samples.labels is None else (samples.labels,)
     found = hashlib.sha256()
@@ -131,7 +131,7 @@ def _pieces(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _file(*parts: str) -> str:
-    """Return a file name; names of activations and networks may hold what a path must not, or dots."""
+    """Return a file name for names of activations and networks, which may hold dots and what no path may."""
     return ".".join(quote(part, safe="").replace(".", "%2E") for part in parts)
 
 

@@ -5,7 +5,7 @@ from itertools import chain, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.residency.whole import SOME, Item, least_set
+from latebind.residency.whole_models import SEARCHED, Item, least_set
 
 ITEMS = st.builds(Item, st.integers(1, 999).map(float), st.integers(1, 20))
 
@@ -28,7 +28,7 @@ def test_no_set_that_frees_enough_is_worth_less(items: list[Item], need: int) ->
     assert abs(sum(items[place].value for place in found) - best) < 1e-9
 
 
-@given(st.lists(ITEMS, min_size=SOME, max_size=40), st.integers(1, 500))
+@given(st.lists(ITEMS, min_size=SEARCHED, max_size=40), st.integers(1, 500))
 def test_of_many_nothing_goes_that_is_not_needed(items: list[Item], need: int) -> None:
     found = least_set(items, need)
     freed = sum(items[place].size for place in found)

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from latebind.engine.expecting import Expecting
-from latebind.engine.waiting import AWAKE
+from latebind.engine.reply_spin import ReplySpin
+from latebind.engine.spin_wait import SPIN_SECONDS
 
 
 class Calls:
@@ -12,16 +12,16 @@ class Calls:
     def __init__(self, *under_way: int) -> None:
         self.under_way = set(under_way)
         self.now = 0.0
-        self.expecting = Expecting(self.under_way, clock=self.clock)
+        self.expecting = ReplySpin(self.under_way, clock=self.clock)
 
     def clock(self) -> float:
-        self.now += AWAKE / 16
+        self.now += SPIN_SECONDS / 16
         return self.now
 
     def answered_after(self, seconds: float) -> None:
         self.expecting.sent()
         self.now += seconds
-        self.expecting.heard()
+        self.expecting.replied()
 
 
 def test_the_loop_looks_while_a_lone_call_will_be_answered_soon() -> None:
@@ -29,10 +29,10 @@ def test_the_loop_looks_while_a_lone_call_will_be_answered_soon() -> None:
         calls = Calls(1)
         calls.answered_after(0.0)
         calls.expecting.sent()
-        assert calls.expecting.looking
+        assert calls.expecting.spinning
         calls.under_way.clear()
         await asyncio.sleep(0)
-        assert not calls.expecting.looking
+        assert not calls.expecting.spinning
 
     asyncio.run(looks())
 
@@ -44,8 +44,8 @@ def test_it_sleeps_where_an_answer_takes_longer_than_the_last() -> None:
         calls.expecting.sent()
         for _ in range(20):
             await asyncio.sleep(0)
-        assert not calls.expecting.looking
-        assert AWAKE < calls.now < 2 * AWAKE
+        assert not calls.expecting.spinning
+        assert SPIN_SECONDS < calls.now < 2 * SPIN_SECONDS
 
     asyncio.run(looks())
 
@@ -54,11 +54,11 @@ def test_it_sleeps_at_once_where_the_last_answer_took_long() -> None:
     async def looks() -> None:
         calls = Calls(1)
         calls.answered_after(0.0)
-        calls.answered_after(AWAKE)
+        calls.answered_after(SPIN_SECONDS)
         calls.expecting.sent()
         await asyncio.sleep(0)
         calls.expecting.sent()
-        assert not calls.expecting.looking
+        assert not calls.expecting.spinning
 
     asyncio.run(looks())
 
@@ -69,6 +69,6 @@ def test_it_sleeps_where_several_are_under_way() -> None:
         calls.answered_after(0.0)
         calls.under_way.add(2)
         calls.expecting.sent()
-        assert not calls.expecting.looking
+        assert not calls.expecting.spinning
 
     asyncio.run(looks())

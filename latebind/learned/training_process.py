@@ -1,6 +1,6 @@
-"""Training one network, from what is recorded on disk to what is kept there; resumed where a kill broke it off.
+"""Trains one network from recorded activations and keeps it on disk; goes on from a checkpoint if it was killed.
 
-Also a process of its own, which `training` has forked.
+Also the main function of the processes that `training_pool` forks.
 """
 
 import hashlib
@@ -20,16 +20,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
-from latebind.learned.explored import Exploration
+from latebind.learned.exploration_folder import ExplorationFolder
 from latebind.learned.head import Selector
 from latebind.learned.networks import Predictor, make_predictor
-from latebind.learned.recorded import Recorded, recorded
+from latebind.learned.recorded import Recorded, load_recorded
 from latebind.learned.train import DISTILLATION, PredictorTraining, predict, selector_steps, train_selector
 from latebind.repository.directory import write_bytes
 from latebind.repository.tensors import tensor_bytes
 
 MOST_PASSES = 40
-LESSON_ROWS = 5_000  # that are kept for adaptation
+LESSON_ROWS = 5_000  # unseen rows whose features are kept for adaptation
 CHECKPOINT_SECONDS = 30.0
 PREDICTOR, SELECTOR = "predictor.", "selector."
 FEATURES, ANSWERS, CLASSES = "features", "answers", "classes"
@@ -38,8 +38,8 @@ Tell = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """One network to train: what it reads lies in `folder`. `stage` only tells people where the boundary is now."""
+class TrainingJob:
+    """One network to train, from activations in `folder`. `stage` is only for messages: it may differ the next time."""
 
     folder: str
     boundary: str
@@ -56,10 +56,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A trained predictor and selector, and what later work needs of rows that the predictor has not seen.
+    """A trained predictor and selector, and the features of rows that the predictor has not seen, for adaptation.
 
     `features` are `(N, width) bfloat16`, `answers` of the base model `(N, classes) bfloat16`, `classes` `(N,) int64`.
-    Rows are the same for each network, or the first of them.
+    The rows are the same for all networks, except that some may have only the first of them.
     """
 
     predictor: Predictor
@@ -69,18 +69,18 @@ class Network:
     classes: Tensor
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything by name, to be kept."""
+        """Return all tensors by name, to be written."""
         found = {PREDICTOR + name: tensor for name, tensor in self.predictor.state_dict().items()}
         found |= {SELECTOR + name: tensor for name, tensor in self.selector.state_dict().items()}
         return {**found, FEATURES: self.features, ANSWERS: self.answers, CLASSES: self.classes}
 
 
-def kept_network(order: Order) -> Network | None:
-    """Return the network that an order asks for if it is trained."""
-    tensors = Exploration(Path(order.folder)).network(order.boundary, order.kind)
+def kept_network(job: TrainingJob) -> Network | None:
+    """Return the network of a job, or None if it is not trained yet."""
+    tensors = ExplorationFolder(Path(job.folder)).network(job.boundary, job.kind)
     if tensors is None:
         return None
-    predictor, selector = _untrained(order)
+    predictor, selector = _untrained(job)
     predictor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for module, start in ((predictor, PREDICTOR), (selector, SELECTOR)):
         module.load_state_dict({k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)})
@@ -88,30 +88,31 @@ def kept_network(order: Order) -> Network | None:
     return Network(predictor, selector, *(tensors[name] for name in (FEATURES, ANSWERS, CLASSES)))
 
 
-def train_network(order: Order, tell: Tell) -> None:
-    """Train what an order asks for and keep it; `tell` hears what share is done, in this process or before.
+def train_network(job: TrainingJob, tell: Tell) -> None:
+    """Train the network of a job and keep it; `tell` is called with the share that is done, earlier runs included.
 
-    Bit for bit the same for the same order, however often it was broken off and in whatever process.
+    The weights are bit for bit the same for the same job, however often it was interrupted and in whatever process.
+    Raises `ConfigError` if the activations are not recorded.
     """
-    exploration = Exploration(Path(order.folder))
-    rows = recorded(exploration.activations(order.boundary), order.shape)
+    exploration = ExplorationFolder(Path(job.folder))
+    rows = load_recorded(exploration.activations(job.boundary), job.shape)
     if rows is None:
-        raise ConfigError(f"{order.folder} has no activations of {order.boundary!r}: run the build again")
-    predictor, selector = _untrained(order)
-    drawn = _seed_of(order)
-    passes = passes_over(rows.learn, order.presentations)
-    training = PredictorTraining(predictor, rows.seen(), passes=passes, seed=drawn, distillation=order.distillation)
-    saver = _Saver(training, exploration.checkpoint(order.boundary, order.kind), order.checkpoint_seconds, tell)
+        raise ConfigError(f"{job.folder} has no activations of {job.boundary!r}: run the build again")
+    predictor, selector = _untrained(job)
+    drawn = _seed_of(job)
+    passes = passes_over(rows.learn, job.presentations)
+    training = PredictorTraining(predictor, rows.seen(), passes=passes, seed=drawn, distillation=job.distillation)
+    saver = _Saver(training, exploration.checkpoint(job.boundary, job.kind), job.checkpoint_seconds, tell)
     saver.restore()
-    with on_threads(order.threads):
+    with on_threads(job.threads):
         training.learn(saver)
-        network = _with_selector(predictor, selector, rows, seed=drawn, steps=selector_steps(order.presentations))
-    exploration.keep_network(order.boundary, order.kind, network.tensors())
+        network = _with_selector(predictor, selector, rows, seed=drawn, steps=selector_steps(job.presentations))
+    exploration.keep_network(job.boundary, job.kind, network.tensors())
 
 
 @contextmanager
 def on_threads(threads: int) -> Iterator[None]:
-    """Let torch have so many threads for a while: sums in another order are other bits."""
+    """Let torch use this many threads inside the block: with another number, sums round differently."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -121,13 +122,13 @@ def on_threads(threads: int) -> Iterator[None]:
 
 
 def passes_over(rows: int, presentations: int) -> int:
-    """Return how often a predictor sees each row, so that it sees about `presentations` in all."""
+    """Return the number of passes over `rows` rows that shows about `presentations` in all."""
     return max(1, min(MOST_PASSES, round(presentations / rows)))
 
 
 @dataclass(slots=True)
 class _Saver:
-    """Hears how far a training is, and saves it from time to time: a kill leaves the last state or the one before."""
+    """Writes a checkpoint of a training from time to time; a kill leaves the last one or the one before it."""
 
     training: PredictorTraining
     path: Path
@@ -142,7 +143,7 @@ class _Saver:
         self.tell(share)
 
     def restore(self) -> None:
-        """Go on from what was saved; what cannot be read, or is of other rows, is left aside."""
+        """Go on from the checkpoint; one that cannot be read, or is of other rows, is ignored."""
         try:
             state = load_file(self.path)
         except (OSError, SafetensorError):
@@ -161,23 +162,23 @@ def _with_selector(predictor: Predictor, selector: Selector, rows: Recorded, *, 
     return Network(predictor, selector, features.bfloat16(), unseen.answers[kept].bfloat16(), classes[kept])
 
 
-def _untrained(order: Order) -> tuple[Predictor, Selector]:
+def _untrained(job: TrainingJob) -> tuple[Predictor, Selector]:
     with torch.random.fork_rng():
-        torch.manual_seed(order.seed)
-        predictor = make_predictor(order.shape, order.classes, order.kind)
-        torch.manual_seed(order.seed)
-        return predictor, Selector(order.classes)
+        torch.manual_seed(job.seed)
+        predictor = make_predictor(job.shape, job.classes, job.kind)
+        torch.manual_seed(job.seed)
+        return predictor, Selector(job.classes)
 
 
-def _seed_of(order: Order) -> int:
-    """Each boundary draws for itself, so that it trains alike whatever else is trained and wherever cuts are."""
-    digest = hashlib.sha256(f"{order.seed} {order.boundary}".encode()).digest()
+def _seed_of(job: TrainingJob) -> int:
+    """Return the seed of a boundary: it depends on no other boundary, and not on where the cuts are."""
+    digest = hashlib.sha256(f"{job.seed} {job.boundary}".encode()).digest()
     return int.from_bytes(digest[:6], "little")
 
 
 def main(arguments: list[str]) -> None:
-    """Train one network and write its progress as lines; end at once when whoever started it is gone."""
-    order = msgspec.json.decode(arguments[0], type=Order)
+    """Train one network and write its progress as lines to standard output; end as soon as the parent is gone."""
+    job = msgspec.json.decode(arguments[0], type=TrainingJob)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     written = [0]
 
@@ -186,11 +187,11 @@ def main(arguments: list[str]) -> None:
             written[0] = round(1000 * share)
             os.write(sys.stdout.fileno(), f"{share:.4f}\n".encode("ascii"))
 
-    train_network(order, tell)
+    train_network(job, tell)
 
 
 def _end_with_parent() -> None:
-    """Standard input is a pipe that nobody writes to: its end is the end of the process that holds the other side."""
+    """Wait for the parent's end: standard input is a pipe that it holds open and never writes to."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(1)

@@ -7,7 +7,7 @@ from typing import Any
 from latebind.domain.errors import ConfigError
 from latebind.server.limits import Limits
 from latebind.server.listening import TAKEN
-from latebind.server.rpc.drained import LAST_WORDS, DrainedDoor
+from latebind.server.rpc.base_door import LAST_WORDS, BaseDoor
 from latebind.server.rpc.messages import grpc
 from latebind.server.rpc.reception import CallFailed, Reception
 from latebind.server.rpc.routes import Answer, Method
@@ -15,7 +15,7 @@ from latebind.server.rpc.routes import Answer, Method
 MOST_PENDING = 1 << 20  # calls that the loop has not come to: streams and connections bound them
 
 
-class RpcDoor(DrainedDoor):
+class OfficialDoor(BaseDoor):
     """The door whose calls are carried by gRPC's own server."""
 
     _server: Any = None
@@ -23,7 +23,7 @@ class RpcDoor(DrainedDoor):
     async def open(self) -> None:
         """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
         self._server = grpc.aio.server(options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls)
-        for method in self._found.values():
+        for method in self._methods.values():
             service, name = method.path[1:].split("/")
             self._server.add_registered_method_handlers(service, {name: self._handler(method)})
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host

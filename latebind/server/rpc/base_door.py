@@ -3,6 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from latebind.domain.config import DoorConfig
 from latebind.server.access import Guard
@@ -15,25 +16,29 @@ from latebind.server.service import Service
 LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time for
 
 
-class DrainedDoor(ABC):
-    """Serves `found` (methods by path), or the verbs of `service`, over gRPC while it is open.
+@dataclass(frozen=True, slots=True)
+class DoorSetup:
+    """What a gRPC door is made from. It serves `methods` (by path) or, where that is None, the verbs of `service`."""
+
+    service: Service
+    config: DoorConfig
+    limits: Limits
+    guard: Guard
+    methods: Mapping[str, Method] | None = None
+
+
+class BaseDoor(ABC):
+    """A door that speaks gRPC while it is open. A subclass for each library carries the calls.
 
     It is used like `Door`, which may have one. Open it on the event loop that the service belongs to.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        config: DoorConfig,
-        limits: Limits,
-        guard: Guard,
-        found: Mapping[str, Method] | None = None,
-    ) -> None:
-        self.reception = Reception(Desk(service, limits), guard)
+    def __init__(self, setup: DoorSetup) -> None:
+        self.reception = Reception(Desk(setup.service, setup.limits), setup.guard)
         self.port = 0
-        self._config = config
-        self._limits = limits
-        self._found = found or methods()
+        self._config = setup.config
+        self._limits = setup.limits
+        self._methods = setup.methods or methods()
         self._closing: asyncio.Task[None] | None = None
 
     @abstractmethod

@@ -12,9 +12,9 @@ from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
 from latebind.domain.model import ModelSpec
 from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.compose import Composer, Costs, Seen, send
+from latebind.learned.eight_bits import to_eight_bit_lookup
 from latebind.learned.head import SURE, Head, HeadFunction
 from latebind.learned.lookup import compile_lookup_files
-from latebind.learned.narrow import narrowed
 from latebind.learned.quantise import PER_CHANNEL, has_bytes
 from latebind.learned.stored import LookupFiles, StoredCaches, StoredLookup, read_caches, with_caches
 from latebind.program.build import build_program
@@ -35,7 +35,7 @@ def exported(*, ends: nn.Module | None = None) -> tuple[Exported, Tensor]:
 
 
 def of(given: Exported) -> LookupFiles | None:
-    return narrowed(given.graph, given.weights, ROWS)
+    return to_eight_bit_lookup(given.graph, given.weights, ROWS)
 
 
 def made(given: Exported) -> LookupFiles:

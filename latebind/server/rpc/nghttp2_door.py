@@ -1,20 +1,17 @@
-"""The lean gRPC door: HTTP/2 by nghttp2 on the door's own event loop, with no other thread between socket and verb.
+"""The gRPC door by nghttp2: HTTP/2 on the door's own event loop, with no other thread between socket and verb.
 
-Used like `rpc/door.py`, which has the official server; decision 18 says what each is good for.
+Used like `rpc/official_door.py`, which has the official server; decision 18 says what each is good for.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping
 from math import inf
 from typing import Any, cast
 
-from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError
-from latebind.server.access import Guard
 from latebind.server.limits import BodyTimeout, Limits
 from latebind.server.listening import reason
-from latebind.server.rpc.drained import LAST_WORDS, DrainedDoor
+from latebind.server.rpc.base_door import LAST_WORDS, BaseDoor, DoorSetup
 from latebind.server.rpc.exchange import Exchange, too_many
 from latebind.server.rpc.nghttp2 import (
     INITIAL_WINDOW_SIZE,
@@ -24,8 +21,6 @@ from latebind.server.rpc.nghttp2 import (
     Block,
     Library,
 )
-from latebind.server.rpc.routes import Method
-from latebind.server.service import Service
 from latebind.server.tls import server_context
 
 STREAM_WINDOW, CONNECTION_WINDOW = 1 << 20, 16 << 20  # bytes that may be on their way
@@ -33,20 +28,13 @@ PREFACE = 33  # bytes that every client begins with
 SWEEP_SECONDS = 1.0
 
 
-class LeanDoor(DrainedDoor):
+class Nghttp2Door(BaseDoor):
     """The door whose calls are carried by nghttp2. Raises `ConfigError` where that library is not there."""
 
-    def __init__(
-        self,
-        service: Service,
-        config: DoorConfig,
-        limits: Limits,
-        guard: Guard,
-        found: Mapping[str, Method] | None = None,
-    ) -> None:
-        super().__init__(service, config, limits, guard, found)
+    def __init__(self, setup: DoorSetup) -> None:
+        super().__init__(setup)
         self.library = Library()
-        self.methods = {path.encode(): method for path, method in self._found.items()}
+        self.methods = {path.encode(): method for path, method in self._methods.items()}
         self.connections: set[Connection] = set()
         self.calls = 0
         self._server: asyncio.Server | None = None
@@ -95,7 +83,7 @@ class LeanDoor(DrainedDoor):
 class Connection(asyncio.Protocol):
     """One client's connection: its session, and an exchange for each stream that is open."""
 
-    def __init__(self, door: LeanDoor, limits: Limits) -> None:
+    def __init__(self, door: Nghttp2Door, limits: Limits) -> None:
         self.address = ""
         self._door = door
         self._limits = limits

@@ -1,4 +1,4 @@
-"""The lean door by itself: messages in streams of bytes, and clients that use HTTP/2 as no honest one does."""
+"""The nghttp2 door by itself: messages in streams of bytes, and clients that use HTTP/2 as no honest one does."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""When requests are to be sent: at Poisson times of one rate, of a rate that rises, or one as uneven as a trace."""
+"""Arrival times of requests: Poisson at one rate or at a rising rate, or with the unevenness of a trace."""
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, takewhile

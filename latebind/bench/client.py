@@ -1,4 +1,4 @@
-"""The benchmarks' end of the wire: binary v2 requests, sent one after another or at Poisson times."""
+"""The HTTP client of the benchmarks: binary v2 requests, sent one after another or at Poisson times."""
 
 import asyncio
 import json

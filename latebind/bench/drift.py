@@ -1,8 +1,9 @@
-"""How soon a change of the traffic is caught: the adaptation service's own parts, answer by answer, no clock.
+"""Measures how soon a change of the traffic is detected: the adaptation service's own parts, without a clock.
 
-In each trial a stream by Zipf's law settles and a version is made for it; then either another class dominates, or every
-input becomes brighter. Caught means that a guard acts: the version in use is left for an older one or the whole
-network, or a new one is asked for because of the change. Lessons that were due anyway do not count.
+In each trial a stream by Zipf's law settles and a version is made for it. Then either another class dominates, or every
+input becomes brighter. A change counts as detected when a guard acts: the version in use is left for an older one or
+for the whole network, or a new version is requested because of the change. Retrainings that were due anyway do not
+count.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,9 +1,9 @@
-"""What leaving early is worth in the live engine, without a door: by the rows of a call, and with always enough to do.
+"""Measures what leaving early gains in the live engine, without the door: by rows per call, and when saturated.
 
-Two engines with the same model directory, backend and core, one with exits, are asked in turn, block by block. A row's
-seconds are those from the engine's hearing of it to its answer: of the rows of one call, those that hit leave first.
-Throughput is that with more single rows waiting than a batch takes, for the smallest and the largest batch asked for;
-each side is given the better of the two.
+Two engines with the same model directory, backend and core, one with exits, are asked in turn, block by block. The
+seconds of a row run from when the engine hears of it to its answer: of the rows of one call, those that hit leave
+first. Throughput is measured with more single rows waiting than a batch holds, for the smallest and the largest batch
+size asked for; each side is given the better of the two.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from latebind.bench.folds import Folds, answerable
 from latebind.bench.live.sides import begun
+from latebind.bench.parallel import Progress
 from latebind.bench.server import pinned
-from latebind.bench.spread import Progress
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.config import EngineConfig, PolicyConfig

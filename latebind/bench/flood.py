@@ -1,7 +1,7 @@
-"""Whether the engine keeps its speed while the door parses a flood: the reason for two processes.
+"""Measures whether the engine keeps its speed while the door parses a flood: the reason for two processes.
 
-The engine has a core of its own; the door and all clients share another. Phases with and without the flood take
-turns; the engine's throughput is read from its own counters.
+The engine has a core of its own; the door and all clients share another. Phases with and without the flood
+alternate, and the engine's throughput is read from its own counters.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Folds: each row meets thresholds that were calibrated on the others, so one set of rows does for both."""
+"""Cross-validation folds: each row is answered by thresholds that were calibrated on the other rows."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import recalibrate

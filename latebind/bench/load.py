@@ -1,4 +1,4 @@
-"""Poisson traffic through the real port, with exits off and on: what clients would see, in a table and a page."""
+"""Sends Poisson traffic over HTTP with exits off and on: what clients see, as a table and a page."""
 
 import asyncio
 from collections import Counter

@@ -1,8 +1,8 @@
-"""What following the traffic is worth: exits off, exits as built and exits that adapt, asked in turn over HTTP.
+"""Measures what following the traffic gains: exits off, exits as built, and exits that adapt, asked in turn over HTTP.
 
-Thresholds are calibrated on some of the rows and the stream is made of the others. All servers have the same cores,
+Thresholds are calibrated on some of the rows, and the stream consists of the others. All servers have the same cores,
 backend and worker; adaptation services run beside the door. After GATI, sections 7.2.1 and 7.2.2; with several services
-figure 25: how much is sampled, how often is retrained.
+after its figure 25: how much is sampled, and how often is retrained.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
-"""What workers take in memory: with one copy of the weights for all, and with one for each (Ebird, section VIII-E).
+"""Measures the memory of workers: one copy of the weights for all, or one for each (Ebird, section VIII-E). Linux.
 
-Each side is a process of its own that loads a model for its workers as the engine does, or once for each worker as
-Ebird does; every worker then runs its largest batch. Beside it the engine itself, started and asked. Linux.
+Each side is a process of its own that loads a model for its workers, once as the engine does, or once for each worker
+as Ebird does. Then every worker runs its largest batch. The engine itself is started and measured too.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""What the scheduler costs on one core, by policy and number of waiting requests: a boundary, a decision, an event.
+"""Measures what the scheduler costs on one core, by policy and queue length: a boundary, a decision, an event.
 
-All in seconds of the thread's CPU, which mean something on a busy machine as well, beside the clock.
+In CPU seconds of the thread, which are meaningful on a busy machine as well, and beside them by the clock.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Ratios of paired runs with intervals: the only figures that a noisy machine gives away honestly."""
+"""Ratios of paired runs with bootstrap intervals: the only figures that a noisy machine yields honestly."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is asked by benchmarks of one model, and how it is served."""
+"""The model and rows that a benchmark asks for, and the settings of the servers that are compared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -15,13 +15,13 @@ from latebind.cluster.fleet import Peer
 from latebind.cluster.relay import Relay
 from latebind.cluster.upstream import Lost, Parts, Upstream
 from latebind.domain.errors import Unavailable
-from latebind.server.calls import CLIENT
+from latebind.server.calls import CLIENT_HEADER
 from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.request import Reply, Request, error_reply, reply_to
-from latebind.server.rest.shortcut import END, MOST_HEADS, size_beside
+from latebind.server.rest.shortcut import END, MOST_HEADS, fixed_body_size
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
+class KnownHead(msgspec.Struct, frozen=True, gc=False):
     """What a head says: the model, the bytes behind it, and the head as replicas take it.
 
     That has the address of whoever calls between its two parts.
@@ -42,7 +42,7 @@ class Passing:
         self.replies: Counter[int] = Counter()
         self.taken = 0
         self._relay = relay
-        self._heads: dict[bytes, Known] = {}
+        self._heads: dict[bytes, KnownHead] = {}
         self._under_way: set[Passed] = set()
 
     def learn(self, request: Request) -> None:
@@ -50,15 +50,15 @@ class Passing:
 
     def learn_passed(self, request: Request, parts: Parts) -> None:
         """Note the head of a call that a replica answered, and how that was asked."""
-        head, size = request.exchange.head, size_beside(request)
+        head, size = request.exchange.head, fixed_body_size(request)
         if size is None or head in self._heads or size != len(parts[1]):
             return
         if len(self._heads) == MOST_HEADS:
             self._heads.clear()
-        before, mark, after = parts[0].partition(CLIENT + b": ")
-        self._heads[head] = Known(request.model, size, (before + mark, after[after.find(b"\r\n") :]))
+        before, mark, after = parts[0].partition(CLIENT_HEADER + b": ")
+        self._heads[head] = KnownHead(request.model, size, (before + mark, after[after.find(b"\r\n") :]))
 
-    def take(self, line: HttpProtocol, data: bytes, client: str) -> "Passed | None":
+    def take(self, connection: HttpProtocol, data: bytes, client: str) -> "Passed | None":
         """Begin to pass on what has come on an idle connection; None where that goes the long way, untouched."""
         body = data.find(END) + len(END)
         known = self._heads.get(data[:body])
@@ -69,7 +69,7 @@ class Passing:
         if upstream is None:
             return None
         before, after = known.head
-        return Passed(self, line, known.model, (before + client.encode() + after, data[body:]), peer, upstream)
+        return Passed(self, connection, known.model, (before + client.encode() + after, data[body:]), peer, upstream)
 
     def give_up(self) -> None:
         """Tell all who are on the way that there is no time left."""
@@ -87,12 +87,12 @@ class Passing:
         """Reply to a call."""
         self._under_way.discard(passed)
         self.replies[reply.status] += 1
-        passed.line.reply(passed, reply)
+        passed.connection.reply(passed, reply)
 
     def _pass_on(self, passed: "Passed", written: bytes) -> None:
         self._under_way.discard(passed)
         self.replies[200] += 1
-        passed.line.pass_on(passed, written)
+        passed.connection.pass_on(passed, written)
 
     def forget(self, passed: "Passed") -> None:
         """Nobody waits for a call any more."""
@@ -124,14 +124,14 @@ class Passing:
 class Passed:
     """A call on its way. Its connection begins no other one meanwhile."""
 
-    __slots__ = ("_passing", "_peer", "begun", "line", "model", "parts", "task", "upstream")
+    __slots__ = ("_passing", "_peer", "begun", "connection", "model", "parts", "task", "upstream")
 
     expects = False
 
     def __init__(
-        self, passing: Passing, line: HttpProtocol, model: str, parts: Parts, peer: Peer, upstream: Upstream
+        self, passing: Passing, connection: HttpProtocol, model: str, parts: Parts, peer: Peer, upstream: Upstream
     ) -> None:
-        self.line = line
+        self.connection = connection
         self.model = model
         self.parts = parts
         self.begun = time.monotonic()
@@ -145,7 +145,7 @@ class Passed:
         assert self.upstream is not None, "the call was sent already"
         self._passing.begin(self, self._peer, self.upstream, self.parts)
 
-    def lose(self) -> None:
+    def disconnect(self) -> None:
         """The client has hung up: the replica learns of it as its connection ends."""
         self._passing.forget(self)
         if self.upstream is not None:
@@ -157,5 +157,5 @@ class Passed:
 
     def give_up(self) -> None:
         """Answer that there is no time left."""
-        self.lose()
-        self.line.reply(self, error_reply(Unavailable("the server shut down before it had the answer")))
+        self.disconnect()
+        self.connection.reply(self, error_reply(Unavailable("the server shut down before it had the answer")))

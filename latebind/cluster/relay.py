@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from latebind.cluster.fleet import Fleet, Peer
 from latebind.cluster.upstream import Lost, Parts, failed
 from latebind.domain.errors import Refused, Unavailable
-from latebind.server.calls import CLIENT, WAITED
+from latebind.server.calls import CLIENT_HEADER, WAITED_HEADER
 from latebind.server.limits import Limits
 from latebind.server.rest.body import Body
 from latebind.server.rest.exchange import Exchange
@@ -18,8 +18,8 @@ TRIES = 3
 STAYS = frozenset(
     (
         *b"authorization connection content-length expect host keep-alive origin te transfer-encoding upgrade".split(),
-        CLIENT,
-        WAITED,
+        CLIENT_HEADER,
+        WAITED_HEADER,
     )
 )
 
@@ -49,7 +49,7 @@ class Relay:
 
     async def read(self, exchange: Exchange) -> Parts:
         """Return a client's request as replicas take it, once its body is here. Raises what `Body` raises."""
-        headers = [(CLIENT, exchange.client.encode())]
+        headers = [(CLIENT_HEADER, exchange.client.encode())]
         headers += [header for header in exchange.headers if header[0] not in STAYS]
         counted = [header for header in exchange.headers if header[0] != b"content-encoding"]  # a replica undoes it
         body = await Body(counted, exchange.receive, self._limits).read()
@@ -130,4 +130,4 @@ class Relay:
 def _later(parts: Parts, begun: float) -> Parts:
     """Return a request that says how long it has waited."""
     line, _, rest = parts[0].partition(b"\r\n")
-    return b"%b\r\n%b: %.6f\r\n%b" % (line, WAITED, time.monotonic() - begun, rest), *parts[1:]
+    return b"%b\r\n%b: %.6f\r\n%b" % (line, WAITED_HEADER, time.monotonic() - begun, rest), *parts[1:]

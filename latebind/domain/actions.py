@@ -4,7 +4,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-from latebind.domain.told import Told
+from latebind.domain.equality import EqualButLast
 
 
 class Outcome(IntEnum):
@@ -37,7 +37,7 @@ class Run(Struct, frozen=True, gc=False):
     wide: bool = False
 
 
-class Reply(Told, frozen=True, gc=False):
+class Reply(EqualButLast, frozen=True, gc=False):
     """End `request` of `model` with `outcome`.
 
     `stage` is the last stage it ran, -1 if none; of a query, the node that it came to. `waited` and `ran` are its
@@ -105,7 +105,7 @@ class Map(Struct, frozen=True, gc=False):
     chosen: tuple[int, ...]
 
 
-class StepEnded(Told, frozen=True, gc=False):
+class StepEnded(EqualButLast, frozen=True, gc=False):
     """A step of a query has ended, as a request of `model` ends, in option `option` of `node`.
 
     `budget` is how many seconds it was planned to take from when it could begin, `spent` how many it took. Nothing is

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from latebind.domain.told import Told
+from latebind.domain.equality import EqualButLast
 
 
 class Arrived(Struct, frozen=True, gc=False):
@@ -33,7 +33,7 @@ class Cancelled(Struct, frozen=True, gc=False):
     request: int
 
 
-class StageDone(Told, frozen=True, gc=False):
+class StageDone(EqualButLast, frozen=True, gc=False):
     """A worker has run a stage of its sub-batch.
 
     `exited` are the members that have their answer: by a learned cache, or because their last step was this one. The

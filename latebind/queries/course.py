@@ -14,7 +14,8 @@ class Course:
     """What all requests for a query have in common. Nodes go by number, and behind them the outputs.
 
     Each node waits for so many `before` it and, once it has ended, those `behind` it wait for one less. The `first`
-    wait for nobody. In `rows` are the first rows of a node's options (`StepRows`).
+    wait for nobody. In `rows` are the first rows of a node's options (`StepRows`), in `models` their names, and whether
+    a node has a condition in `guarded`.
     """
 
     def __init__(self, query: Query, rows: StepRows, scheduler: Scheduler) -> None:
@@ -25,6 +26,8 @@ class Course:
         self.behind = [tuple([i for i, nodes in enumerate(after) if number in nodes]) for number in range(len(after))]
         self.first = [number for number, nodes in enumerate(after) if not nodes]
         self.rows = rows.first[query.name]
+        self.models = [node.models for node in query.nodes]
+        self.guarded = [*(node.guarded for node in query.nodes), False]
         self.branches = Branches()
         self.passing = Passing()
         self._scheduler = scheduler

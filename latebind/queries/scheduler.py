@@ -15,9 +15,11 @@ from latebind.domain.events import Arrived, Branched, Cancelled, Event, MapFaile
 from latebind.domain.picture import Picture
 from latebind.domain.query import NOT_RUN, lay_out
 from latebind.queries.course import Course
-from latebind.queries.life import Life, Phase
+from latebind.queries.life import ENDED, JUDGED, LEFT_OUT, MAPPED, RUNNING, Life, Phase
 from latebind.queries.view import Choice
 from latebind.scheduler import Scheduler
+
+ANSWERED = Outcome.ANSWERED  # to look a member up in its class takes ten times as long
 
 # How a query ends whose later step was refused: it had been accepted itself.
 ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED, Outcome.REFUSED_LOADING: Outcome.EXPIRED}
@@ -92,7 +94,7 @@ class QueryScheduler:
             life.step(node): life
             for life in self._live.values()
             for node, phase in enumerate(life.phases)
-            if phase is Phase.RUNNING
+            if phase is RUNNING
         }
         assert running == self._steps, "the steps that run are not those that are known"
         assert all(life.work > 0 for life in self._live.values()), "a query is live and nothing is done for it"
@@ -120,7 +122,7 @@ class QueryScheduler:
             self._go_on(life, now, actions)
 
     def _branched(self, event: Branched, now: float, actions: list[Action]) -> None:
-        life = self._life(event, event.nodes, (Phase.JUDGED,))
+        life = self._life(event, event.nodes, (JUDGED,))
         if len(event.nodes) != len(event.holds):
             raise IllegalEvent(f"{event} does not say of each node whether its condition holds")
         life.course.branches.observe(event.nodes, event.holds)
@@ -128,32 +130,34 @@ class QueryScheduler:
             if holds and life.doom is None:
                 self._begin(life, node, now, actions)
             else:
-                life.move(node, Phase.LEFT_OUT)
+                life.move(node, LEFT_OUT)
         if life.due or life.doom is not None or not life.work:
             self._go_on(life, now, actions)
 
     def _mapped(self, event: Mapped, now: float, actions: list[Action]) -> None:
-        life, node = self._life(event, (event.node,), (Phase.MAPPED,)), event.node
+        life, node = self._live.get(event.request), event.node
+        if life is None or not 0 <= node <= life.outputs or life.phases[node] is not MAPPED:
+            raise IllegalEvent(f"{event} was not asked for")
         life.course.passing.observe(now - life.reached)
         if life.doom is not None:
-            life.move(node, Phase.LEFT_OUT)
+            life.move(node, LEFT_OUT)
         elif node == life.outputs:
-            life.move(node, Phase.ENDED)
+            life.move(node, ENDED)
         else:
-            life.move(node, Phase.RUNNING)
+            life.move(node, RUNNING)
             course, step, option = life.course, life.step(node), life.chosen[node]
             self._steps[step] = life
             due = life.deadline - course.moment.least_after(node)
             row = course.rows[node][option] + life.slot
-            model = course.query.nodes[node].models[option]
-            self._untold.append(Arrived(model, due, (step,), (row,), priority=life.priority))
+            model = course.models[node][option]
+            self._untold.append(Arrived(model, due, (step,), (row,), (), (), life.priority))
             return
         self._go_on(life, now, actions)
 
     def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:
-        life = self._life(event, event.nodes, (Phase.MAPPED, Phase.JUDGED))
+        life = self._life(event, event.nodes, (MAPPED, JUDGED))
         for node in event.nodes:
-            life.move(node, Phase.LEFT_OUT)
+            life.move(node, LEFT_OUT)
         life.fail(event.nodes[0], Outcome.FAILED)
         self._go_on(life, now, actions)
 
@@ -174,10 +178,10 @@ class QueryScheduler:
         first = not life.ran
         if first:
             life.waited = reply.waited
-        life.move(node, Phase.ENDED)
+        life.move(node, ENDED)
         life.reached = now
         actions.append(_told(life, node, reply, now))
-        if reply.outcome is not Outcome.ANSWERED:
+        if reply.outcome is not ANSWERED:
             life.fail(node, reply.outcome if first else ENDS.get(reply.outcome, reply.outcome))
         self._go_on(life, now, actions)
 
@@ -187,8 +191,8 @@ class QueryScheduler:
         """Begin what can begin, or call off what runs; end the query once nothing of it is at work any more."""
         judged: list[int] = []
         for node in life.ready():
-            if node < life.outputs and life.course.query.nodes[node].guarded:
-                life.move(node, Phase.JUDGED)
+            if life.course.guarded[node]:
+                life.move(node, JUDGED)
                 judged.append(node)
             elif life.doom is None:
                 self._begin(life, node, now, actions)
@@ -205,22 +209,22 @@ class QueryScheduler:
         """Have the inputs of a node written, for the model that is picked for it now or was beforehand."""
         if node < life.outputs:
             if self._sheds and now > life.deadline:
-                life.move(node, Phase.LEFT_OUT)
+                life.move(node, LEFT_OUT)
                 life.fail(node, Outcome.EXPIRED)
                 return
             choice = life.planned[node] if life.planned else _pick(life, node, now)
             life.chosen[node], life.budgets[node], life.began[node] = choice.option, choice.budget, now
-        life.move(node, Phase.MAPPED)
+        life.move(node, MAPPED)
         actions.append(Map(life.course.name, life.request, life.slot, node, tuple(life.chosen)))
 
     def _end(self, life: Life, now: float, actions: list[Action]) -> None:
         del self._live[life.request]
         self._ended += 1
-        outcome = Outcome.ANSWERED if life.doom is None else life.doom
+        outcome = ANSWERED if life.doom is None else life.doom
         ran = max(0.0, now - life.arrived - life.waited)  # who is told to come again has not waited yet
         actions.append(Reply(life.request, life.course.name, outcome, life.came_to, life.waited, ran, life.slack))
 
-    def _life(self, event: Branched | Mapped | MapFailed, nodes: Sequence[int], phases: Sequence[Phase]) -> Life:
+    def _life(self, event: Branched | MapFailed, nodes: Sequence[int], phases: Sequence[Phase]) -> Life:
         """Return the query that an event is of, where its `nodes` are in one of these phases."""
         life = self._live.get(event.request)
         if life is None or not nodes:
@@ -246,9 +250,9 @@ def _told(life: Life, node: int, reply: Reply, now: float) -> StepEnded:
         reply.stage,
         reply.waited,
         reply.ran,
-        budget=life.budgets[node],
-        spent=now - life.began[node],
-        slack=reply.slack,
+        life.budgets[node],
+        now - life.began[node],
+        reply.slack,
     )
 
 

@@ -14,11 +14,11 @@ from latebind.server.shared_memory import Place, Reference, Regions
 from latebind.server.tensors import Tensor
 
 LONGEST_ID = 1024
-CLIENT = b"latebind-client"  # header: the address that a call came from, where an ingress sends it on
-WAITED = b"latebind-waited"  # header: seconds of its deadline that a call has waited elsewhere
+CLIENT_HEADER = b"latebind-client"  # header: the address that a call came from, where an ingress sends it on
+WAITED_HEADER = b"latebind-waited"  # header: seconds of its deadline that a call has waited uses_shared_memory
 
 
-class Given(msgspec.Struct, frozen=True):
+class CallInput(msgspec.Struct, frozen=True):
     """An input that fits the model: its rows where they are there already, or where they lie in shared memory.
 
     Where there is neither, they follow as bytes.
@@ -40,7 +40,7 @@ class Given(msgspec.Struct, frozen=True):
             place[...] = row
 
 
-class Asked(msgspec.Struct, frozen=True):
+class OutputRequest(msgspec.Struct, frozen=True):
     """An output that the client asks for; `binary` is None where it says nothing of how.
 
     Where `classes` is not 0, it wants the best so many of each row instead of all values. `reference` is the shared
@@ -53,7 +53,7 @@ class Asked(msgspec.Struct, frozen=True):
     reference: Reference | None = None
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class CallOutput(msgspec.Struct, frozen=True):
     """An output to send, as raw bytes or not: its values or, where `classes` is not 0, the best so many of each row.
 
     Where it has a `place`, it is not sent but written there.
@@ -70,27 +70,27 @@ class Call(msgspec.Struct, frozen=True):
 
     `size` are the bytes that its body must have. `timeout` in microseconds, 0 for the default; `priority` 1 is the
     first, 0 the default. `waited` are seconds of its time that are gone as it comes. Of a call that came before,
-    `frames` are its replies but for the data, by where rows left (`server/frames.py`).
+    `templates` are its replies but for the data, by where rows left (`server/templates.py`).
     """
 
-    inputs: tuple[Given, ...]
+    inputs: tuple[CallInput, ...]
     rows: int
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[CallOutput, ...]
     size: int = 0
     id: str = ""
     timeout: int = 0
     priority: int = 0
     waited: float = 0.0
-    frames: dict[tuple[int, ...], tuple[bytes, ...]] | None = None
+    templates: dict[tuple[int, ...], tuple[bytes, ...]] | None = None
 
     @property
-    def elsewhere(self) -> bool:
+    def uses_shared_memory(self) -> bool:
         """Whether any of its tensors lies in shared memory of the client's own."""
         lie = any(given.place is not None for given in self.inputs)
         return lie or any(wanted.place is not None for wanted in self.wanted)
 
 
-def waited(call: Call, said: str | bytes | None) -> Call:
+def with_time_waited(call: Call, said: str | bytes | None) -> Call:
     """Return a call that has waited for as long as its caller says, if that says so. Raises `InvalidRequest`."""
     if not said:
         return call
@@ -99,7 +99,7 @@ def waited(call: Call, said: str | bytes | None) -> Call:
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        raise InvalidRequest(f"the header {WAITED.decode()} is no number of seconds")
+        raise InvalidRequest(f"the header {WAITED_HEADER.decode()} is no number of seconds")
     return structs.replace(call, waited=seconds)
 
 
@@ -152,17 +152,17 @@ class Calls:
             raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")
         return found
 
-    def wanted(self, asked: Iterable[Asked], *, binary: bool) -> tuple[Wanted, ...]:
+    def wanted(self, asked: Iterable[OutputRequest], *, binary: bool) -> tuple[CallOutput, ...]:
         """Return the outputs to send: those asked for, or all; `binary` is the way of those that name none."""
-        wanted: dict[str, Wanted] = {}
+        wanted: dict[str, CallOutput] = {}
         for one in asked:
             tensor = _known(self.outputs, one.name, "output", self.spec)
             if one.name in wanted:
                 raise InvalidRequest(f"output {one.name!r} is asked for twice")
             self._check_classes(one.classes, tensor)
             place = None if one.reference is None else self._regions.place(one.reference)
-            wanted[one.name] = Wanted(tensor, binary if one.binary is None else one.binary, one.classes, place)
-        found = tuple(wanted.values()) or tuple([Wanted(tensor, binary) for tensor in self.outputs.values()])
+            wanted[one.name] = CallOutput(tensor, binary if one.binary is None else one.binary, one.classes, place)
+        found = tuple(wanted.values()) or tuple([CallOutput(tensor, binary) for tensor in self.outputs.values()])
         for output in found:
             if not (output.binary or output.tensor.has_json or output.classes or output.place):
                 tensor = output.tensor

@@ -39,7 +39,7 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec]) -> dict[str, obje
     return config
 
 
-def told_of_steps(rows: Sequence[Sequence[StepAnswer]], models: Mapping[str, ModelSpec]) -> dict[str, object]:
+def steps_as_parameters(rows: Sequence[Sequence[StepAnswer]], models: Mapping[str, ModelSpec]) -> dict[str, object]:
     """Return the parameters that tell which steps ran, by which model and in what time; lists where rows are several.
 
     A row in which a step did not run has null in its lists.

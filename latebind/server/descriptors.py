@@ -8,7 +8,7 @@ OTHERS = 256  # descriptors that are no connections: models, engines, logs
 log = logging.getLogger(__name__)
 
 
-def make_room(connections: int) -> None:
+def raise_file_limit(connections: int) -> None:
     """Have this process open as many files as the system allows it; warn where so many connections may need more."""
     wanted = connections + OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -27,12 +27,12 @@ from latebind.server.rest.app import KNOWN, RestApp
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.protocol import HttpProtocol
 from latebind.server.rest.routes import Route
-from latebind.server.rest.shortcut import ShortWay
+from latebind.server.rest.shortcut import InferShortcut
 from latebind.server.rest.sweeping import Connected, Sweeper
-from latebind.server.secured import Secured
+from latebind.server.security import Security
 from latebind.server.service import Service
 from latebind.server.shared_memory import Regions
-from latebind.server.tracing import Explained
+from latebind.server.tracing import TracedCall
 
 if TYPE_CHECKING:
     from latebind.server.rpc.base_door import BaseDoor
@@ -47,7 +47,7 @@ class Verbs:
 
     routes: Sequence[Route] = KNOWN
     methods: "Mapping[str, Method] | None" = None
-    short: ShortWay | None = None
+    short: InferShortcut | None = None
 
 
 class Door:
@@ -61,7 +61,7 @@ class Door:
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
     `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
     calls is traced, and `export` hears of those that are. `verbs` take the place of those that answer from the gateway,
-    and `secured` that of the tokens and certificates in files. It listens at the Unix socket `local` too, where one is
+    and `security` that of the tokens and certificates in files. It listens at the Unix socket `local` too, where one is
     named. `hurried` is whether it was told to close more than once, so that nothing is waited for. Raises `ConfigError`
     for tokens and certificates that cannot be used.
     """
@@ -75,10 +75,10 @@ class Door:
         deadlines: Mapping[str, float] | None = None,
         observer: Observer | None = None,
         trace_rate: float = 0.0,
-        export: Callable[[Explained], None] | None = None,
+        export: Callable[[TracedCall], None] | None = None,
         catalogue: Catalogue | None = None,
         verbs: "Verbs | None" = None,
-        secured: Secured | None = None,
+        security: Security | None = None,
         local: str = "",
     ) -> None:
         self._config = config or DoorConfig()
@@ -96,9 +96,9 @@ class Door:
             catalogue=catalogue,
             manage=self._config.manage,
         )
-        verbs, secured = verbs or Verbs(), secured or Secured.by(self._config)
+        verbs, security = verbs or Verbs(), security or Security.by(self._config)
         self._dashboard = Dashboard(self._service) if self._config.shows_dashboard else None
-        doorkeeper = Doorkeeper(self._config, secured.guard)
+        doorkeeper = Doorkeeper(self._config, security.guard)
         self._app = app = RestApp(
             self._service,
             self._limits,
@@ -106,10 +106,10 @@ class Door:
             self._dashboard,
             routes=verbs.routes,
             short=verbs.short,
-            behind=secured.behind,
+            behind_ingress=security.behind_ingress,
         )
-        self._server = _Server(_uvicorn_config(app, self._limits, secured.tls))
-        self._rpc = _rpc_door(self._service, self._config, self._limits, secured.guard, verbs.methods)
+        self._server = _Server(_uvicorn_config(app, self._limits, security.tls))
+        self._rpc = _rpc_door(self._service, self._config, self._limits, security.guard, verbs.methods)
         self.local = local
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from latebind.server.calls import Wanted
+from latebind.server.calls import CallOutput
 from latebind.server.gateway import Answer, Array
 
 TEXTS: Final = "BYTES"
@@ -30,7 +30,7 @@ class Result(NamedTuple):
         return memoryview(b"".join([len(text).to_bytes(4, "little") + text for text in texts]))
 
 
-def sent(wanted: Wanted, answer: Answer) -> bytes | memoryview:
+def raw_output(wanted: CallOutput, answer: Answer) -> bytes | memoryview:
     """Return what `Result.raw` does, to be put into a message: of few values a copy, which is quicker made."""
     if wanted.classes:
         return result(wanted, answer).raw()
@@ -38,12 +38,12 @@ def sent(wanted: Wanted, answer: Answer) -> bytes | memoryview:
     return array.tobytes() if array.nbytes <= SHORT else array.data
 
 
-def flat(wanted: Wanted, answer: Answer) -> Array | Sequence[str]:
+def json_values(wanted: CallOutput, answer: Answer) -> Array | Sequence[str]:
     """Return the values of an output without their shape, as they stand in JSON."""
     return result(wanted, answer).values if wanted.classes else _array(wanted, answer).reshape(-1)
 
 
-def result(wanted: Wanted, answer: Answer) -> Result:
+def result(wanted: CallOutput, answer: Answer) -> Result:
     """Return one output of an answer as it is wanted."""
     array = _array(wanted, answer)
     if not wanted.classes:
@@ -62,7 +62,7 @@ def best_classes(array: Array, count: int) -> list[list[str]]:
     return [[f"{row[index]:{form}}:{index}" for index in _best(row, count)] for row in rows]
 
 
-def _array(wanted: Wanted, answer: Answer) -> Array:
+def _array(wanted: CallOutput, answer: Answer) -> Array:
     tensor = wanted.tensor
     return np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
 

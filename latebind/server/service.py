@@ -12,7 +12,7 @@ from latebind.domain.names import instead
 from latebind.domain.picture import Picture
 from latebind.logs import REQUEST
 from latebind.server.calls import Call
-from latebind.server.description import told_of_steps
+from latebind.server.description import steps_as_parameters
 from latebind.server.gateway import (
     AdaptationFigures,
     Answer,
@@ -28,7 +28,7 @@ from latebind.server.gateway import (
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
 from latebind.server.statistics import statistics
-from latebind.server.tracing import Explained, Tracing
+from latebind.server.tracing import TracedCall, Tracing
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -66,7 +66,7 @@ class Service:
         show_exit: bool = True,
         observer: Observer | None = None,
         trace_rate: float = 0.0,
-        export: Callable[[Explained], None] | None = None,
+        export: Callable[[TracedCall], None] | None = None,
         regions: Regions | None = None,
         catalogue: Catalogue | None = None,
         manage: bool = False,
@@ -185,7 +185,7 @@ class Service:
         fill: Fill,
         client: str,
         version: str | None,
-        followed: Explained | None = None,
+        followed: TracedCall | None = None,
     ) -> Answer:
         deadline = time.monotonic() + self._seconds(spec, call.timeout) - call.waited
         claim = await self._gateway.claim(spec.name, call.rows, deadline=deadline, priority=call.priority)
@@ -202,13 +202,13 @@ class Service:
         except BaseException:
             claim.release()
             raise
-        self.let_go(claim, answer, client)
+        self.release(claim, answer, client)
         return answer
 
-    def at_once(self, name: str, version: str | None) -> ModelSpec | None:
+    def spec_for_direct_call(self, name: str, version: str | None) -> ModelSpec | None:
         """Return the model of this name if its calls may go without `infer`, which follows them and says what is wrong.
 
-        Such a call claims places by `claim_now`, has them filled, goes on its way by `dispatch` and ends by `let_go`.
+        Such a call claims places by `claim_now`, has them filled, goes on its way by `dispatch` and ends by `release`.
         """
         spec = self._gateway.models.get(name)
         traces = self._trace_settings
@@ -229,20 +229,20 @@ class Service:
         deadline = time.monotonic() + self._seconds(claim.spec, call.timeout)
         claim.dispatch(then, deadline=deadline, priority=call.priority)
 
-    def let_go(self, claim: Claim, answer: Answer | None, client: str) -> None:
+    def release(self, claim: Claim, answer: Answer | None, client: str) -> None:
         """Release places once whoever observes has seen them, after the reply is on its way."""
         if self._observer is None or answer is None:
             claim.release()
         else:
             asyncio.get_running_loop().call_soon(self._show, self._observer, claim, answer, client)
 
-    def told(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
+    def reply_parameters(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
         """Return the parameters of the reply, unless the operator hides them: where each row left, or its steps."""
         if not self._show_exit:
             return {}
         spec = answer.spec or spec
         if spec.steps:
-            return told_of_steps(answer.steps, self._gateway.models)
+            return steps_as_parameters(answer.steps, self._gateway.models)
         left_at = answer.left_at
         return {"left_at": left_at[0] if len(left_at) == 1 else left_at, "stages": spec.stages}
 
@@ -277,7 +277,7 @@ class Service:
 
     def trace_settings(self, name: str | None = None) -> dict[str, object]:
         """Return which calls are traced, of one model or of those without settings of their own. Raises `NotFound`."""
-        return self._trace_settings.told(None if name is None else self.model(name).name)
+        return self._trace_settings.as_dict(None if name is None else self.model(name).name)
 
     def update_trace_settings(self, given: Mapping[str, object], name: str | None = None) -> dict[str, object]:
         """Change which calls are traced and return what holds then. Raises `NotFound` and `InvalidRequest`."""
@@ -286,12 +286,12 @@ class Service:
 
     def log_settings(self) -> dict[str, object]:
         """Return what the log has."""
-        return self._log.told()
+        return self._log.as_dict()
 
     def update_log_settings(self, given: Mapping[str, object]) -> dict[str, object]:
         """Change what the log has and return what holds then. Raises `InvalidRequest`."""
         self._log.update(given)
-        return self._log.told()
+        return self._log.as_dict()
 
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return what is known of learned caches that follow the traffic, by model."""

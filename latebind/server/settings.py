@@ -40,7 +40,7 @@ class TraceSettings:
             return False
         return self.count < 0 or number // self.rate <= self.count
 
-    def told(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, object]:
         """Return the settings as the protocol has them."""
         return {
             "trace_level": [self.level],
@@ -69,9 +69,9 @@ class Traces:
         settings, numbers = self._counted.get(model) or self._counted[None]
         return settings.level != LEVELS[0] and settings.traced(next(numbers))
 
-    def told(self, model: str | None = None) -> dict[str, object]:
+    def as_dict(self, model: str | None = None) -> dict[str, object]:
         """Return the settings of a model, or those of models without their own."""
-        return (self._counted.get(model) or self._counted[None])[0].told()
+        return (self._counted.get(model) or self._counted[None])[0].as_dict()
 
     def update(self, given: Mapping[str, object], model: str | None = None) -> None:
         """Change settings; counting begins anew. What is None, or an empty list, becomes again what it would be.
@@ -103,7 +103,7 @@ class Log:
         self._verbose = 0
         self._filter = _Hiding()
 
-    def told(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, object]:
         """Return the settings as the protocol has them."""
         return {"log_file": "", **self._on, "log_verbose_level": self._verbose, "log_format": "default"}
 
@@ -111,7 +111,7 @@ class Log:
         """Change settings. Raises `InvalidRequest`, and then changes nothing."""
         _check_known(given, LOG_SETTINGS)
         for key in ("log_file", "log_format"):
-            if given.get(key, self.told()[key]) != self.told()[key]:
+            if given.get(key, self.as_dict()[key]) != self.as_dict()[key]:
                 raise InvalidRequest(f"{key} is not changed while the server runs: leave it out")
         switches = {key: given[key] for key in SWITCHES if key in given}
         verbose = given.get("log_verbose_level", self._verbose)

@@ -16,7 +16,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from latebind import __version__
 from latebind.domain.tracing import Span, Trace
-from latebind.server.tracing import Explained
+from latebind.server.tracing import TracedCall
 
 NANOSECONDS = 1e9
 TRACES = "/v1/traces"  # where collectors listen that are named without a path
@@ -39,7 +39,7 @@ class SpanExport:
         host = url.split("://", 1)[-1]
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=url if "/" in host else url + TRACES)))
 
-    def __call__(self, call: Explained) -> None:
+    def __call__(self, call: TracedCall) -> None:
         """Tell of one call."""
         root = self._tracer.start_span(
             f"infer {call.model}",
@@ -65,7 +65,7 @@ class SpanExport:
         """Send what is left, and end the thread."""
         self._provider.shutdown()
 
-    def _row(self, call: Explained, row: Trace, within: Context, place: int) -> None:
+    def _row(self, call: TracedCall, row: Trace, within: Context, place: int) -> None:
         """Tell of a row: under the call, or where that has several under a span of its own."""
         self._span(call, "receive", call.began, row.arrived, within)
         if call.count > 1:
@@ -89,7 +89,7 @@ class SpanExport:
 
     def _span(
         self,
-        call: Explained,
+        call: TracedCall,
         name: str,
         start: float,
         end: float,
@@ -104,6 +104,6 @@ def _name(span: Span) -> str:
     return f"{span.what} {span.facts['stage']}" if span.what in NUMBERED else span.what
 
 
-def _time(call: Explained, seconds: float) -> int:
+def _time(call: TracedCall, seconds: float) -> int:
     """Return a time of the scheduler's clock as nanoseconds since 1970."""
     return round((seconds + call.wall) * NANOSECONDS)

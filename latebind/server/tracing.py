@@ -30,7 +30,7 @@ MOST_OPEN = 1000  # calls that are followed at once
 log = logging.getLogger(__name__)
 
 
-class Explained(msgspec.Struct):
+class TracedCall(msgspec.Struct):
     """A traced call: what the door saw, and of each row that came to the engine what became of it there.
 
     `began` and `ended` are on the clock of `time.monotonic()`, as all times in `rows` are; `wall` is what has to be
@@ -56,7 +56,7 @@ class Explained(msgspec.Struct):
         """Whether every row that came to the engine has been told of."""
         return not self.sent or len(self.rows) == self.count
 
-    def told(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, object]:
         """Return it as plain types; times of spans are seconds since the call began."""
         return {
             "id": self.id,
@@ -105,7 +105,7 @@ class Tracing:
         fetch: Callable[[], Awaitable[Sequence[Trace]]],
         settings: Traces,
         *,
-        export: Callable[[Explained], None] | None = None,
+        export: Callable[[TracedCall], None] | None = None,
         soon: float = SOON,
         patience: float = PATIENCE,
         most_open: int = MOST_OPEN,
@@ -115,8 +115,8 @@ class Tracing:
         self._fetch = fetch
         self._export = export
         self._numbers = count(1)
-        self._open: dict[int, Explained] = {}
-        self._kept: deque[Explained] = deque(maxlen=KEPT)
+        self._open: dict[int, TracedCall] = {}
+        self._kept: deque[TracedCall] = deque(maxlen=KEPT)
         self._collecting: asyncio.Task[None] | None = None
 
     def wanted(self, model: str, parent: str) -> bool:
@@ -124,12 +124,12 @@ class Tracing:
         return (_sampled(parent) or self._settings.wanted(model)) and len(self._open) < self._most_open
 
     @contextmanager
-    def following(self, model: str, version: str, rows: int, *, id: str, parent: str) -> Iterator[Explained]:
+    def following(self, model: str, version: str, rows: int, *, id: str, parent: str) -> Iterator[TracedCall]:
         """Follow a call from here to the end of the block."""
         number = next(self._numbers)
         known = parent if TRACEPARENT.fullmatch(parent) else ""
         now = time.monotonic()
-        call = Explained(number, request_id(id), model, version, rows, known, now, time.time() - now)
+        call = TracedCall(number, request_id(id), model, version, rows, known, now, time.time() - now)
         self._open[number] = call
         try:
             yield call
@@ -144,7 +144,7 @@ class Tracing:
 
     def last(self) -> list[dict[str, object]]:
         """Return the last calls that were followed, the newest first."""
-        return [call.told() for call in reversed(self._kept)]
+        return [call.as_dict() for call in reversed(self._kept)]
 
     async def close(self) -> None:
         """Take in what has ended, and stop."""

@@ -25,7 +25,7 @@ from latebind.server.door import Door, Verbs
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
-from latebind.server.secured import Secured
+from latebind.server.security import Security
 from tests.server.arithmetic import Arithmetic
 from tests.server.conftest import PATIENCE, Response, Site
 from tests.server.shelf import Shelf
@@ -202,7 +202,7 @@ async def _serve(
                 catalogue=shelf,
                 verbs=Verbs(routes=(*ROUTES, replica_route())),
                 observer=heard,
-                secured=Secured(Guard(token=SECRET), tls=None, behind=True),
+                security=Security(Guard(token=SECRET), tls=None, behind_ingress=True),
                 local=local_name(),
             )
             await stack.enter_async_context(door)

@@ -1,4 +1,4 @@
-"""What requests take by themselves, by profile."""
+"""The seconds that requests take alone, by profile."""
 
 from collections.abc import Sequence
 

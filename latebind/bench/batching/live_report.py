@@ -1,4 +1,4 @@
-"""What `bench live` says: means live and simulated, who is ahead, and what could be reached at all."""
+"""Tables of `bench live`: live and simulated means, which policy is ahead, and what could be reached at all."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

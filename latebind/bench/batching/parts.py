@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from latebind.bench.batching.scene import Scene
 from latebind.bench.batching.sides import Group, Side, sides
 from latebind.bench.batching.simulated import Result, Task, covering, run_all, shedding
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 
 MAIN = ("resnet", "gnmt", "transformer")
 OTHERS = ("gnmt-steps", "vgg", "mobilenet", "las", "bert")

@@ -1,4 +1,4 @@
-"""What simulated runs say: latencies by load, each ratio against its baselines, deadlines, co-located networks."""
+"""Tables of simulated runs: latency by load, ratios against the baselines, deadlines, co-located networks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who is compared: policies with their settings, and what each stands for in the comparison."""
+"""The sides that are compared: policies with their settings, and the role of each in the comparison."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Simulated runs, many at once: each by network, load, policy and seed, so that any of them can be run again alone."""
+"""Simulated runs, many at a time. Each is given by network, load, policy and seed, so any can be repeated alone."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from latebind.bench.batching.scene import Scene
 from latebind.bench.batching.sides import Group, Side
-from latebind.bench.spread import spread
+from latebind.bench.parallel import in_parallel
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import ModelCosts, in_turn
@@ -59,7 +59,7 @@ def run_all(
     def name(task: Task) -> str:
         return f"{task.networks[0]} at {task.load:g}/s"
 
-    return spread(partial(run, scene=scene), tasks, name=name, progress=progress, processes=processes)
+    return in_parallel(partial(run, scene=scene), tasks, name=name, progress=progress, processes=processes)
 
 
 def run(task: Task, scene: Scene) -> Result:

@@ -1,4 +1,4 @@
-"""Learned caches without one of their parts at a time, measured (GATI, appendix A.2.1)."""
+"""Measures learned caches with one of their parts left out at a time (GATI, appendix A.2.1)."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from latebind.bench.caches.contest import Contender, Plan, Rows, Standings, no_e
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import answers_of, costs_of, selected, unselected
 from latebind.bench.caches.variants import Explored, with_all
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.learned.compose import Costs, Floats, Seen
 from latebind.learned.lookup import compile_lookup_files
 from latebind.learned.samples import Samples

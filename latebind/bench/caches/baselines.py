@@ -1,7 +1,7 @@
 """Learned caches against fewer bits, a smaller model and a cascade of both (GATI, table 6, figures 6 and 8a).
 
-What has exits is given the same promise, by the same search and test, in each precision alike. What has none promises
-nothing; its fidelity is told.
+Every method that has exits is given the same promise, by the same search and test, at each precision alike. Methods
+without exits promise nothing; their fidelity is reported.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from latebind.bench.caches.route import (
     selected,
     unselected,
 )
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples

@@ -1,4 +1,4 @@
-"""A way through networks with exits on it: what every method of the comparison is, baselines and learned caches alike.
+"""A route: a way through networks with exits on it. Every method of the comparison, baselines included, is one.
 
 A model alone is one stage. A cascade is a stage, an exit that looks at its answers, and a stage that takes the input
 again. Learned caches are exits between the stages of one network. So all are calibrated and run by the same code.

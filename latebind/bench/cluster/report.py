@@ -1,4 +1,4 @@
-"""What `bench cluster` found, as rows of tables and a plot."""
+"""Tables and a plot of `bench cluster`."""
 
 from statistics import fmean
 

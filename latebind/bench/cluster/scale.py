@@ -1,4 +1,4 @@
-"""A large cluster for a day: of each hour one window is played with all of its requests, on all of its machines."""
+"""A large cluster for a day: one window of each hour is simulated, with all of its requests on all of its machines."""
 
 import resource
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from latebind.bench.cluster.scenes import Shape, Traced, lasting, requests_at
-from latebind.bench.spread import Progress, spread
+from latebind.bench.parallel import Progress, in_parallel
 from latebind.planning.figures import Figures, figures_of
 from latebind.planning.player import get_ready, play
 from latebind.planning.ways import WAYS
@@ -66,7 +66,9 @@ def play_day(day: Day, tell: Progress, processes: int = 0) -> list[Seen]:
     """Play a window of each hour."""
     get_ready(Fleet((KIND,), SHAPE.models(1, day.seed)), WAYS[0])
     windows = [Window(day, hour) for hour in range(day.hours)]
-    return spread(play_window, windows, name=lambda window: f"hour {window.hour}", progress=tell, processes=processes)
+    return in_parallel(
+        play_window, windows, name=lambda window: f"hour {window.hour}", progress=tell, processes=processes
+    )
 
 
 def play_window(window: Window) -> Seen:

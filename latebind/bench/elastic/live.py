@@ -1,9 +1,9 @@
 """Elastic batching on the live engine, on several cores: against waiting, not waiting, and `late`.
 
-Each side has an engine of its own on the same cores, asked in turn with the same rows at the same times. Baselines are
-there with one worker that has all cores and with a worker for each. All refuse and drop what cannot be answered within
-the target, so answers in time at a load tell the throughput that keeps it. Beside them stands how much work fits on
-the cores at all: nobody can have more in time.
+Each side has an engine of its own on the same cores, asked in turn with the same rows at the same times. Baselines run
+with one worker that has all cores, and with one worker for each core. All sides refuse and drop requests that cannot be
+answered within the target, so the answers in time at a load show the throughput that keeps it. The tables also have how
+much work fits on the cores at all: no side can have more in time.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from latebind.bench.live.played import Played, joined
 from latebind.bench.live.session import Session, session
 from latebind.bench.live.sides import SERIAL, Side, chosen
 from latebind.bench.live.tuning import Figures, least, most
+from latebind.bench.parallel import Progress
 from latebind.bench.server import pinned
-from latebind.bench.spread import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.bench.subject import Setting, Subject
 from latebind.domain.config import PolicyConfig, ServedModel

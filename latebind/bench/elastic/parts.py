@@ -21,7 +21,7 @@ from latebind.bench.elastic.sides import (
     Side,
 )
 from latebind.bench.elastic.simulated import Burst, Day, Figures, Result, Search, Stable, Steps, Task, highest, run
-from latebind.bench.spread import Progress, spread
+from latebind.bench.parallel import Progress, in_parallel
 from latebind.simulation.agenda import Agenda
 from latebind.simulation.chip import SIX, TITAN_RTX, Chip
 from latebind.simulation.gpu import CopyEngine, Multiprocessors
@@ -71,7 +71,7 @@ class Plan:
             for side in sides
             for seed in range(self.seeds)
         ]
-        loads = spread(
+        loads = in_parallel(
             highest, some, name=partial(_named, "highest load of"), progress=progress, processes=self.processes
         )
         shape = len(networks), len(sides), self.seeds
@@ -83,7 +83,7 @@ class Plan:
     def run(self, tasks: Sequence[Task], progress: Progress) -> list[Result]:
         """Run tasks once for each seed."""
         every = [replace(task, seed=seed) for task in tasks for seed in range(self.seeds)]
-        return spread(run, every, name=partial(_named, "latency of"), progress=progress, processes=self.processes)
+        return in_parallel(run, every, name=partial(_named, "latency of"), progress=progress, processes=self.processes)
 
 
 def _named(what: str, task: Task | Search) -> str:

@@ -1,4 +1,4 @@
-"""Who is compared: what Ebird's evaluation has, what it has not but should, `late`, and Ebird in parts."""
+"""The sides that are compared: those of Ebird's evaluation, some that it lacks, `late`, and Ebird in parts."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Runs on the simulated card: each by network, side, load and seed, so that any of them can be run again alone."""
+"""Runs on the simulated card. Each is given by network, side, load and seed, so any can be repeated alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Clients that keep a record of what became of each request."""
+"""Clients that record what became of each request."""
 
 import asyncio
 import json

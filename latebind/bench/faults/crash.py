@@ -1,4 +1,4 @@
-"""The engine is killed again and again under load: how long until the next one answers, and who got no answer."""
+"""Kills the engine again and again under load: how long until the next one answers, and which requests get none."""
 
 import asyncio
 import os

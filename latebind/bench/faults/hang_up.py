@@ -1,4 +1,4 @@
-"""Clients that leave while a slow model runs: whoever comes after them waits for a stage at most."""
+"""Clients hang up while a slow model runs: a client that comes after them must wait for one stage at most."""
 
 import asyncio
 import tempfile
@@ -13,7 +13,7 @@ from latebind.bench.server import serving
 from latebind.domain.actions import Outcome, Reply, Run
 from latebind.domain.eventlog import Entry, read_log
 from latebind.domain.events import StageDone
-from latebind.program.build import Progress, tell_nobody
+from latebind.program.build import Progress, ignore_progress
 
 LEAVING = 6
 WARM_UP, ALONE = 1, 2  # requests
@@ -41,7 +41,7 @@ class Report:
     behind: list[Behind]
 
 
-def run(times: int, *, layers: int, repeats: int, progress: Progress = tell_nobody) -> Report:
+def run(times: int, *, layers: int, repeats: int, progress: Progress = ignore_progress) -> Report:
     """Have six clients leave in the middle of the first stage and a seventh come at once; so many times."""
     with tempfile.TemporaryDirectory() as folder:
         build_slow(

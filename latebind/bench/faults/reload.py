@@ -1,4 +1,4 @@
-"""New versions of a model take over under load: nobody sees an error, and every answer is of the version it names."""
+"""New versions of a model take over under load: no client sees an error; every answer is of the version it names."""
 
 import asyncio
 import tempfile

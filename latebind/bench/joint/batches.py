@@ -1,7 +1,7 @@
-"""What exits gain by the largest batch, at equal load: the same arrivals on all sides.
+"""Measures what exits gain by the largest batch size, at equal load: the same arrivals on all sides.
 
-A gain is what the same policy takes without exits over what it takes with them, in the same round. How it changes with
-the batch is told by rounds too: the median of what each round shows, for a pause of the machine spoils one of them.
+The gain of a policy is its latency without exits over that with exits, in the same round. How it changes with the batch
+size is taken by rounds too: the median over rounds, because a pause of the machine spoils only one of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ import numpy as np
 
 from latebind.bench.arrivals import past
 from latebind.bench.live.contest import Contest
-from latebind.bench.live.sent import PATIENCE
+from latebind.bench.live.requests import PATIENCE
 from latebind.bench.live.sides import SERIAL, Side
 from latebind.bench.live.tuning import Figures
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.bench.statistics import Interval, median_interval
 from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError

@@ -1,9 +1,9 @@
-"""How many could be in time with any policy: who knew who comes and where each leaves, and interrupted work at will.
+"""An upper bound on answers in time for any policy, even one that knows all arrivals and exits and may preempt at will.
 
-On one worker, where a request takes no less than its share of the batches that are the cheapest for it. All deadlines
-come as long after their request, so the largest set that can be in time, one after another as they came, is the best
-there is, interrupted or not, and found by adding one after another and, where the last is late, leaving out the one
-whose going helps most (Kise, Ibaraki and Mine, 1978).
+It is for one worker on which a request takes its share of the cheapest batches at least. All deadlines are equally long
+after their requests. So the largest set that can be in time, run in order of arrival, is the best there is, preempted
+or not. It is found by adding one request after another and, whenever the last one is late, removing the request whose
+removal helps most (Kise, Ibaraki and Mine, 1978).
 """
 
 from collections.abc import Sequence

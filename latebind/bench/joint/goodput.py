@@ -13,7 +13,7 @@ from latebind.bench.joint.sides import OURS, Contender, Kind, contenders, knowin
 from latebind.bench.live.contest import Contest
 from latebind.bench.live.played import Played
 from latebind.bench.live.sides import SERIAL, chosen
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 
 LOADS = (0.8, 1.0, 1.2)
 DEADLINES = (2.0, 3.0, 5.0, 10.0)

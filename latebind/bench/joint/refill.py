@@ -1,7 +1,7 @@
-"""Refilling against compaction alone, with always enough to do, and what the cost model says refilling can gain.
+"""Refilling against compaction alone, when saturated, and what refilling can gain by the cost model.
 
-Compaction runs a batch of B to its end with fewer and fewer; refilling gives the places of those who have left to
-others. It pays where a batch costs less than its requests one by one, for then small batches are dear.
+Compaction runs a batch of B requests to its end, while it shrinks; refilling gives the places of requests that have
+left to others. It pays where a batch costs less than its requests one by one, because then small batches are dear.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from latebind.batching.exits import alive
 from latebind.bench.live.contest import Contest
 from latebind.bench.live.sides import SERIAL, Side
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.domain.config import PolicyConfig, ServedModel
 from latebind.domain.costs import Curve

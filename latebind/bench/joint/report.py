@@ -1,4 +1,4 @@
-"""What joint runs say: goodput by load and deadline, each side with an interval over rounds, and ours over each."""
+"""Tables of joint runs: goodput by load and deadline, with intervals over rounds, and our ratio to each side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Joint runs on a virtual clock: the same scheduler and the same parts, with costs in place of engines."""
+"""Joint runs on a virtual clock: the same scheduler and the same parts, with a cost model in place of engines."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from latebind.bench.batching.costs import alone
 from latebind.bench.live.contest import Part
 from latebind.bench.live.played import Played
 from latebind.bench.live.sides import Side
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts, in_turn

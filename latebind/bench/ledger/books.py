@@ -1,4 +1,4 @@
-"""The ledger itself: what was asked, how each request ended, and what must never be. Pure; times are arguments."""
+"""The ledger itself: requests sent, how each ended, and what must never happen. Pure; times are arguments."""
 
 from array import array
 from collections import Counter

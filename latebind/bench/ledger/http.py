@@ -1,4 +1,4 @@
-"""The ledger's end of HTTP: connections that are kept, one request on each at a time, any number of them."""
+"""The ledger's HTTP client: any number of connections that are kept open, with one request at a time on each."""
 
 import asyncio
 from collections import deque

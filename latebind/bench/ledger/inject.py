@@ -1,4 +1,4 @@
-"""Faults that are put into a server that runs, on request: its engine killed or stopped, its models loaded again."""
+"""Injects faults into a running server: kills or stops its engine, loads its models again."""
 
 import asyncio
 import http.client

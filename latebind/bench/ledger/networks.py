@@ -1,4 +1,4 @@
-"""Models whose right answers are known to the last bit, built for the ledger to ask."""
+"""Models for the ledger, whose right answers are known to the last bit."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Requests sent at their times whatever becomes of them, until every one has ended. Root of the ledger's tasks."""
+"""Sends requests at their times, whatever becomes of them, until every one has ended. Root of the ledger's tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from latebind.bench.ledger.http import HttpClient
 from latebind.bench.ledger.inject import Injected
 from latebind.bench.ledger.memory import Memory
 from latebind.bench.ledger.questions import Protocol, Question, Questions
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.prompt import be_prompt, be_usual
 
 PATIENCE = 15.0  # seconds past its deadline after which a request counts as lost

@@ -1,4 +1,4 @@
-"""Requests of the ledger as bytes, and answers read back."""
+"""Encodes the ledger's requests and decodes their answers."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""An engine and what it is asked for: always enough to do, or requests at given times, with or without a deadline."""
+"""An engine under test: saturated, or with requests at given times, with or without a deadline."""
 
 import asyncio
 import time
@@ -10,8 +10,8 @@ from math import ceil, inf
 import numpy as np
 
 from latebind.bench.live.played import Played
+from latebind.bench.live.requests import PATIENCE, Sent, ask, in_time
 from latebind.bench.live.rows import Rows
-from latebind.bench.live.sent import PATIENCE, Sent, ask, in_time
 from latebind.domain.errors import Expired, Refused
 from latebind.engine.client import EngineClient
 

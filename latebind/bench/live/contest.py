@@ -1,11 +1,11 @@
-"""What a comparison asks of those who take part, on engines or simulated: it is written once for both."""
+"""The protocol that a comparison needs, written once for live engines and simulated ones."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
 from latebind.bench.live.played import Played
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 
 
 class Contest(Protocol):

@@ -1,7 +1,7 @@
-"""The pace of a machine that others share: it changes its speed within seconds, by a third and more.
+"""The pace of a machine that others share: its speed changes within seconds, by a third and more.
 
-So before each block the serial engine is asked for a while, one request after another. How long these take is the
-pace: arrivals and deadlines keep to it, and seconds are given at the mean pace of the whole run.
+So before each block, the serial engine answers some requests one after another. The time that they take is the pace:
+arrivals and deadlines are scaled to it, and results are given at the mean pace of the whole run.
 """
 
 import numpy as np

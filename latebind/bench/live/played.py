@@ -1,4 +1,4 @@
-"""What became of requests that were sent at given times, live or simulated. Numbers only."""
+"""Outcomes of requests that were sent at given times, live or simulated. Numbers only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

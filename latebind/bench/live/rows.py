@@ -1,4 +1,4 @@
-"""The rows that engines are asked for, in turn, and the first answer to each, which the others are held against."""
+"""The rows that engines are asked for in turn, and the first answer to each, with which the others are compared."""
 
 from collections.abc import Mapping
 from typing import Any

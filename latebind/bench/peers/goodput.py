@@ -1,4 +1,4 @@
-"""Requests at Poisson times to every server, one client for all: which share is answered within the deadline."""
+"""Sends requests at Poisson times to every server with the same client: the share answered within the deadline."""
 
 import asyncio
 import time
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.arrivals import past
-from latebind.bench.live.sent import in_time
+from latebind.bench.live.requests import in_time
+from latebind.bench.parallel import Progress
 from latebind.bench.peers import resnet
 from latebind.bench.peers.calls import Call, check
 from latebind.bench.peers.loads import load
 from latebind.bench.peers.processes import Served
 from latebind.bench.peers.sides import Place
-from latebind.bench.spread import Progress
 
 CLIENTS = 16  # of the closed loop that tells what can be answered
 WARM_UP = 2.0  # seconds

@@ -1,6 +1,6 @@
-"""Requests a second of a model that answers what it is given: what servers themselves cost.
+"""Measures requests a second for a model that returns its input: what the servers themselves cost.
 
-All servers run from the beginning to the end; one is loaded at a time, and all take turns in every round.
+All servers run from the beginning to the end. One is loaded at a time, and all take turns in every round.
 """
 
 import resource
@@ -14,12 +14,12 @@ import psutil
 
 from latebind.bench.client import Array
 from latebind.bench.ledger.questions import Protocol
+from latebind.bench.parallel import Progress
 from latebind.bench.peers.calls import Call, check, written
 from latebind.bench.peers.loads import Loaded, load
 from latebind.bench.peers.ours import IDENTITY, WIDTH
 from latebind.bench.peers.processes import Served
 from latebind.bench.peers.sides import Place, Side
-from latebind.bench.spread import Progress
 
 WARM_UP = 1.0  # seconds of each cell that do not count
 

@@ -1,4 +1,4 @@
-"""A model that answers what it is given, built for latebind as one of those compared."""
+"""A model that returns its input, built for latebind as one of the servers that are compared."""
 
 from pathlib import Path
 

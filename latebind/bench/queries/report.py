@@ -1,4 +1,4 @@
-"""What simulated queries say: accuracy and latency against the paper's baselines, and who answered."""
+"""Tables of simulated queries: accuracy and latency against the paper's baselines, and which models answered."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Who plans the queries of the benchmark, and whether the gate has learned caches."""
+"""The planners of the benchmark, and whether the gate has learned caches."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Requests of the traffic application one after another, as in the paper: nobody waits, every pick is a planner's."""
+"""Requests of the traffic application one after another, as in the paper: no queues, a planner picks every model."""
 
 from dataclasses import dataclass
 

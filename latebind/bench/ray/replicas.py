@@ -1,4 +1,4 @@
-"""The replicas of an application on Ray: which the ingress knows, and their processes on this machine."""
+"""The replicas of an application on Ray: those that the ingress knows, and their processes on this machine."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What `bench ray` says, as rows of tables."""
+"""Tables of `bench ray`."""
 
 from latebind.bench.ledger.books import Fault
 from latebind.bench.ray.kill import Killed

@@ -1,6 +1,6 @@
-"""The least that loads can take for requests that are all known before: exactly, and from below by linear programmes.
+"""Lower bounds on loading time if all requests are known beforehand: exactly, and by linear programmes.
 
-Memory is empty at first. Whoever plays the same requests one after another (`simulation.order`) takes no less.
+Memory is empty at first. No policy that serves the same requests one after another (`simulation.order`) takes less.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

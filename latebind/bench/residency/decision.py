@@ -1,4 +1,4 @@
-"""What it costs to decide who leaves memory: a request for a model that is absent, and who goes for it, by policy."""
+"""Measures what an eviction decision costs, by policy: a request for an absent model, and the choice of victims."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""What loads and unloads leave behind, seen from outside of the process that does them. Linux.
+"""Measures, from outside the process, what loads and unloads leave behind. Linux.
 
-A process of its own has the engine's loader bring a model into memory and let it go, as often as asked; this one reads
-in `/proc` what that process takes.
+In a process of its own the engine's loader loads a model and unloads it, as often as asked; this process reads in
+`/proc` what memory that takes.
 """
 
 import subprocess

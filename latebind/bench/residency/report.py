@@ -1,4 +1,4 @@
-"""What plays say: mean loading time and what follows from it, against LRU in the very same hours."""
+"""Tables of plays: mean loading time and figures derived from it, against LRU in the very same hours."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Requests and the models they are for, each by workload, half of the trace and seed, so that any can be made again."""
+"""Requests and their models, given by workload, half of the trace and seed, so any can be made again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who decides what lies in memory, and the bounds that stand in the same tables."""
+"""The sides that are compared: eviction policies, and the bounds that stand in the same tables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""How much of a core others take: a thread that does nothing but look at the clock, and misses some of it."""
+"""Measures how much of a core other processes take: a thread only reads the clock, and notes the gaps."""
 
 import time
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The blocks of a visit on a virtual clock: the same requests at the same times, on what was measured beside them."""
+"""Simulates the blocks of a visit: the same requests at the same times, with costs measured around them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from latebind.bench.live.played import Seconds
-from latebind.bench.live.sent import Sent, Visit
+from latebind.bench.live.requests import Sent, Visit
 from latebind.bench.validate.counts import Counts, counted
 from latebind.bench.validate.live import Played
 from latebind.domain.actions import Outcome

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
 
 from latebind.domain.errors import NotFound, Unavailable
-from latebind.server.calls import CLIENT
+from latebind.server.calls import CLIENT_HEADER
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Limits, MethodNotAllowed
 from latebind.server.rest.body import ClientGone
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.context import Context
 from latebind.server.rest.doorkeeper import Doorkeeper
 from latebind.server.rest.exchange import Exchange
 from latebind.server.rest.infer import infer
 from latebind.server.rest.request import Reply, Request, error_reply, reply_to
 from latebind.server.rest.routes import PAGE, ROUTES, Route
-from latebind.server.rest.shortcut import Shortcut, ShortWay
+from latebind.server.rest.shortcut import InferShortcut, Shortcut
 from latebind.server.service import Service
 
 KNOWN = (*ROUTES, *PAGE)
@@ -24,7 +24,7 @@ KNOWN = (*ROUTES, *PAGE)
 class RestApp:
     """Answers requests for the models behind `service`, by the verbs of `routes`; those that take it by `shortcut`.
 
-    Where it is `behind` an ingress, that tells whose they are.
+    Where it is `behind_ingress` an ingress, that tells whose they are.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class RestApp:
         dashboard: Dashboard | None = None,
         *,
         routes: Sequence[Route] = KNOWN,
-        short: ShortWay | None = None,
-        behind: bool = False,
+        short: InferShortcut | None = None,
+        behind_ingress: bool = False,
     ) -> None:
-        self._desk = Desk(service, limits, dashboard)
-        self.shortcut: ShortWay = short or Shortcut(self._desk, behind=behind)
-        self._behind = behind
+        self._context = Context(service, limits, dashboard)
+        self.shortcut: InferShortcut = short or Shortcut(self._context, behind_ingress=behind_ingress)
+        self._behind_ingress = behind_ingress
         self._doorkeeper = doorkeeper
         self._routes = routes
 
@@ -54,7 +54,7 @@ class RestApp:
             reply = error_reply(Unavailable("the server shut down before it had the answer"))
         except Exception as error:  # the root of the request's task: report, answer, go on serving
             reply = reply_to(error)
-        self._desk.replies[reply.status] += 1
+        self._context.replies[reply.status] += 1
         return reply
 
     async def _reply(self, exchange: Exchange) -> Reply:
@@ -69,10 +69,10 @@ class RestApp:
                 others.append(method)
                 continue
             self._doorkeeper.admit(access, exchange.headers)
-            if self._behind:
-                exchange.client = dict(exchange.headers).get(CLIENT, b"").decode("latin-1")
+            if self._behind_ingress:
+                exchange.client = dict(exchange.headers).get(CLIENT_HEADER, b"").decode("latin-1")
             request = Request(exchange, found.groupdict())
-            reply = await verb(self._desk, request)
+            reply = await verb(self._context, request)
             if verb is infer:
                 self.shortcut.learn(request)
             return reply

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from latebind.domain.errors import TooLarge
 from latebind.server.limits import BodyTimeout, Limits, UnsupportedEncoding
-from latebind.server.rest.compression import WINDOWS, Inflating
+from latebind.server.rest.compression import WINDOWS, Inflater
 from latebind.server.rest.messages import Message, Receive
 
 NOTHING = memoryview(b"")
@@ -21,7 +21,7 @@ class Body:
     """Reads a body piece by piece. Raises `TooLarge`, `BodyTimeout`, `UnsupportedEncoding` or `ClientGone`.
 
     `size` are the bytes that the headers tell of, None where they do not; so many have arrived. Of a body that is
-    compressed, bytes are those of `Inflating`, which raises `InvalidRequest` too. Nothing is read that nobody asks for,
+    compressed, bytes are those of `Inflater`, which raises `InvalidRequest` too. Nothing is read that nobody asks for,
     so that a client whose body has to wait is held back by TCP. What happens before: the event loop reads from the
     socket into a `bytes`, and the parser cuts the body's part out of it, which is what comes here.
     """
@@ -44,7 +44,7 @@ class Body:
                 raise UnsupportedEncoding("no Transfer-Encoding but chunked is taken: compress by Content-Encoding")
         if self.size is not None and self.size > limits.body_bytes:
             raise self._too_large()
-        if isinstance(self._receive, Inflating):
+        if isinstance(self._receive, Inflater):
             self.size = None
 
     async def read(self, size: int | None = None) -> bytes:
@@ -81,9 +81,9 @@ class Body:
         return bool(self._unread)
 
     def _inflate(self, encoding: bytes) -> None:
-        if encoding not in WINDOWS or isinstance(self._receive, Inflating):
+        if encoding not in WINDOWS or isinstance(self._receive, Inflater):
             raise UnsupportedEncoding("this Content-Encoding is not taken: send the body in gzip or deflate, or plain")
-        self._receive = Inflating(self._receive, encoding, self._limits)
+        self._receive = Inflater(self._receive, encoding, self._limits)
 
     def _cut(self, most: int) -> memoryview:
         unread = self._unread

@@ -11,13 +11,13 @@ import numpy as np
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import Asked, Call, Calls, Given, check_priority, check_timeout
-from latebind.server.frames import Told, is_framed
+from latebind.server.calls import Call, CallInput, Calls, OutputRequest, check_priority, check_timeout
 from latebind.server.gateway import Answer
 from latebind.server.limits import Limits
 from latebind.server.rest.encoding import encode
-from latebind.server.rest.question import NO_DATA, Encoded, InferRequest, InputTensor, RequestedOutput
+from latebind.server.rest.infer_json import NO_DATA, Encoded, InferRequest, InputTensor, RequestedOutput
 from latebind.server.shared_memory import Regions
+from latebind.server.templates import ReplyParameters, has_template
 from latebind.server.tensors import Tensor
 
 MOST_KNOWN = 256  # texts of calls whose meaning is kept
@@ -64,7 +64,7 @@ class Codec:
         if following is not None and size != len(text) + following:
             raise wrong_size(size, len(text) + following)
         inputs = [
-            Given(tensor, given.shape) if binary else self._given(tensor, given) for tensor, given, binary in plan
+            CallInput(tensor, given.shape) if binary else self._given(tensor, given) for tensor, given, binary in plan
         ]
         call = Call(tuple(inputs), rows, wanted, size, request.id, timeout, priority)
         if size > len(text):
@@ -109,7 +109,7 @@ class Codec:
         if len(inputs) != 1:
             raise InvalidRequest(f"a body without JSON fits one input, but {self.spec.name!r} has {len(inputs)}")
         (tensor,) = inputs.values()
-        return Call((Given(tensor, tensor.one_row(size)),), 1, self._calls.wanted((), binary=True), size)
+        return Call((CallInput(tensor, tensor.one_row(size)),), 1, self._calls.wanted((), binary=True), size)
 
     def check_json_size(self, size: int) -> None:
         """Raise `TooLarge` for a JSON part of more bytes than are taken."""
@@ -117,17 +117,17 @@ class Codec:
             most = self._limits.json_bytes
             raise TooLarge(f"the JSON part has {size} bytes, more than {most}: send large tensors as binary data")
 
-    def encode(self, answer: Answer, call: Call, told: Told) -> Encoded:
-        """Return the body that gives the client the outputs it wants; `told` returns the parameters of the reply."""
-        return encode(self.spec, answer, call, told)
+    def encode(self, answer: Answer, call: Call, reply_parameters: ReplyParameters) -> Encoded:
+        """Return the body of the reply, with the outputs that the client wants."""
+        return encode(self.spec, answer, call, reply_parameters)
 
     def _keep(self, text: bytes, call: Call) -> None:
         """Keep what a text means whose tensors all follow it: clients send the same one again and again."""
         follow = all(given.rows is None and given.place is None for given in call.inputs)
-        if follow and not call.id and not call.elsewhere and len(text) <= LONGEST_KNOWN:
+        if follow and not call.id and not call.uses_shared_memory and len(text) <= LONGEST_KNOWN:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
-            self._known[text] = msgspec.structs.replace(call, frames={} if is_framed(call) else None)
+            self._known[text] = msgspec.structs.replace(call, templates={} if has_template(call) else None)
 
     def _keep_around(self, text: bytes, numbers: bytes, call: Call) -> None:
         """Keep what a text means but for the flat numbers of its only input: clients send other ones in the same.
@@ -136,22 +136,22 @@ class Codec:
         another text with the same before and behind can differ in.
         """
         begin, end = _numbers(text)
-        if text[begin:end] != numbers or text.count(DATA) != 1 or b"\\" in text or call.id or call.elsewhere:
+        if text[begin:end] != numbers or text.count(DATA) != 1 or b"\\" in text or call.id or call.uses_shared_memory:
             return
         if len(text) - (end - begin) <= LONGEST_KNOWN:
             if len(self._around) == MOST_KNOWN:
                 self._around.clear()
             (given,) = call.inputs
             self._around[text[:begin], text[end:]] = msgspec.structs.replace(
-                call, inputs=(Given(given.tensor, given.shape),), frames={} if is_framed(call) else None
+                call, inputs=(CallInput(given.tensor, given.shape),), templates={} if has_template(call) else None
             )
 
-    def _given(self, tensor: Tensor, given: InputTensor) -> Given:
+    def _given(self, tensor: Tensor, given: InputTensor) -> CallInput:
         """Return an input that does not follow as binary: it stands in the JSON or lies in shared memory."""
         reference = None if given.parameters is None else given.parameters.reference()
         if reference is None:
-            return Given(tensor, given.shape, tensor.from_json(bytes(given.data), shape=given.shape))
-        return Given(tensor, given.shape, place=self._calls.place(reference, tensor, given.shape))
+            return CallInput(tensor, given.shape, tensor.from_json(bytes(given.data), shape=given.shape))
+        return CallInput(tensor, given.shape, place=self._calls.place(reference, tensor, given.shape))
 
     def _parse(self, text: bytes) -> InferRequest:
         self.check_json_size(len(text))
@@ -182,15 +182,15 @@ def _with_numbers(known: Call, values: bytes, size: int) -> Call:
     (given,) = known.inputs
     rows = np.frombuffer(values, given.tensor.dtype).reshape(given.shape)
     given.tensor.check((rows,))
-    return msgspec.structs.replace(known, inputs=(Given(given.tensor, given.shape, rows),), size=size)
+    return msgspec.structs.replace(known, inputs=(CallInput(given.tensor, given.shape, rows),), size=size)
 
 
-def _asked(output: RequestedOutput) -> Asked:
+def _asked(output: RequestedOutput) -> OutputRequest:
     """Return what the client asks for. Raises `InvalidRequest`."""
     parameters = output.parameters
     if parameters is None:
-        return Asked(output.name)
-    return Asked(output.name, parameters.binary_data, parameters.classification, parameters.reference())
+        return OutputRequest(output.name)
+    return OutputRequest(output.name, parameters.binary_data, parameters.classification, parameters.reference())
 
 
 def _is_binary(given: InputTensor, needed: int) -> bool:

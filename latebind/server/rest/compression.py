@@ -17,7 +17,7 @@ BRIEF = 1 << 16  # bytes that are packed at once; larger ones would keep the eve
 LEVEL = 1
 
 
-class Inflating:
+class Inflater:
     """Receives for a body that is compressed, and hands on what it was before, at most `STEP` bytes at a time.
 
     Raises `InvalidRequest` where it is not of that encoding, `TooLarge` where it is beyond its limits: so many bytes
@@ -29,40 +29,40 @@ class Inflating:
         self._encoding = encoding.decode()
         self._limits = limits
         self._stream = zlib.decompressobj(WINDOWS[encoding])
-        self._packed = b""  # what has come and is not undone yet
+        self._compressed = b""  # what has come and is not undone yet
         self._received = self._made = 0
         self._to_come = True
 
     async def __call__(self) -> Message:
         """Return the next message of the body as it was."""
-        if self._packed:
+        if self._compressed:
             await asyncio.sleep(0)  # others may have a turn
         else:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 return message
             self._take(message)
-        body = self._undo()
-        more = bool(self._packed) or self._to_come
+        body = self._decompress()
+        more = bool(self._compressed) or self._to_come
         if not more and self._received and not self._stream.eof:
             raise InvalidRequest(f"the body ends before its {self._encoding} stream does: send all of it")
         return {"type": "http.request", "body": body, "more_body": more}
 
     def _take(self, message: Message) -> None:
-        self._packed, self._to_come = message["body"], message["more_body"]
-        self._received += len(self._packed)
+        self._compressed, self._to_come = message["body"], message["more_body"]
+        self._received += len(self._compressed)
         if self._received > self._limits.body_bytes:
             raise TooLarge(f"the body has more than {self._limits.body_bytes} bytes")
 
-    def _undo(self) -> bytes:
-        if self._stream.eof and self._packed:
+    def _decompress(self) -> bytes:
+        if self._stream.eof and self._compressed:
             raise InvalidRequest(f"the body goes on behind its {self._encoding} stream: send one stream and no more")
         try:
-            made = self._stream.decompress(self._packed, STEP)
+            made = self._stream.decompress(self._compressed, STEP)
         except zlib.error:
             raise InvalidRequest(f"the body is no {self._encoding}, as Content-Encoding says it is") from None
         # Even where all but its end was taken in, a stream of which more is to be made has its sum there yet.
-        self._packed = self._stream.unconsumed_tail or self._stream.unused_data
+        self._compressed = self._stream.unconsumed_tail or self._stream.unused_data
         self._made += len(made)
         if self._made > max(WITHOUT_RATIO, self._received * self._limits.ratio):
             most = self._limits.ratio
@@ -78,16 +78,16 @@ def accepted(header: bytes | None) -> bytes | None:
     return next((encoding for encoding in WINDOWS if encoding in taken), None)
 
 
-async def packed(body: bytes, encoding: bytes) -> bytes | None:
+async def compressed(body: bytes, encoding: bytes) -> bytes | None:
     """Return `body` in this encoding, or None where that is not worth its time: tensors often are as good as noise."""
-    if len(body) < SMALL or len(_pack(body[:SAMPLE], encoding)) > WORTH * min(len(body), SAMPLE):
+    if len(body) < SMALL or len(_compress(body[:SAMPLE], encoding)) > WORTH * min(len(body), SAMPLE):
         return None
     if len(body) <= BRIEF:
-        return _pack(body, encoding)
-    return await asyncio.to_thread(_pack, body, encoding)
+        return _compress(body, encoding)
+    return await asyncio.to_thread(_compress, body, encoding)
 
 
-def _pack(body: bytes, encoding: bytes) -> bytes:
+def _compress(body: bytes, encoding: bytes) -> bytes:
     return zlib.compress(body, LEVEL, WINDOWS[encoding])
 
 

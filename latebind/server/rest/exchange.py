@@ -25,13 +25,27 @@ class Exchange:
     """A request whose head is complete. Its body may be under way.
 
     `target` is the path as it was sent, without a query; `headers` have lower-case names; `client` is the address that
-    it came from. `lost` tells whether the client has hung up. `head` is all before the body as it came, where
+    it came from. `disconnected` tells whether the client has hung up. `head` is all before the body as it came, where
     that was at the beginning of a piece and within it; else it is empty.
     """
 
     __slots__ = (
-        "_line", "_loop", "_more", "_news", "_parts", "_unread", "_waiting", "answered", "client", "expects", "head",
-        "headers", "keep_alive", "lost", "method", "target",
+        "_line",
+        "_loop",
+        "_more",
+        "_news",
+        "_parts",
+        "_unread",
+        "_waiting",
+        "answered",
+        "client",
+        "disconnected",
+        "expects",
+        "head",
+        "headers",
+        "keep_alive",
+        "method",
+        "target",
     )  # fmt: skip
 
     def __init__(
@@ -54,7 +68,7 @@ class Exchange:
         self.keep_alive = keep_alive
         self.expects = expects  # to be told to go on before it sends its body
         self.head = head
-        self.lost = False
+        self.disconnected = False
         self.answered = False
         self._line = line
         self._loop = loop
@@ -66,11 +80,11 @@ class Exchange:
 
     async def receive(self) -> Message:
         """Return what has come of the body since, or that the client has gone; waits where nothing has."""
-        if not self._parts and self._more and not self.lost:
+        if not self._parts and self._more and not self.disconnected:
             self._line.go_on()
             self._news = self._loop.create_future()
             await self._news
-        if self.lost:
+        if self.disconnected:
             return DISCONNECT
         parts, self._parts, self._unread = self._parts, [], 0
         if not self._more:
@@ -104,9 +118,9 @@ class Exchange:
         """Let the task be."""
         self._waiting = None
 
-    def lose(self) -> None:
+    def disconnect(self) -> None:
         """Note that the client has hung up."""
-        self.lost = True
+        self.disconnected = True
         self._wake()
         if self._waiting is not None:
             self._waiting.cancel()

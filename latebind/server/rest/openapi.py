@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from latebind import __version__
 from latebind.repository.manifest import NAME
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.context import Context
 from latebind.server.rest.request import Reply, Request, json_reply
 from latebind.server.rest.schemas import SCHEMAS
 
@@ -95,9 +95,9 @@ OPERATIONS = (
 )
 
 
-async def description(desk: Desk, request: Request) -> Reply:
+async def description(context: Context, request: Request) -> Reply:
     """`GET /v2/openapi.json`."""
-    del desk, request
+    del context, request
     return json_reply(document())
 
 

@@ -35,7 +35,7 @@ UNREAD_SECONDS: Final = 0.05  # that an idle connection stays open as the door c
 TOGETHER: Final = 1 << 15  # bytes of a body that are copied behind the head of a reply, for one write
 
 
-class Short(Interface):
+class DirectRequest(Interface):
     """A request that is answered by `HttpProtocol.reply`, without a task."""
 
     expects: bool
@@ -43,11 +43,11 @@ class Short(Interface):
     def begin(self) -> None:
         """Have it answered."""
 
-    def lose(self) -> None:
+    def disconnect(self) -> None:
         """Note that the client has hung up."""
 
 
-Take = Callable[["HttpProtocol", bytes, str], Short | None]
+Take = Callable[["HttpProtocol", bytes, str], DirectRequest | None]
 
 
 class HttpProtocol(Protocol):
@@ -77,7 +77,7 @@ class HttpProtocol(Protocol):
         self._answer = answer
         self._take = take
         self._limits = limits
-        self.familiar: Any = None  # what `take` keeps of the call that came last
+        self.last_call: Any = None  # what `take` keeps of the call that came last
         self._parser = httptools.HttpRequestParser(self)
         # What follows a request that closes is dropped once that is answered, not a reason to drop the answer.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -86,7 +86,7 @@ class HttpProtocol(Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects = False
         self._incoming: Exchange | None = None  # whose body comes
-        self._current: Exchange | Short | None = None  # whose answer is made
+        self._current: Exchange | DirectRequest | None = None  # whose answer is made
         self._within = False  # a request, of which the parser has a part
         self._piece = b""  # with which a request begins
         self._pipelined: deque[Exchange] = deque()
@@ -119,7 +119,7 @@ class HttpProtocol(Protocol):
         connections.discard(self)
         for exchange in (self._current, *self._pipelined):
             if exchange is not None:
-                exchange.lose()
+                exchange.disconnect()
         self._pipelined.clear()
 
     def data_received(self, data: bytes) -> None:
@@ -262,7 +262,7 @@ class HttpProtocol(Protocol):
         if self._current is None and not self._pipelined:
             self._transport.close()
 
-    def stillness(self) -> object:
+    def idle_state(self) -> object:
         """Return what stays the same while the client sends no whole head, or takes nothing of a reply."""
         unsent = self._transport.get_write_buffer_size()
         if not unsent and self._current is not None:
@@ -289,7 +289,7 @@ class HttpProtocol(Protocol):
         """Root of a request's task; `answer` fails for no reason."""
         reply = await self._answer(exchange)
         exchange.answered = True
-        if exchange.lost or self._transport.is_closing():
+        if exchange.disconnected or self._transport.is_closing():
             return
         if reply is None:
             self._transport.close()

@@ -5,7 +5,7 @@ There is one repository, so the name of one in the path selects nothing.
 
 import msgspec
 
-from latebind.server.rest.desk import Desk
+from latebind.server.rest.context import Context
 from latebind.server.rest.request import Reply, Request, json_reply, read_json
 
 
@@ -33,21 +33,21 @@ class UnloadRequest(msgspec.Struct):
     parameters: UnloadParameters = msgspec.field(default_factory=UnloadParameters)
 
 
-async def index(desk: Desk, request: Request) -> Reply:
+async def index(context: Context, request: Request) -> Reply:
     """`POST /v2/repository[/NAME]/index`, with an empty body or an object."""
-    asked = await read_json(request, IndexRequest, desk.limits)
-    return json_reply(desk.service.index(ready=asked.ready))
+    asked = await read_json(request, IndexRequest, context.limits)
+    return json_reply(context.service.index(ready=asked.ready))
 
 
-async def load(desk: Desk, request: Request) -> Reply:
+async def load(context: Context, request: Request) -> Reply:
     """`POST /v2/repository[/NAME]/models/NAME/load`; answered when the model serves."""
-    asked = await read_json(request, LoadRequest, desk.limits)
-    await desk.service.load(request.model, asked.parameters)
+    asked = await read_json(request, LoadRequest, context.limits)
+    await context.service.load(request.model, asked.parameters)
     return Reply()
 
 
-async def unload(desk: Desk, request: Request) -> Reply:
+async def unload(context: Context, request: Request) -> Reply:
     """`POST /v2/repository[/NAME]/models/NAME/unload`; answered when nobody is served by the model any more."""
-    asked = await read_json(request, UnloadRequest, desk.limits)
-    await desk.service.unload(request.model, unload_dependents=asked.parameters.unload_dependents)
+    asked = await read_json(request, UnloadRequest, context.limits)
+    await context.service.unload(request.model, unload_dependents=asked.parameters.unload_dependents)
     return Reply()

@@ -11,7 +11,7 @@ from typing import Protocol
 class Connected(Protocol):
     """A connection, as far as this looks at it."""
 
-    def stillness(self) -> object:
+    def idle_state(self) -> object:
         """Return something that stays the same only while the client alone could bring it on; None if it need not."""
 
     def give_up(self) -> None:
@@ -29,7 +29,7 @@ class Sweeper:
         """Look at all connections, at time `now`."""
         before, self._still = self._still, {}
         for connection in tuple(connections):
-            state = connection.stillness()
+            state = connection.idle_state()
             if state is None:
                 continue
             then, since = before.get(connection, (state, now))

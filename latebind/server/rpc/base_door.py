@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from latebind.domain.config import DoorConfig
 from latebind.server.access import Guard
 from latebind.server.limits import Limits
-from latebind.server.rpc.desk import Desk
+from latebind.server.rpc.context import Context
 from latebind.server.rpc.reception import Reception
 from latebind.server.rpc.routes import Method, methods
 from latebind.server.service import Service
@@ -34,7 +34,7 @@ class BaseDoor(ABC):
     """
 
     def __init__(self, setup: DoorSetup) -> None:
-        self.reception = Reception(Desk(setup.service, setup.limits), setup.guard)
+        self.reception = Reception(Context(setup.service, setup.limits), setup.guard)
         self.port = 0
         self._config = setup.config
         self._limits = setup.limits

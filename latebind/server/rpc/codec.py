@@ -8,14 +8,14 @@ import orjson
 
 from latebind.domain.errors import Expired, InvalidRequest
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import Asked, Call, Calls, Given, check_id, check_priority, check_timeout
-from latebind.server.frames import Frame, Told, framed
+from latebind.server.calls import Call, CallInput, Calls, OutputRequest, check_id, check_priority, check_timeout
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
-from latebind.server.results import result, sent
+from latebind.server.results import raw_output, result
 from latebind.server.rpc.messages import Message, ModelInferResponse
 from latebind.server.rpc.wire import Raw, joined
 from latebind.server.shared_memory import Reference, Regions
+from latebind.server.templates import ReplyParameters, Template, template_of
 from latebind.server.tensors import Tensor
 
 MOST_DIMENSIONS = 64
@@ -60,29 +60,29 @@ class RpcCodec:
             raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs for")
         return Call(given, rows, wanted, 0, check_id(request.id), sooner(timeout, seconds), priority)
 
-    def encode(self, answer: Answer, call: Call, told: Told) -> bytes:
-        """Return the response that gives the client the outputs it wants; `told` returns its parameters."""
-        (described,) = framed(self.spec, answer, call, told, _described)
+    def encode(self, answer: Answer, call: Call, reply_parameters: ReplyParameters) -> bytes:
+        """Return the response that gives the client the outputs it wants; `reply_parameters` returns its parameters."""
+        (described,) = template_of(self.spec, answer, call, reply_parameters, _described)
         raw: list[bytes | memoryview] = []
         for wanted in call.wanted:
             if wanted.place is None:
-                raw.append(sent(wanted, answer))
+                raw.append(raw_output(wanted, answer))
             else:
                 wanted.place.write(result(wanted, answer).raw())
                 raw.append(b"")  # clients count on an entry for each output
         return joined(described, raw)
 
-    def _given(self, tensor: Tensor, given: Message, contents: Iterator[bytes | memoryview] | None) -> Given:
+    def _given(self, tensor: Tensor, given: Message, contents: Iterator[bytes | memoryview] | None) -> CallInput:
         """Return an input: a view of the next raw contents, its typed contents, or its place in shared memory."""
         shape = tuple(given.shape)
         reference = _reference(given.parameters) if given.parameters else None
         if reference is not None:
             if given.HasField("contents"):
                 raise InvalidRequest(f"{tensor.title} has contents and a place in shared memory: send one of them")
-            return Given(tensor, shape, place=self._calls.place(reference, tensor, shape))
+            return CallInput(tensor, shape, place=self._calls.place(reference, tensor, shape))
         array = _typed(tensor, shape, given) if contents is None else _viewed(tensor, shape, given, contents)
         tensor.check((array,))
-        return Given(tensor, shape, array)
+        return CallInput(tensor, shape, array)
 
 
 def parameter(given: Message) -> object:
@@ -116,18 +116,18 @@ def sooner(timeout: int, seconds: float | None) -> int:
     return max(1, int(min(timeout or inf, seconds * MICROSECONDS)))
 
 
-def _asked(output: Message) -> Asked:
+def _asked(output: Message) -> OutputRequest:
     """Return what the client asks for. Raises `InvalidRequest` for what is not served."""
     parameters = output.parameters
     if not parameters:
-        return Asked(output.name)
-    return Asked(output.name, classes=_number(parameters, "classification"), reference=_reference(parameters))
+        return OutputRequest(output.name)
+    return OutputRequest(output.name, classes=_number(parameters, "classification"), reference=_reference(parameters))
 
 
-def _described(spec: ModelSpec, answer: Answer, call: Call, told: Told) -> Frame:
+def _described(spec: ModelSpec, answer: Answer, call: Call, reply_parameters: ReplyParameters) -> Template:
     """Return a response without its raw contents."""
     reply = ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
-    for key, value in told(spec, answer).items():
+    for key, value in reply_parameters(spec, answer).items():
         _tell(reply.parameters[key], value)
     for wanted in call.wanted:
         found = result(wanted, answer)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from latebind.domain.errors import Expired, InvalidRequest, Refused, Unsupported, UserError
-from latebind.server.quick import Quick
+from latebind.server.direct import DirectCall
 from latebind.server.rpc.framing import HEAD, STATUSES, Messages, framed, percent_encoded, seconds
 from latebind.server.rpc.nghttp2 import Block, Header
 from latebind.server.rpc.reception import CallFailed, Reception
@@ -21,7 +21,7 @@ RESPONSE = Block(HEADERS)
 WELL = Block([(b"grpc-status", b"0")])
 
 
-class Wire(Protocol):
+class StreamTransport(Protocol):
     """What an exchange asks of its connection."""
 
     address: str
@@ -46,16 +46,16 @@ class Wire(Protocol):
 class Exchange:
     """A call. Its connection tells it what comes; it is the `Caller` of the verb that answers."""
 
-    def __init__(self, wire: Wire, stream: int, reception: Reception, most: int) -> None:
+    def __init__(self, transport: StreamTransport, stream: int, reception: Reception, most: int) -> None:
         self.headers: dict[bytes, bytes] = {}
         self.ended = False  # the client sends no more
-        self._wire = wire
+        self._transport = transport
         self._stream = stream
         self._reception = reception
         self._most = most
         self._method: Method | None = None
         self._messages: Messages | None = None
-        self._come: deque[bytes] = deque()
+        self._received: deque[bytes] = deque()
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._held = 0  # bytes that came and are here until the call ends
@@ -64,7 +64,7 @@ class Exchange:
         self._responded = False
         self._trailers: Block | None = None
         self._task: asyncio.Task[None] | None = None
-        self._quick: Quick | None = None
+        self._direct_call: DirectCall | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline: float | None = None
         self._loop = asyncio.get_running_loop()
@@ -90,18 +90,18 @@ class Exchange:
     def feed(self, chunk: bytes) -> None:
         """Data have come."""
         if self._trailers is not None or self._method is None:
-            self._wire.consumed(self._stream, len(chunk))
+            self._transport.consumed(self._stream, len(chunk))
             return
         self._held += len(chunk)
         self._reception.hold(len(chunk))
-        if self._messages is None and not self._come and chunk[0] == 0 and len(chunk) == HEAD + _size(chunk):
-            self._come.append(chunk[HEAD:])
+        if self._messages is None and not self._received and chunk[0] == 0 and len(chunk) == HEAD + _size(chunk):
+            self._received.append(chunk[HEAD:])
         else:
             self._cut(chunk)
-        if self._method.stream is not None and len(self._come) >= WAITING:
+        if self._method.stream is not None and len(self._received) >= WAITING:
             self._kept_back += len(chunk)
         else:
-            self._wire.consumed(self._stream, len(chunk))
+            self._transport.consumed(self._stream, len(chunk))
         self._wake_reader()
 
     def end(self) -> None:
@@ -111,12 +111,12 @@ class Exchange:
         method = self._method
         if method is None or self._trailers is not None or method.answer is None:
             return
-        if len(self._come) != 1 or (self._messages is not None and self._messages.within):
+        if len(self._received) != 1 or (self._messages is not None and self._messages.within):
             self.fail(InvalidRequest("the request is not one message"))
             return
-        self._quick = self._reception.take(method, self._come[0], self, self._tell)
-        if self._quick is not None:
-            self._quick.begin()
+        self._direct_call = self._reception.take(method, self._received[0], self, self._on_answer)
+        if self._direct_call is not None:
+            self._direct_call.begin()
         else:
             self._task = self._loop.create_task(self._answer(method, method.answer))
 
@@ -126,7 +126,7 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
         self._drop()
-        self._quick = None  # which tells this exchange: a cycle, that would wait for the collector
+        self._direct_call = None  # which tells this exchange: a cycle, that would wait for the collector
         self._wake_writer()
 
     def is_late(self, now: float, patience: float) -> bool:
@@ -146,7 +146,7 @@ class Exchange:
         if out or self._trailers is None:
             return data, None
         if not self.ended:
-            self._wire.reset(self._stream)
+            self._transport.reset(self._stream)
         return data, self._trailers
 
     # The caller that verbs see
@@ -157,7 +157,7 @@ class Exchange:
 
     def address(self) -> str:
         """Return the address that the call came from."""
-        return self._wire.address
+        return self._transport.address
 
     def header(self, name: str) -> str:
         """Return what the client sent beside its request."""
@@ -165,15 +165,15 @@ class Exchange:
 
     async def read(self) -> bytes | None:
         """Return the next request of a stream."""
-        while not self._come:
+        while not self._received:
             if self.ended:
                 return None
             self._reader = self._loop.create_future()
             await self._reader
-        if self._kept_back and len(self._come) <= WAITING:
+        if self._kept_back and len(self._received) <= WAITING:
             kept, self._kept_back = self._kept_back, 0
-            self._wire.consumed(self._stream, kept)
-        message = self._come.popleft()
+            self._transport.consumed(self._stream, kept)
+        message = self._received.popleft()
         self._release(len(message))
         return message
 
@@ -201,10 +201,10 @@ class Exchange:
         """Let whoever works for this call stop."""
         if self._task is not None:
             self._task.cancel()
-        if self._quick is not None:
-            self._quick.lose()
+        if self._direct_call is not None:
+            self._direct_call.disconnect()
 
-    def _tell(self, what: bytes | Exception) -> None:
+    def _on_answer(self, what: bytes | Exception) -> None:
         """End with a response, or with the status of an error."""
         if self._trailers is not None:
             return
@@ -216,7 +216,7 @@ class Exchange:
 
     async def _answer(self, method: Method, answer: Answer) -> None:
         try:
-            reply = await self._reception.answer(method, answer, self._come.popleft(), self)
+            reply = await self._reception.answer(method, answer, self._received.popleft(), self)
         except CallFailed as failed:
             self._finish(failed)
         else:
@@ -237,20 +237,20 @@ class Exchange:
         trailers = (status, (b"grpc-message", percent_encoded(failed.text)))
         if self._responded:
             self._trailers = Block(trailers)
-            self._wire.resume(self._stream)
+            self._transport.resume(self._stream)
             return
         self._responded, self._trailers = True, Block(trailers)
-        self._wire.respond(self._stream, Block((*HEADERS, *trailers)), data=False)
+        self._transport.respond(self._stream, Block((*HEADERS, *trailers)), data=False)
         if not self.ended:
-            self._wire.reset(self._stream)
+            self._transport.reset(self._stream)
 
     def _send(self, data: bytes) -> None:
         self._out += data
         if self._responded:
-            self._wire.resume(self._stream)
+            self._transport.resume(self._stream)
         else:
             self._responded = True
-            self._wire.respond(self._stream, RESPONSE, data=True)
+            self._transport.respond(self._stream, RESPONSE, data=True)
 
     def _found(self, methods: Mapping[bytes, Method]) -> Method:
         """Return the method that is called. Raises `InvalidRequest` and `Unsupported`."""
@@ -267,7 +267,7 @@ class Exchange:
             self._messages = Messages(self._most, self.headers.get(b"grpc-encoding", b""))
         try:
             self._reception.check_bytes()
-            self._come.extend(self._messages.feed(chunk))
+            self._received.extend(self._messages.feed(chunk))
         except (UserError, Refused) as error:
             self.fail(error)
 

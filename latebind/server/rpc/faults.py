@@ -6,7 +6,7 @@ from latebind.server.faults import FOR_CLIENTS, report
 MOST_CHARACTERS = 1000  # it travels as a header, which clients bound
 
 
-def told(error: Exception) -> tuple[str, str]:
+def status_and_message(error: Exception) -> tuple[str, str]:
     """Return the name of the status and the message; what was not written for clients is logged."""
     status = error.grpc_status if isinstance(error, LatebindError) else LatebindError.grpc_status
     text = str(error) if isinstance(error, FOR_CLIENTS) else report(error)

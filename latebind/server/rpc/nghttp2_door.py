@@ -89,15 +89,15 @@ class Connection(asyncio.Protocol):
         self._limits = limits
         self._exchanges: dict[int, Exchange] = {}
         self._resets: list[int] = []
-        self._heading: Exchange | None = None
+        self._incoming: Exchange | None = None
         self._header_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._flushing = False
         self._paused = False
         self._made = time.monotonic()
-        self._come = 0  # bytes
-        self._heard = self._come, self._made  # by the last sweep, and since when there is no more
-        self._asked = inf  # when it was asked whether it is there
+        self._received = 0  # bytes
+        self._last_heard = self._received, self._made  # by the last sweep, and since when there is no more
+        self._pinged = inf  # when it was asked whether it is there
 
     # The transport
 
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Let the session take them in."""
         if self._session.receive(data):
-            self._come += len(data)
+            self._received += len(data)
             self._flush_soon()
         else:
             self._flush()
@@ -158,13 +158,13 @@ class Connection(asyncio.Protocol):
     def sweep(self, now: float) -> None:
         """Hang up on who does not speak HTTP/2 or is no more, and end calls whose request does not come."""
         limits = self._limits
-        if self._come != self._heard[0]:
-            self._heard, self._asked = (self._come, now), inf
-        begun = self._made if self._come < PREFACE else self._asked
+        if self._received != self._last_heard[0]:
+            self._last_heard, self._pinged = (self._received, now), inf
+        begun = self._made if self._received < PREFACE else self._pinged
         if now - begun > limits.idle_seconds:
             self._transport.abort()
-        elif self._asked == inf and now - self._heard[1] > limits.silent_seconds:
-            self._asked = now
+        elif self._pinged == inf and now - self._last_heard[1] > limits.silent_seconds:
+            self._pinged = now
             self._session.ping()
             self._flush_soon()
         for exchange in list(self._exchanges.values()):
@@ -176,10 +176,10 @@ class Connection(asyncio.Protocol):
     def begun(self, stream: int) -> None:
         """Headers of a stream follow; trailers of one that is there tell nothing."""
         self._header_bytes = 0
-        self._heading = None
+        self._incoming = None
         if stream not in self._exchanges:
-            self._heading = Exchange(self, stream, self._door.reception, self._limits.body_bytes)
-            self._exchanges[stream] = self._heading
+            self._incoming = Exchange(self, stream, self._door.reception, self._limits.body_bytes)
+            self._exchanges[stream] = self._incoming
             self._door.calls += 1
 
     def header(self, name: bytes, value: bytes) -> bool:
@@ -187,13 +187,13 @@ class Connection(asyncio.Protocol):
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > self._limits.header_bytes:
             return False
-        if self._heading is not None:
-            self._heading.headers[name] = value
+        if self._incoming is not None:
+            self._incoming.headers[name] = value
         return True
 
     def headed(self, stream: int) -> None:
         """Begin the call."""
-        exchange, self._heading = self._heading, None
+        exchange, self._incoming = self._incoming, None
         if exchange is None:
             return
         if self._door.calls > self._limits.calls:

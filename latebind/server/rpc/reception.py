@@ -7,9 +7,9 @@ from typing import Any
 
 from latebind.domain.errors import LatebindError, Refused, Unavailable
 from latebind.server.access import Guard
-from latebind.server.quick import Quick
-from latebind.server.rpc.desk import Caller, Desk, Streaming
-from latebind.server.rpc.faults import told
+from latebind.server.direct import DirectCall
+from latebind.server.rpc.context import Caller, Context, Streaming
+from latebind.server.rpc.faults import status_and_message
 from latebind.server.rpc.routes import Answer, Method, Stream
 from latebind.server.rpc.shortcut import Shortcut, Then
 
@@ -18,18 +18,18 @@ class CallFailed(Exception):
     """The status and the message that a call ends with instead of an answer."""
 
     def __init__(self, error: Exception) -> None:
-        self.status, self.text = told(error)
+        self.status, self.text = status_and_message(error)
         super().__init__(self.status, self.text)
 
 
 class Reception:
     """One for a door. Calls are answered until `drain`, and after `give_up` told that there is no time left."""
 
-    def __init__(self, desk: Desk, guard: Guard) -> None:
-        self._desk = desk
+    def __init__(self, context: Context, guard: Guard) -> None:
+        self._context = context
         self._guard = guard
-        self._most_bytes = desk.limits.held_bytes
-        self._shortcut = Shortcut(desk)
+        self._most_bytes = context.limits.held_bytes
+        self._shortcut = Shortcut(context)
         self._under_way: set[asyncio.Task[Any]] = set()
         self._streams: set[Stream] = set()
         self._bytes = 0
@@ -67,7 +67,7 @@ class Reception:
         if self._bytes > self._most_bytes:
             raise Refused(f"the requests that are under way have more than {self._most_bytes} bytes: try again later")
 
-    def take(self, method: Method, data: bytes, caller: Caller, then: Then) -> Quick | None:
+    def take(self, method: Method, data: bytes, caller: Caller, then: Then) -> DirectCall | None:
         """Begin a single call that waits for nothing but the engine, `then` being told what came of it.
 
         None for any other: `answer` has its response. Whoever read the bytes holds them.
@@ -83,13 +83,13 @@ class Reception:
     async def answer(self, method: Method, answer: Answer, data: bytes, caller: Caller) -> bytes:
         """Return the response to a single call, whose bytes whoever read them holds. Raises `CallFailed`."""
         with self._call(method, caller):
-            return await answer(self._desk, data, caller)
+            return await answer(self._context, data, caller)
 
     async def follow(self, method: Method, caller: Streaming) -> None:
         """Serve a stream, which is told when the door closes. Raises `CallFailed`."""
         assert method.stream is not None, f"{method.path} is no stream"
         with self._call(method, caller):
-            stream = method.stream(self._desk, caller)
+            stream = method.stream(self._context, caller)
             self._streams.add(stream)
             if self._draining:
                 stream.end()

@@ -6,14 +6,14 @@ from typing import Protocol
 
 from latebind.server.access import Access
 from latebind.server.rpc import about, regions, settings
-from latebind.server.rpc.desk import Caller, Desk, Streaming
+from latebind.server.rpc.context import Caller, Context, Streaming
 from latebind.server.rpc.infer import InferStream, infer
 from latebind.server.rpc.messages import HEALTH, INFERENCE, Message, request_type
 from latebind.server.rpc.watch import HealthWatch
 from latebind.server.rpc.wire import parse
 
-Verb = Callable[[Desk, Message, Caller], Awaitable[Message]]
-Answer = Callable[[Desk, bytes, Caller], Awaitable[bytes]]
+Verb = Callable[[Context, Message, Caller], Awaitable[Message]]
+Answer = Callable[[Context, bytes, Caller], Awaitable[bytes]]
 
 VERBS: dict[str, Verb] = {
     "ServerLive": about.server_live,
@@ -65,7 +65,7 @@ class Stream(Protocol):
         ...
 
 
-STREAMS: dict[str, Callable[[Desk, Streaming], Stream]] = {"ModelStreamInfer": InferStream, "Watch": HealthWatch}
+STREAMS: dict[str, Callable[[Context, Streaming], Stream]] = {"ModelStreamInfer": InferStream, "Watch": HealthWatch}
 
 
 def access(method: str) -> Access:
@@ -82,7 +82,7 @@ class Method:
     path: str
     access: Access
     answer: Answer | None = None
-    stream: Callable[[Desk, Streaming], Stream] | None = None
+    stream: Callable[[Context, Streaming], Stream] | None = None
 
     @property
     def infers(self) -> bool:
@@ -106,8 +106,8 @@ def _method(service: Message, method: Message) -> Method:
 
 
 def _translated(verb: Verb, request: Message) -> Answer:
-    async def answer(desk: Desk, data: bytes, caller: Caller) -> bytes:
-        reply: bytes = (await verb(desk, parse(request, data), caller)).SerializeToString()
+    async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
+        reply: bytes = (await verb(context, parse(request, data), caller)).SerializeToString()
         return reply
 
     return answer

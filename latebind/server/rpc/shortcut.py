@@ -7,13 +7,13 @@ import numpy as np
 
 from latebind.domain.errors import LatebindError
 from latebind.server.calls import Call
-from latebind.server.frames import is_framed
+from latebind.server.direct import DirectCall, DirectCalls, Outcome
 from latebind.server.gateway import Answer, Array, Claim
-from latebind.server.quick import Outcome, Quick, Quicks
 from latebind.server.rpc.codec import RpcCodec, sooner
-from latebind.server.rpc.desk import Caller, Desk
+from latebind.server.rpc.context import Caller, Context
 from latebind.server.rpc.infer import TRACEPARENT
 from latebind.server.rpc.wire import RAW_INPUT, read_request, varint
+from latebind.server.templates import has_template
 from latebind.server.tensors import Tensor
 
 MOST_KNOWN = 256  # messages whose meaning is kept
@@ -21,7 +21,7 @@ LONGEST_KNOWN = 2048  # bytes of one before its raw contents
 Then = Callable[[bytes | Exception], None]
 
 
-class Known:
+class KnownMessage:
     """What a message says beside its only raw contents, those of `tensor` in this shape. `call` has no rows."""
 
     __slots__ = ("call", "codec", "shape", "tensor")
@@ -36,22 +36,22 @@ class Known:
 class Shortcut:
     """Begins calls and keeps those that are under way. One for a door."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._quicks = Quicks(desk.service)
-        self._known: dict[bytes, Known] = {}  # by a message up to its raw contents, its length and theirs included
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._direct_calls = DirectCalls(context.service)
+        self._known: dict[bytes, KnownMessage] = {}
         self._begins: dict[int, int] = {}  # where those may begin in messages of so many bytes
 
     @property
     def busy(self) -> bool:
         """Whether any call is under way."""
-        return bool(self._quicks.under_way)
+        return bool(self._direct_calls.under_way)
 
     async def emptied(self) -> None:
         """Return when no call is under way."""
-        await self._quicks.emptied()
+        await self._direct_calls.emptied()
 
-    def take(self, data: bytes, caller: Caller, then: Then) -> Quick | None:
+    def take(self, data: bytes, caller: Caller, then: Then) -> DirectCall | None:
         """Begin a call, `then` being told what came of it; None where it goes the long way, untouched."""
         try:
             return self._taken(data, caller, then)
@@ -60,41 +60,42 @@ class Shortcut:
 
     def give_up(self) -> None:
         """Tell all who are on the way that there is no time left."""
-        self._quicks.give_up()
+        self._direct_calls.give_up()
 
-    def _taken(self, data: bytes, caller: Caller, then: Then) -> Quick | None:
+    def _taken(self, data: bytes, caller: Caller, then: Then) -> DirectCall | None:
         if caller.header(TRACEPARENT):
             return None
         asked = self._asked(data, caller.seconds())
         if asked is None:
             return None
         codec, call, rows = asked
-        claim = self._desk.service.claim_now(codec.spec, call)
+        claim = self._context.service.claim_now(codec.spec, call)
         if claim is None:
             return None
         for given, array in zip(call.inputs, rows, strict=True):
             for place, row in zip(given.places(claim.rows), array, strict=True):
                 place[...] = row
-        return RpcCall(self._quicks, claim, call, caller.address(), codec=codec, then=then)
+        return RpcCall(self._direct_calls, claim, call, caller.address(), codec=codec, then=then)
 
     def _asked(self, data: bytes, seconds: float | None) -> tuple[RpcCodec, Call, list[Array]] | None:
         """Return a call and the rows of its inputs, if it may go this way."""
+        service = self._context.service
         begin = self._begins.get(len(data), 0)
         known = self._known.get(data[:begin])
-        if known is not None and self._desk.service.at_once(known.codec.spec.name, None) is known.codec.spec:
+        if known is not None and service.spec_for_direct_call(known.codec.spec.name, None) is known.codec.spec:
             rows = np.frombuffer(data, known.tensor.dtype, offset=begin).reshape(known.shape)
             known.tensor.check((rows,))
             call = known.call
             if seconds is not None:
                 call = msgspec.structs.replace(call, timeout=sooner(call.timeout, seconds))
             return known.codec, call, [rows]
-        request, raw = read_request(data, self._desk.limits)
-        spec = self._desk.service.at_once(request.model_name, request.model_version or None)
+        request, raw = read_request(data, self._context.limits)
+        spec = service.spec_for_direct_call(request.model_name, request.model_version or None)
         if spec is None or request.parameters:
             return None
-        codec = self._desk.codec(spec)
+        codec = self._context.codec(spec)
         call = codec.decode(request, raw, seconds)
-        if call.elsewhere:
+        if call.uses_shared_memory:
             return None
         if len(raw) == 1:
             self._learn(data, raw[0], codec, call)
@@ -110,20 +111,22 @@ class Shortcut:
             self._known.clear()
             self._begins.clear()
         inputs = (msgspec.structs.replace(given, rows=None),)
-        frames: dict[tuple[int, ...], tuple[bytes, ...]] | None = {} if is_framed(call) else None
+        templates: dict[tuple[int, ...], tuple[bytes, ...]] | None = {} if has_template(call) else None
         # Timeout and priority there are no parameters to tell of.
-        bare = msgspec.structs.replace(call, inputs=inputs, timeout=0, frames=frames)
-        self._known[before] = Known(codec, bare, given.tensor, tuple(given.shape))
+        bare = msgspec.structs.replace(call, inputs=inputs, timeout=0, templates=templates)
+        self._known[before] = KnownMessage(codec, bare, given.tensor, tuple(given.shape))
         self._begins[len(data)] = begin
 
 
-class RpcCall(Quick):
+class RpcCall(DirectCall):
     """A call that came over gRPC; `then` is told its response, or what went wrong."""
 
     __slots__ = ("_codec", "_then")
 
-    def __init__(self, every: Quicks, claim: Claim, call: Call, client: str, *, codec: RpcCodec, then: Then) -> None:
-        super().__init__(every, claim, call, client)
+    def __init__(
+        self, calls: DirectCalls, claim: Claim, call: Call, client: str, *, codec: RpcCodec, then: Then
+    ) -> None:
+        super().__init__(calls, claim, call, client)
         self._codec = codec
         self._then = then
 
@@ -132,7 +135,7 @@ class RpcCall(Quick):
         if not isinstance(what, Answer):
             return what
         try:
-            return self._codec.encode(what, self._call, self._all.service.told)
+            return self._codec.encode(what, self._call, self._calls.service.reply_parameters)
         except Exception as error:  # the root of the call: its client is told, others go on
             return error
 

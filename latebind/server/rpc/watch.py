@@ -3,7 +3,7 @@
 import asyncio
 
 from latebind.server.rpc.about import SERVICES, health
-from latebind.server.rpc.desk import Desk, Streaming
+from latebind.server.rpc.context import Context, Streaming
 from latebind.server.rpc.messages import Message, health_pb2
 from latebind.server.rpc.wire import parse
 
@@ -13,8 +13,8 @@ SECONDS = 0.25  # between two looks
 class HealthWatch:
     """One client that watches."""
 
-    def __init__(self, desk: Desk, caller: Streaming) -> None:
-        self._desk = desk
+    def __init__(self, context: Context, caller: Streaming) -> None:
+        self._context = context
         self._caller = caller
         self._closing = asyncio.Event()
 
@@ -38,7 +38,7 @@ class HealthWatch:
 
     def _word(self, service: str) -> Message:
         if service in SERVICES:
-            return health(self._desk)
+            return health(self._context)
         return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
 
     async def _look_again(self) -> None:

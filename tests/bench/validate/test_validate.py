@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from latebind.bench.arrivals import during, rising
-from latebind.bench.live.sent import Sent, Visit
+from latebind.bench.live.requests import Sent, Visit
 from latebind.bench.residency.live.zoo import Weighed, Zoo, made_up
 from latebind.bench.subject import Setting
 from latebind.bench.validate import live, loads, memory

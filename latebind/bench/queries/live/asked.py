@@ -1,4 +1,4 @@
-"""An engine that is asked for a query, or for one of its models, and what became of each request."""
+"""An engine that is asked for a query, or for one of its models, and the outcome of each request."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.bench.client import Array
-from latebind.bench.live.sent import in_time
+from latebind.bench.live.requests import in_time
 from latebind.bench.queries.live.sides import Served
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec

@@ -1,4 +1,4 @@
-"""What live runs of queries come to, as rows of tables. Differences are paired row by row."""
+"""Tables of live runs of queries. Differences are paired row by row."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence

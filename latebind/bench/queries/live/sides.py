@@ -1,4 +1,4 @@
-"""Who answers a query: how its models are picked, when, and whether answers may come early."""
+"""The sides that answer a query: how its models are picked, when, and whether answers may come early."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""An engine with many models and the requests that it is asked: at given times, or by clients that wait for answers."""
+"""An engine with many models under test: requests at given times, or clients that wait for their answers."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from functools import partial
 from math import inf, nan
 from random import Random
 
-from latebind.bench.live.sent import in_time
+from latebind.bench.live.requests import in_time
 from latebind.bench.residency.live.sides import Setting, order
 from latebind.bench.residency.live.watched import Taken, Watch, taken
 from latebind.bench.residency.live.zoo import Zoo, made_up

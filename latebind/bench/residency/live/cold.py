@@ -1,7 +1,7 @@
-"""The first answer of a model that others have pushed out of memory, whole or in part: how long it takes.
+"""Measures the first answer of a model that others have pushed out of memory, whole or in part.
 
-Everything goes the public way: other models are asked for until so much of it has gone, as the engine itself tells.
-Where a part is to stay, there are only as many others, and what they leave of the memory is that part.
+Everything uses the public protocol: other models are asked for until enough of it is evicted, as the engine reports.
+If a part is to stay, only so many others are asked for that they leave that part in memory.
 """
 
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import cycle
 
+from latebind.bench.parallel import Progress
 from latebind.bench.residency.live.asked import Asked, asked
 from latebind.bench.residency.live.sides import LATE, LRU, SIDES, Setting
 from latebind.bench.residency.live.trace import loads
 from latebind.bench.residency.live.zoo import Weighed, Zoo
-from latebind.bench.spread import Progress
 
 ROOM = 1.05  # of the largest model's bytes: what all may take together at least
 STEPS = 3

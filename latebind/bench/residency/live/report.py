@@ -1,4 +1,4 @@
-"""What live runs come to, as rows of tables."""
+"""Tables of live runs."""
 
 from collections.abc import Mapping, Sequence
 from math import inf

@@ -1,4 +1,4 @@
-"""The models of a folder as they are found before anything is compared: what they take and how long they load."""
+"""The models of a folder before the comparison: the memory they take and how long they load."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from latebind.bench.client import Array
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec

@@ -1,6 +1,6 @@
-"""How long a stage has to be for scheduling by stages to be worth its boundaries: simulated, so that no clock counts.
+"""Finds how long a stage must be for scheduling by stages to pay for its boundaries. Simulated, so no clock counts.
 
-A chain as it is against the same chain as one stage, with the same requests. A launch costs the same for both.
+A chain of stages is compared with the same chain as one stage, with the same requests. A launch costs both the same.
 """
 
 from collections.abc import Sequence

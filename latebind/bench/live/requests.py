@@ -1,4 +1,4 @@
-"""Requests to a live engine: when each was sent, and when its client heard of its end."""
+"""Requests to a live engine: when each was sent, and when its client heard that it had ended."""
 
 import asyncio
 import time

@@ -12,7 +12,7 @@ from latebind.server.rest.codec import Codec
 from latebind.server.service import Service
 
 
-class Desk:
+class Context:
     """One for a door."""
 
     def __init__(self, service: Service, limits: Limits, dashboard: Dashboard | None = None) -> None:

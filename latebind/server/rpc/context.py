@@ -36,7 +36,7 @@ class Streaming(Caller, Protocol):
         ...
 
 
-class Desk:
+class Context:
     """One for a door."""
 
     def __init__(self, service: Service, limits: Limits) -> None:

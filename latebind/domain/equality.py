@@ -4,7 +4,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 
-class Told(Struct, frozen=True, eq=False):
+class EqualButLast(Struct, frozen=True, eq=False):
     """A struct whose last field is told for the figures and makes no difference between two of them."""
 
     def __eq__(self, other: object) -> bool:

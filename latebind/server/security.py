@@ -11,15 +11,15 @@ from latebind.server.tls import server_context
 
 
 @dataclass(frozen=True, slots=True)
-class Secured:
+class Security:
     """Who may call, and the TLS that HTTP speaks, if any.
 
-    `behind`: only an ingress calls, and tells by a header which address a call came from.
+    `behind_ingress`: only an ingress calls, and tells by a header which address a call came from.
     """
 
     guard: Guard
     tls: ssl.SSLContext | None
-    behind: bool = False
+    behind_ingress: bool = False
 
     @classmethod
     def by(cls, config: DoorConfig) -> Self:

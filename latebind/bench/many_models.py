@@ -1,4 +1,4 @@
-"""What an event costs the scheduler where many models are served and few of them wait: microseconds of a core."""
+"""Measures what an event costs the scheduler if many models are served and few have requests, in core microseconds."""
 
 import time
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Deadlines at which time that is saved can buy a better answer: found by asking, on this machine and in this minute.
+"""Finds deadlines at which saved time can buy a better answer, by asking this machine at this minute.
 
-What models take by themselves does not tell: a plan made beforehand goes by what the engine takes them to take, and a
-machine where others work is slower at the client than in the plan.
+The latencies of the models alone do not show it: a plan that is made beforehand uses the engine's costs, and on a
+machine that others use, clients see longer latencies than the plan has.
 """
 
 from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ from latebind.domain.events import Exited
 from latebind.engine.unanswered import Unanswered
 from latebind.learned.head import Floats
 from latebind.learned.lookup import Lookup
-from latebind.program.backends import Absent
+from latebind.program.backends import NotResident
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Aside:
         try:
             with torch.inference_mode():
                 self._answer(action, *lookup(activation))
-        except Absent:  # the lookup was evicted from memory while it waited for its turn
+        except NotResident:  # the lookup was evicted from memory while it waited for its turn
             return
         except Exception:
             logger.exception("a lookup of %s failed behind stage %d: the network answers", action.model, action.stage)

@@ -17,7 +17,7 @@ from latebind.engine.served import with_queries
 from latebind.engine.wide import widen
 from latebind.engine.worker import LoadedModel, load_model
 from latebind.program.device import HOST
-from latebind.program.pieces import Piece, give_back, set_large_blocks_apart
+from latebind.program.pieces import Piece, mmap_large_blocks, release_memory
 from latebind.sequence.measure import warm_up
 from latebind.sequence.program import SequenceProgram
 
@@ -44,7 +44,7 @@ def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedMo
     crew = [first, *([model.twin() for model in first] for _ in range(1, config.crew))]
     with ThreadPoolExecutor(at_once(config)) as threads:
         list(threads.map(_warm_up, crew, config.granularities or repeat(None)))
-    give_back()
+    release_memory()
     return crew
 
 
@@ -58,7 +58,7 @@ def open_crew(
     reduced by what the workers' largest batches take while they run. Raises `RepositoryError` for a model that does not
     run, and `ConfigError` if a piece does not fit, or slots and batches leave nothing of the budget.
     """
-    set_large_blocks_apart()
+    mmap_large_blocks()
     cached = residency.tier == TIERS[0]
     opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in paths]
     twins = [
@@ -85,7 +85,7 @@ def open_crew(
             "they run: give more --memory, or build the models with a smaller --max-batch"
         )
     pieces = {one.model.spec.name: one.pieces for one in opened}
-    give_back()  # memory that measuring left behind
+    release_memory()  # memory that measuring left behind
     return [first, *others], pieces, budget - working
 
 

@@ -12,7 +12,7 @@ from latebind.domain.actions import Evict, Load
 from latebind.domain.errors import LatebindError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.program.pieces import Piece, trim_heap
-from latebind.repository.pages import Brought
+from latebind.repository.pages import BytesRead
 
 logger = logging.getLogger(__name__)
 
@@ -67,15 +67,15 @@ class Loader:
 
     def _load(self, action: Load) -> Loaded:
         """Load all of the pieces or none."""
-        begun, brought = time.monotonic(), Brought()
+        begun, read = time.monotonic(), BytesRead()
         pieces = [self._pieces[action.model][number] for number in action.pieces]
         with ExitStack() as loaded:
             for piece in pieces:
-                brought += piece.load()
+                read += piece.load()
                 loaded.callback(piece.unload)
             loaded.pop_all()  # all have been loaded: keep them
         seconds, sizes = time.monotonic() - begun, tuple([piece.size for piece in pieces])
-        return Loaded(action.model, action.pieces, seconds, sizes, brought.size, brought.cached)
+        return Loaded(action.model, action.pieces, seconds, sizes, read.size, read.cached)
 
     def _evict(self, action: Evict) -> None:
         pieces = self._pieces[action.model]

@@ -163,7 +163,7 @@ def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[float]:
     piece.load()
     try:
         yield time.monotonic() - begun
-        piece.found(resident_bytes() - before)
+        piece.measured(resident_bytes() - before)
     finally:
         piece.unload()
 

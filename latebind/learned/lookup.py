@@ -12,7 +12,7 @@ from torch import Tensor
 from latebind.domain.errors import RepositoryError
 from latebind.learned.head import Floats, Head, HeadFunction
 from latebind.learned.stored import LookupFiles, SpareLookup, StoredLookup, read_caches, read_lookup
-from latebind.program.backends import Place, StageFunction, twin
+from latebind.program.backends import EvictableStage, StageFunction, twin
 from latebind.program.device import HOST
 from latebind.program.load import compile_graph
 from latebind.program.numpy_stage import compile_with_numpy
@@ -36,7 +36,7 @@ class LookupFunction:
     @property
     def there(self) -> bool:
         """Whether the network is in memory; the head always is."""
-        return not isinstance(self.features, Place) or self.features.filled
+        return not isinstance(self.features, EvictableStage) or self.features.filled
 
     def twin(self) -> "LookupFunction":
         """Return the same function for another thread, over the same weights."""

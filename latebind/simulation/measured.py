@@ -4,6 +4,11 @@ A slow moment of a machine lasts for many launches, and a pause delays all messa
 replayed in its order, from a random place. A message takes what one took at that moment of the recording: if each were
 drawn independently, a single pause would be drawn again for each message of a burst. A run takes what the next recorded
 run of its kind took, each of them once: by the moment, one run would be repeated wherever the recording has a gap.
+
+Batches grow past those of the recording where a simulated queue is longer for a moment. The seconds of such batches
+follow from the model's costs and from the largest recorded batches that were seen often enough. If two or three
+launches counted, of which one met a pause, larger batches would take ten times too long, and the queue would grow
+without end.
 """
 
 from bisect import bisect_left
@@ -12,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from operator import itemgetter
 from random import Random
 from statistics import median
 from typing import Generic, TypeVar
@@ -22,6 +28,7 @@ from latebind.simulation.hardware import After, Work
 
 WINDOW = 0.2  # seconds of a recording after which runs are aligned with the current moment again
 AT_ONCE = 0.00015  # seconds; calls that an engine reads together follow each other as quickly, later reads rarely do
+OFTEN = 5  # launches; of fewer, one that meets a pause could decide what all take
 REST = 0.001  # seconds without a run: 1 ms costs 4 % of the first stage of a small network, 8 ms 14 %
 
 T = TypeVar("T")
@@ -34,14 +41,15 @@ Kind = tuple[str, int, bool]  # a stage, and whether the run was fresh
 class Launch:
     """One run of a stage: `seconds` from the decision until its end was reported, other decisions meanwhile included.
 
-    `fresh`: the first run of its stage since the worker rested (`Rests`). By its costs it takes `longer` times the
-    seconds with inputs of typical length.
+    By its costs it takes `profiled` seconds with inputs of typical length, and `longer` times as many with its own.
+    `fresh`: the first run of its stage since the worker rested (`Rests`).
     """
 
     model: str
     stage: int
     rows: int
     seconds: float
+    profiled: float
     fresh: bool = False
     longer: float = 1.0
 
@@ -212,11 +220,11 @@ class Launches:
     """How long runs take: as recorded launches of the same stage with about as many rows, equally fresh."""
 
     def __init__(self, seen: Sequence[Timed[Launch]]) -> None:
-        self._curves = typical([one for _, one in seen])
-        kinds: dict[Kind, dict[int, list[Timed[Launch]]]] = defaultdict(lambda: defaultdict(list))
+        self._usual = typical([one for _, one in seen])
+        kinds: dict[Kind, list[Timed[Launch]]] = defaultdict(list)
         for at, one in seen:
-            kinds[one.kind][one.rows.bit_length()].append((at, one))
-        self._kinds = {kind: {size: Replay(some) for size, some in sizes.items()} for kind, sizes in kinds.items()}
+            kinds[one.kind].append((at, one))
+        self._kinds = {kind: _alike(some) for kind, some in kinds.items()}
 
     def seconds(self, work: Work, fresh: bool, moments: Moments, now: float) -> float:
         """Return the seconds of a run; those of its costs where no launch of the stage was recorded."""
@@ -225,17 +233,62 @@ class Launches:
             kind = work.model, work.stage, not fresh
         if kind not in self._kinds:
             return work.seconds
-        sizes, wanted, curve = self._kinds[kind], work.rows.bit_length(), self._curves[kind]
+        sizes, wanted, usual = self._kinds[kind], work.rows.bit_length(), self._usual[kind]
         one = sizes[min(sizes, key=lambda size: (abs(size - wanted), size))].take(moments, now)
-        return work.longer * one.typical * curve.at(work.rows) / curve.at(one.rows)
+        would, did = usual.at(work.rows, work.seconds / work.longer), usual.at(one.rows, one.profiled)
+        return work.longer * one.typical * would / did
 
 
-def typical(seen: Iterable[Launch]) -> Mapping[Kind, Curve]:
-    """Return the typical seconds of each kind of launch by rows, for inputs of typical length; curves never fall."""
-    every: dict[Kind, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+def _alike(seen: Sequence[Timed[Launch]]) -> dict[int, Replay[Launch]]:
+    """Return launches by the bit length of their rows; sizes with few launches are merged with the next smaller."""
+    by_size: dict[int, list[Timed[Launch]]] = defaultdict(list)
+    for at, one in seen:
+        by_size[one.rows.bit_length()].append((at, one))
+    found, few = dict[int, Replay[Launch]](), list[Timed[Launch]]()
+    for size in sorted(by_size, reverse=True):
+        few += by_size[size]
+        if len(few) >= OFTEN or size == min(by_size):
+            found[size] = Replay(sorted(few, key=itemgetter(0)))
+            few = []
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The typical seconds of launches of a kind by rows, for inputs of typical length; they never fall.
+
+    Between the ends of `curve` they were recorded. `profiled` are the seconds of these ends by the model's costs; sizes
+    beyond an end take the seconds of that end times the ratio of their costs.
+    """
+
+    curve: Curve
+    profiled: tuple[float, float]
+
+    def at(self, rows: int, profiled: float) -> float:
+        """Return the seconds of a launch of `rows` rows, which by its costs takes `profiled` seconds."""
+        first, last = self.curve.batches[0], self.curve.batches[-1]
+        if first <= rows <= last:
+            return self.curve.at(rows)
+        nearest, costs = (first, self.profiled[0]) if rows < first else (last, self.profiled[1])
+        return self.curve.at(nearest) * (profiled / costs if costs > 0.0 else 1.0)
+
+
+def typical(seen: Iterable[Launch]) -> Mapping[Kind, Usual]:
+    """Return the typical seconds of each kind of launch, from sizes with enough launches at least as large."""
+    every: dict[Kind, list[Launch]] = defaultdict(list)
     for one in seen:
-        every[one.kind][one.rows].append(one.typical)
-    return {kind: _rising(sizes) for kind, sizes in every.items()}
+        every[one.kind].append(one)
+    return {kind: _usual(some) for kind, some in every.items()}
+
+
+def _usual(seen: Sequence[Launch]) -> Usual:
+    sizes: dict[int, list[float]] = defaultdict(list)
+    largest = sorted([one.rows for one in seen], reverse=True)[min(OFTEN, len(seen)) - 1]
+    for one in seen:
+        if one.rows <= largest:
+            sizes[one.rows].append(one.typical)
+    costs = {one.rows: one.profiled for one in seen}
+    return Usual(_rising(sizes), (costs[min(sizes)], costs[largest]))
 
 
 def _rising(sizes: Mapping[int, Sequence[float]]) -> Curve:

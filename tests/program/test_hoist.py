@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.program.carry import carried, loads
-from latebind.program.cut import cut_points, good_points, split
+from latebind.program.carry import find_carries, with_carries
+from latebind.program.cut import cut_points, fusion_safe_points, split
 from latebind.program.export import export, run_module
 from latebind.program.graph import Graph
 from latebind.program.load import compile_graph
@@ -81,8 +81,8 @@ def names(graph: Graph, op: str) -> list[str]:
 
 def test_a_decoder_that_looks_for_its_last_word_is_cut_between_its_blocks(decoder: Decoder) -> None:
     graph = export(decoder, (texts(2),)).graph
-    whole = carried(graph, loads(graph))
-    places = good_points(whole, cut_points(whole))
+    whole = with_carries(graph, find_carries(graph))
+    places = fusion_safe_points(whole, cut_points(whole))
     attention = [i for i, node in enumerate(whole.nodes) if "attention" in node.op]
     assert len(attention) == 3
     for begin, end in pairwise(attention):
@@ -92,8 +92,8 @@ def test_a_decoder_that_looks_for_its_last_word_is_cut_between_its_blocks(decode
 @pytest.mark.parametrize("backend", ["eager", "openvino"])
 def test_stages_of_a_decoder_compute_what_the_module_does_for_any_batch(decoder: Decoder, backend: str) -> None:
     exported = export(decoder, (texts(2),))
-    whole = carried(exported.graph, loads(exported.graph))
-    graphs = split(whole, good_points(whole, cut_points(whole)))
+    whole = with_carries(exported.graph, find_carries(exported.graph))
+    graphs = split(whole, fusion_safe_points(whole, cut_points(whole)))
     stages = [compile_graph(graph, exported.weights, backend=backend, threads=1, sizes=(1,)) for graph in graphs]
     for rows in (1, 2, 5):
         words = texts(rows)

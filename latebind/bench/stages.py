@@ -1,4 +1,4 @@
-"""What cutting costs: the chain of stages against the same backend's uncut model, paired. Random weights will do."""
+"""Measures what cutting costs: the chain of stages against the same backend's uncut model, paired. Random weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

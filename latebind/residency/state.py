@@ -104,7 +104,7 @@ class ResidencyState:
 
     def started(self) -> Iterable[SubBatch]:
         """Return the sub-batches that have started and not ended."""
-        return self._crew.begun()
+        return self._crew.started()
 
     def can_progress(self) -> bool:
         """Return whether a worker runs something, or could without waiting for memory."""
@@ -113,7 +113,7 @@ class ResidencyState:
 
     def busy(self) -> bool:
         """Return whether any request has started, or may start."""
-        return any(True for _ in self._crew.begun()) or self._queues.requests > 0
+        return any(True for _ in self._crew.started()) or self._queues.requests > 0
 
     def is_resident(self, batch: SubBatch) -> bool:
         """Return whether the next stage of a sub-batch is in memory."""

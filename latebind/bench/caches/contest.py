@@ -1,7 +1,7 @@
-"""Methods against each other: thresholds by folds and one promise, then rows one by one in interleaved blocks.
+"""Compares methods: thresholds by folds with one promise for all, then rows one by one in interleaved blocks.
 
-Latency is of calls in this process, closed loop, one thread, batch 1: without server, queue and HTTP (`bench.exits` has
-those). Each row is answered by thresholds that were chosen and shown on other rows.
+Latency is of calls in this process, closed loop, one thread, batch 1, so without server, queue and HTTP (`bench.exits`
+includes those). Each row is answered by thresholds that were chosen and verified on other rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.bench.caches.route import Classes, Route
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.bench.statistics import Interval, mean_interval, ratio_of_means
 from latebind.domain.errors import ConfigError
 from latebind.learned.calibrate import calibrate
@@ -81,7 +81,7 @@ class Plan:
 
 
 def no_exits(_choose: Rows, _show: Rows) -> Floats:
-    """Set no thresholds: for a method that has no exit."""
+    """Set no thresholds, for a method without exits."""
     return np.empty(0)
 
 

@@ -1,7 +1,7 @@
-"""What a cache that keeps activations and compares costs beside one that learned (GATI, section 2.2 and table 1).
+"""Compares learned caches with caches that store activations and compare them (GATI, section 2.2 and table 1).
 
-Each keeps what came out behind one boundary for some thousand rows and what the base model answered to them. All are
-given the same promise as learned caches: how sure they are is a score, and thresholds are set by `contest.promised`.
+Each stores the activations behind one boundary for some thousand rows, with the base model's answers to them. All are
+given the same promise as learned caches: their confidence is a score, and thresholds are set by `contest.promised`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from torch import Tensor
 from latebind.bench.caches.contest import Figures, Plan, promised
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import Answers, Exit, Route, Scored, Stage, answers_of, costs_of, selected
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import record_activations
 from latebind.learned.compose import Costs, send
@@ -217,7 +217,7 @@ def _votes(kept: Kept, places: Tensor, apart: Tensor) -> Scored:
 
 
 def _nearness(apart: Tensor) -> Tensor:
-    """Return from 0 (far) to 1 (the same), so that equal shares can be told apart."""
+    """Return a nearness from 0 (far) to 1 (the same), to break ties between equal shares."""
     return 1.0 / (1.0 + apart.clamp(min=0.0).sqrt())
 
 

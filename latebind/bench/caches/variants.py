@@ -1,4 +1,4 @@
-"""Networks of every kind at every boundary, trained and measured in their place (GATI, section 3.2 and table 4)."""
+"""Trains networks of every kind at every boundary and measures them in place (GATI, section 3.2 and table 4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from latebind.bench.caches.contest import Plan
 from latebind.bench.caches.models import CachedModel
 from latebind.bench.caches.route import Answers, Exit, Look, Route, Stage, answers_of, costs_of, selected
 from latebind.bench.caches.traditional import Row, figures
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.learned.compose import Costs
 from latebind.learned.exploration_folder import ExplorationFolder, Origin
 from latebind.learned.explore import Explorer, TrainedLookup, on_all_cores
@@ -115,7 +115,7 @@ def with_all(program: Program, trained: Sequence[TrainedLookup], looks: Sequence
 
 
 def compare(explored: Explored, samples: Samples, plan: Plan) -> list[Row]:
-    """Return what each lookup alone is worth, at the same target."""
+    """Return the figures of each lookup alone, at the same target."""
     return [_row(explored, place, samples, plan) for place in range(len(explored.trained))]
 
 

@@ -14,7 +14,7 @@ from latebind.bench.batching.plots import load_figures
 from latebind.bench.batching.scene import Scene, measured_models
 from latebind.bench.batching.sentences import read_sentences
 from latebind.bench.batching.simulated import Result
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.cli.bench.options import Backend, Page, Processes
 from latebind.cli.bench.settings import Conditions, Subject
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page

@@ -12,8 +12,8 @@ from latebind.bench.cluster.placement import asked as placed
 from latebind.bench.cluster.report import contest_figure, gain_rows, side_rows
 from latebind.bench.cluster.scale import Day, day_rows, day_text, play_day, took_text
 from latebind.bench.cluster.speed import speed_rows, speeds
+from latebind.bench.parallel import Progress
 from latebind.bench.residency.azure import services_of
-from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Processes, Trace
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save

@@ -10,7 +10,7 @@ import typer
 from latebind.bench.elastic import parts, plots, report
 from latebind.bench.elastic.sides import ELASTIC, EVALUATED, OPTIMAL, PARTS, Kind
 from latebind.bench.elastic.simulated import QOS, Burst, Stable
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.cli.bench.options import Page, Processes
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save

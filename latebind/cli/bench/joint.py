@@ -18,7 +18,7 @@ from latebind.bench.joint.sides import engines
 from latebind.bench.joint.simulated import Costs, Scaling, on_costs
 from latebind.bench.live.contest import Contest, Part
 from latebind.bench.live.sides import Side
-from latebind.bench.spread import Progress
+from latebind.bench.parallel import Progress
 from latebind.cli.bench.options import Backend, DataOption, Model, Page, Repository
 from latebind.cli.bench.settings import Conditions, Tuning
 from latebind.cli.bench.told import ByPart, Rows, Told, tell_parts, write_page

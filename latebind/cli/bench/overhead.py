@@ -6,7 +6,7 @@ import typer
 
 from latebind.batching import POLICIES
 from latebind.bench import boundary as boundary_bench
-from latebind.bench import many, nodes
+from latebind.bench import many_models, stage_length
 from latebind.bench import scheduler as scheduler_bench
 from latebind.bench import stages as stages_bench
 from latebind.cli.bench.options import Seed
@@ -41,19 +41,21 @@ def scheduler(
     """
     with reporting():
         speeds = scheduler_bench.run(policies=policy or tuple(POLICIES), events=events, rounds=rounds, seed=seed)
-        costs = many.run(events=events // 3, rounds=rounds)
-        worth = nodes.run(launch=launch_us * 1e-6, requests=NODE_REQUESTS, seeds=NODE_SEEDS)
+        costs = many_models.run(events=events // 3, rounds=rounds)
+        worth = stage_length.run(launch=launch_us * 1e-6, requests=NODE_REQUESTS, seeds=NODE_SEEDS)
     show(
         f"scheduler, {events} events, least of {rounds} rounds, seed {seed}; CPU (by the clock); boundaries of "
         f"{scheduler_bench.STAGES} stages, {len(scheduler_bench.LOOKUPS)} with a lookup, where nobody leaves",
         [_speed_row(speed) for speed in speeds],
     )
     show(
-        f"many models, {many.BUSY} of which {many.WAITING} requests each wait for or run, {events // 3} events",
+        f"many models, {many_models.BUSY} of which {many_models.WAITING} requests each wait for or run, "
+        f"{events // 3} events",
         [_many_row(cost) for cost in costs],
     )
     show(
-        f"{nodes.STAGES} stages under `lazy+`, a launch of {launch_us:g} us: mean latency as one stage over theirs",
+        f"{stage_length.STAGES} stages under `lazy+`, a launch of {launch_us:g} us: "
+        "mean latency as one stage over theirs",
         [_worth_row(one) for one in worth],
     )
     save(json_file, {"speeds": speeds, "models": costs, "worth": worth})
@@ -73,7 +75,7 @@ def _speed_row(speed: scheduler_bench.Speed) -> Row:
     }
 
 
-def _many_row(cost: many.Cost) -> Row:
+def _many_row(cost: many_models.Cost) -> Row:
     return {
         "policy": cost.policy,
         "memory": "limited" if cost.memory else "no bound",
@@ -82,7 +84,7 @@ def _many_row(cost: many.Cost) -> Row:
     }
 
 
-def _worth_row(worth: nodes.Worth) -> Row:
+def _worth_row(worth: stage_length.Worth) -> Row:
     ratios = zip(worth.lengths, worth.ratios, strict=True)
     return {
         "learned caches": "at two stages" if worth.exits else "none",

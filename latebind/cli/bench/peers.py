@@ -10,10 +10,10 @@ import typer
 
 from latebind.bench.ledger.questions import Protocol
 from latebind.bench.live.sides import chosen
+from latebind.bench.parallel import Progress
 from latebind.bench.peers import goodput, identity, plots, report
 from latebind.bench.peers.loads import tool
 from latebind.bench.peers.sides import SIDES, Place
-from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Seed, ServeWords
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench.parallel import Progress
 from latebind.bench.queries.live import overhead, plots, replanning, report
 from latebind.bench.queries.live.asked import Rows
 from latebind.bench.queries.live.sides import Served, Setting, find_query, sides
 from latebind.bench.server import pinned
-from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Awake, Backend, Core, DataOption, DoorCore, Page, Repository, Seed
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save

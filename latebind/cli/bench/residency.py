@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from latebind.bench.parallel import Progress
 from latebind.bench.residency import parts, plots, report
 from latebind.bench.residency.azure import services_of
 from latebind.bench.residency.crowd import CLIENTS, PATIENCE, SERVERS, crowd
@@ -13,7 +14,6 @@ from latebind.bench.residency.decision import decision_table
 from latebind.bench.residency.models import BANDWIDTH, EVEN, FIXED, UNEVEN, Family, Storage
 from latebind.bench.residency.paper import EXECUTION
 from latebind.bench.residency.sides import Policy, policy
-from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Trace
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, reporting, save

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from latebind.bench.live.sides import chosen
+from latebind.bench.parallel import Progress
 from latebind.bench.residency import leaks
 from latebind.bench.residency.azure import services_of
 from latebind.bench.residency.live import cold, crowd, plots, report, trace
 from latebind.bench.residency.live.sides import SIDES, Setting
 from latebind.bench.residency.live.zoo import Zoo, weigh
-from latebind.bench.spread import Progress
 from latebind.cli.bench.options import Page, Seed
 from latebind.cli.bench.told import ByPart, Told, tell_parts, write_page
 from latebind.cli.console import JsonFile, console, progress, reporting, save, show

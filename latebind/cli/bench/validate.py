@@ -13,10 +13,10 @@ import typer
 
 from latebind.bench.client import Array
 from latebind.bench.live.sides import chosen
+from latebind.bench.parallel import Progress
 from latebind.bench.residency.live.sides import LATE, LRU, SIDES
 from latebind.bench.residency.live.sides import Setting as MemorySetting
 from latebind.bench.residency.live.zoo import made_up, weigh
-from latebind.bench.spread import Progress
 from latebind.bench.subject import Setting
 from latebind.bench.validate import live, loads, memory, plots
 from latebind.bench.validate.networks import NETWORKS, build, build_many

@@ -18,7 +18,7 @@ from latebind.domain.config import DoorConfig
 from latebind.domain.errors import ConfigError, InvalidRequest, TooLarge
 from latebind.server.access import Guard
 from latebind.server.limits import Limits
-from latebind.server.rpc.desk import Desk
+from latebind.server.rpc.context import Context
 from latebind.server.rpc.exchange import Exchange
 from latebind.server.rpc.framing import STATUSES, Messages, framed, inflated, percent_encoded, seconds
 from latebind.server.rpc.nghttp2 import Block
@@ -247,7 +247,7 @@ LIVE = b"/inference.GRPCInferenceService/ServerLive"
 def test_a_request_that_is_none_has_its_status(headers: dict[bytes, bytes], chunks: list[bytes], status: str) -> None:
     async def answer() -> Sent:
         wire, service = Sent(), Service(Arithmetic())
-        exchange = Exchange(wire, 1, Reception(Desk(service, Limits()), Guard()), 1 << 20)
+        exchange = Exchange(wire, 1, Reception(Context(service, Limits()), Guard()), 1 << 20)
         exchange.headers = {b":method": b"POST", b":path": LIVE, b"content-type": b"application/grpc", **headers}
         exchange.begin({path.encode(): method for path, method in methods().items()})
         for chunk in chunks:

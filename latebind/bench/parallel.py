@@ -1,4 +1,4 @@
-"""Simulated runs on several processes at a time."""
+"""Runs simulations in several processes at a time."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 Progress = Callable[[str, float], None]
 
 
-def spread(
+def in_parallel(
     run: Callable[[Task], Result],
     tasks: Sequence[Task],
     *,

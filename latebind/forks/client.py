@@ -206,7 +206,7 @@ def _started(theirs: socket.socket) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "latebind.forks.process", str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # whoever forks must have one thread
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process that forks must have one thread
         process_group=0,  # Ctrl-C is for this process, which ends the others
     )
 

@@ -125,7 +125,7 @@ class ForkServer:
         return False
 
     def _answer(self, born: ForkResult, descriptors: list[int]) -> None:
-        with suppress(OSError):  # whoever asked has ended, which the next read tells; what was forked notices too
+        with suppress(OSError):  # the client has ended: the next read shows it, and the forked process notices too
             socket.send_fds(self._asked, [msgspec.json.encode(born)], descriptors)
 
     def _forget(self) -> None:

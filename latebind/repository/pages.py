@@ -95,7 +95,7 @@ class MappedFile:
         return read
 
     def release(self, runs: Runs) -> None:
-        """Free those of these pages that nobody else holds."""
+        """Free those of these pages that have no holder left."""
         self._count(runs, -1)
         self._drop()
 
@@ -125,7 +125,7 @@ class MappedFile:
             np.frombuffer(self.memory, np.uint8)[run.start * PAGE : run.stop * PAGE : PAGE].max()
 
     def _drop(self) -> None:
-        """Free every page that nobody holds."""
+        """Free every page without a holder."""
         for run in _zeros(self._holders):
             self._advise(run, MADV_DONTNEED)
             if not self._stays_cached:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from latebind.adaptation.beside import start_beside
-from latebind.cluster.calls import replica_route
 from latebind.cluster.homes import figures_of
+from latebind.cluster.rpc import replica_route
 from latebind.cluster.scaling import Load, load_between
 from latebind.domain.config import DoorConfig, ServeConfig
 from latebind.domain.errors import Unavailable

@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 
 from latebind.cluster.merging import labelled, merged_statistics, own_figures
-from latebind.cluster.passing import Passing
 from latebind.cluster.relay import Relay
+from latebind.cluster.shortcut import IngressShortcut
 from latebind.server.rest import about, regions, repository, settings
 from latebind.server.rest.about import TEXT
 from latebind.server.rest.context import Context
@@ -15,7 +15,7 @@ from latebind.server.rest.infer import infer, while_connected
 from latebind.server.rest.request import Reply, Request, health_reply, json_reply
 from latebind.server.rest.routes import ROUTES, Route, Verb
 
-EVERYBODY: frozenset[Any] = frozenset(
+ALL_REPLICAS: frozenset[Any] = frozenset(
     (
         *(settings.update_traces, settings.update_log),
         *(regions.register, regions.unregister, regions.cuda_register, regions.cuda_unregister),
@@ -23,22 +23,22 @@ EVERYBODY: frozenset[Any] = frozenset(
 )
 
 
-def relayed(relay: Relay, passing: Passing) -> tuple[Route, ...]:
-    """Return the routes of a door, with verbs that ask replicas. Heads of infer calls are told to `passing`."""
-    ways = _ways(relay, passing)
+def relayed(relay: Relay, shortcut: IngressShortcut) -> tuple[Route, ...]:
+    """Return the routes of a door, with verbs that ask replicas. Heads of infer calls are told to `shortcut`."""
+    ways = _ways(relay, shortcut)
     return tuple((path, method, access, ways.get(verb) or _one(relay)) for path, method, access, verb in ROUTES)
 
 
-def _ways(relay: Relay, passing: Passing) -> Mapping[Any, Verb]:
+def _ways(relay: Relay, shortcut: IngressShortcut) -> Mapping[Any, Verb]:
     """Return how those verbs are answered that not any one replica can answer."""
     return {
-        infer: _infer(relay, passing),
+        infer: _infer(relay, shortcut),
         about.live: about.live,
         about.ready: _ready(relay),
         about.statistics: _statistics(relay),
         about.traces: _traces(relay),
-        about.metrics: _metrics(relay, passing),
-        **dict.fromkeys(EVERYBODY, _all(relay)),
+        about.metrics: _metrics(relay, shortcut),
+        **dict.fromkeys(ALL_REPLICAS, _all(relay)),
         **dict.fromkeys((repository.load, repository.unload), _wish(relay)),
     }
 
@@ -55,14 +55,14 @@ def _one(relay: Relay) -> Verb:
     return verb
 
 
-def _infer(relay: Relay, passing: Passing) -> Verb:
+def _infer(relay: Relay, shortcut: IngressShortcut) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
         del context
         relay.require_room()
         parts = await relay.read(request.exchange)
         reply = await while_connected(relay.one(request.model, parts), request.exchange)
         if reply.status == 200:
-            passing.learn_passed(request, parts)
+            shortcut.learn_passed(request, parts)
         return reply
 
     return verb
@@ -124,15 +124,15 @@ def _traces(relay: Relay) -> Verb:
     return verb
 
 
-def _metrics(relay: Relay, passing: Passing) -> Verb:
+def _metrics(relay: Relay, shortcut: IngressShortcut) -> Verb:
     async def verb(context: Context, request: Request) -> Reply:
         replies = await relay.each(await relay.read(request.exchange))
         texts = {name: reply.body.decode() for name, reply in replies.items() if reply.status == 200}
         own = own_figures(
-            replies=context.replies + passing.replies,
+            replies=context.replies + shortcut.replies,
             replicas=len(relay.fleet.peers),
             moved=relay.moved,
-            short=passing.taken,
+            short=shortcut.taken,
         )
         return Reply((labelled(texts) + own).encode(), TEXT)
 

@@ -1,4 +1,4 @@
-"""A call that the engine has and no task waits for: what comes of it is told by a call."""
+"""A call that goes to the engine without a task: a callback sends the reply when the answer is there."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ Outcome = Answer | Exception
 
 
 class DirectCalls:
-    """Those of a transport that are under way."""
+    """The direct calls of one transport that are under way."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -20,30 +20,30 @@ class DirectCalls:
         self._emptied: asyncio.Event | None = None  # set once somebody waits for the last one
 
     async def emptied(self) -> None:
-        """Return when none is under way."""
+        """Return when no call is under way."""
         if self.under_way:
             self._emptied = self._emptied or asyncio.Event()
             await self._emptied.wait()
 
     def leave(self, direct_call: "DirectCall") -> None:
-        """One is no longer under way."""
+        """Note that a call is no longer under way."""
         self.under_way.discard(direct_call)
         if self._emptied is not None and not self.under_way:
             self._emptied.set()
             self._emptied = None
 
     def give_up(self) -> None:
-        """Tell all that there is no time left."""
+        """Answer all calls that are under way that there is no time left for them."""
         for direct_call in tuple(self.under_way):
             direct_call.give_up()
 
 
 class DirectCall:
-    """One call, with its places filled. Each transport has a class of its own, which says how it is answered."""
+    """One call, with its slots filled. Each transport has a subclass that encodes and sends the reply."""
 
     __slots__ = ("_call", "_calls", "_claim", "_client")
 
-    expects = False  # to be told to go on before it sends its body
+    expects = False  # a `100 Continue` before it sends its body
 
     def __init__(self, calls: DirectCalls, claim: Claim, call: Call, client: str) -> None:
         self._calls = calls
@@ -53,29 +53,29 @@ class DirectCall:
         calls.under_way.add(self)
 
     def encode(self, what: Outcome) -> Any:
-        """Return a reply made of what came of it, while the places are still its own. Raises nothing."""
+        """Return the reply for an answer or an error, while the slots still hold the outputs. Must not raise."""
         raise NotImplementedError
 
     def send(self, reply: Any) -> None:
-        """Send that reply, if the client is still there. Raises nothing."""
+        """Send the reply, if the client is still there. Must not raise."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Send it; nothing is raised, for there is the reply to tell."""
+        """Send the call to the engine. An error becomes the reply; nothing is raised."""
         try:
             self._calls.service.dispatch(self._claim, self._call, self._end)
         except Exception as error:  # the root of the call: its client is told, others go on
             self._end(error)
 
     def disconnect(self) -> None:
-        """Nobody wants the answer, if there is none yet."""
+        """Cancel the call, if it is still under way: its client has gone."""
         if self in self._calls.under_way:
             self._calls.leave(self)
             self._claim.cancel()
             self._claim.release()
 
     def give_up(self) -> None:
-        """Tell that there is no time left."""
+        """Cancel the call and answer that there is no time left."""
         self._claim.cancel()
         self._end(Unavailable("the server shut down before it had the answer"))
 

@@ -1,4 +1,4 @@
-"""Tokens and certificates as a configuration names them: read once, before an engine is started, which takes longer."""
+"""Tokens and certificates of a configuration, read once, before the much slower start of an engine."""
 
 import ssl
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from latebind.server.tls import server_context
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Who may call, and the TLS that HTTP speaks, if any.
+    """Who may call, and the TLS context of HTTP, if any.
 
-    `behind_ingress`: only an ingress calls, and tells by a header which address a call came from.
+    `behind_ingress`: all calls come from an ingress, which sends the client's address in a header.
     """
 
     guard: Guard
@@ -23,6 +23,9 @@ class Security:
 
     @classmethod
     def by(cls, config: DoorConfig) -> Self:
-        """Read them. Raises `ConfigError` for what cannot be used, and for doors that are open to everybody."""
+        """Read tokens and certificates. Raises `ConfigError` if one cannot be used or the door is too open.
+
+        Too open is what `check_exposure` refuses.
+        """
         check_exposure(config)
         return cls(Guard.from_files(config), server_context(config))

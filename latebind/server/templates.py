@@ -1,4 +1,4 @@
-"""What replies of calls that come again and again have but for the data: kept with the call, by where its rows left."""
+"""Reply templates: all of a reply except the data. Calls that come again and again keep theirs, by where rows left."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
@@ -38,7 +38,7 @@ def template_of(
 
 
 def has_template(call: Call) -> bool:
-    """Tell whether its replies differ in nothing but where rows left and the data, which take always as much room."""
+    """Tell whether replies to a call differ only in where rows left and in data that always have the same size."""
     return not call.id and all(
         not (wanted.classes or wanted.place or wanted.tensor.is_padded) for wanted in call.wanted
     )

@@ -1,4 +1,4 @@
-"""What the server and its models are and how they fare: metadata, health, configuration, metrics."""
+"""What the server and its models are and how they fare: metadata, health, configuration, statistics, metrics."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The HTTP application: finds a request's verb, lets it answer, and sees to it that every request gets one reply."""
+"""The HTTP application: finds the verb for a request, lets it answer, and makes sure of exactly one reply."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ KNOWN = (*ROUTES, *PAGE)
 
 
 class RestApp:
-    """Answers requests for the models behind `service`, by the verbs of `routes`; those that take it by `shortcut`.
+    """Answers requests for the models behind `service` with the verbs of `routes`, or through the `shortcut`.
 
-    Where it is `behind_ingress` an ingress, that tells whose they are.
+    `behind_ingress`: an ingress sends the client's address in a header.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RestApp:
         self._routes = routes
 
     async def __call__(self, exchange: Exchange) -> Reply | None:
-        """Return the reply to one request, whatever happens; None for a client that has gone."""
+        """Return the reply to one request, whatever happens; None if its client has gone."""
         try:
             reply = await self._reply(exchange)
         except ClientGone:
@@ -58,7 +58,7 @@ class RestApp:
         return reply
 
     async def _reply(self, exchange: Exchange) -> Reply:
-        """Find the verb for path and method and let it answer."""
+        """Find the verb for path and method, and let it answer."""
         path = _path(exchange.target)
         others: list[str] = []
         for pattern, method, access, verb in self._routes:
@@ -82,9 +82,9 @@ class RestApp:
 
 
 def _path(target: bytes) -> str:
-    """Return the path that a target means. Raises `NotFound`."""
+    """Return the decoded path of a target. Raises `NotFound`."""
     if b"%" in target:
-        if b"%2f" in target.lower():  # else a proxy that guards paths would see another one
+        if b"%2f" in target.lower():  # a proxy that guards paths would read this as another path
             raise NotFound("there is no such path: a slash in it is written as a slash")
         target = unquote_to_bytes(target)
     return target.decode("utf-8", "replace")

@@ -1,6 +1,4 @@
-"""What the verbs of HTTP work with: the service, the limits, a codec for each model, the count of replies
-and the dashboard, if there is one.
-"""
+"""What all HTTP verbs share: the service, the limits, a codec for each model, the count of replies, the dashboard."""
 
 from collections import Counter
 
@@ -13,7 +11,7 @@ from latebind.server.service import Service
 
 
 class Context:
-    """One for a door."""
+    """The context of one door's verbs."""
 
     def __init__(self, service: Service, limits: Limits, dashboard: Dashboard | None = None) -> None:
         self.service = service
@@ -24,7 +22,7 @@ class Context:
         self._codecs: dict[str, Codec] = {}
 
     def codec(self, spec: ModelSpec) -> Codec:
-        """Return the codec of a model as it is served now."""
+        """Return the codec of the version of a model that is served now."""
         codec = self._codecs.get(spec.name)
         if codec is None or codec.spec is not spec:
             codec = self._codecs[spec.name] = Codec(spec, self.limits, self.service.regions)

@@ -7,7 +7,7 @@ from latebind.server.rest.request import Reply, Request
 
 
 async def to_the_page(context: Context, request: Request) -> Reply:
-    """`GET /dashboard`: the paths in the page are relative to its folder, so that a proxy may put it anywhere."""
+    """`GET /dashboard`: redirects, since paths in the page are relative, so that a proxy may put it anywhere."""
     del request
     _turned_on(context)
     return Reply(headers=((b"location", b"dashboard/"),), status=307)
@@ -25,12 +25,12 @@ async def file(context: Context, request: Request) -> Reply:
 
 
 async def figures(context: Context, request: Request) -> Reply:
-    """`GET /dashboard/data[/NUMBER]`: figures, and the history behind the row of this number."""
+    """`GET /dashboard/data[/NUMBER]`: the figures, and the rows of the history after that number."""
     return await _turned_on(context).figures(int(request.names["since"] or 0), context.replies)
 
 
 async def picture(context: Context, request: Request) -> Reply:
-    """`GET /dashboard/picture`: what is under way."""
+    """`GET /dashboard/picture`: what the engine is doing."""
     del request
     return await _turned_on(context).picture()
 

@@ -1,4 +1,4 @@
-"""The body of a reply: JSON, of which all but the numbers is the same for most calls, and binary data behind it."""
+"""The body of an infer reply: JSON, most of which is the same for every reply to a call, then binary data."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
 
 
 def encode(spec: ModelSpec, answer: Answer, call: Call, reply_parameters: ReplyParameters) -> Encoded:
-    """Return the body that gives the client of a call, made for `spec`, the outputs it wants (`template_of`)."""
+    """Return the body of the reply to a call made for `spec`, with the outputs that its client wants."""
     template = template_of(spec, answer, call, reply_parameters, _template)
     text, pieces = template[0], 1
     blobs = list[bytes | memoryview]()
@@ -31,7 +31,7 @@ def encode(spec: ModelSpec, answer: Answer, call: Call, reply_parameters: ReplyP
 
 
 def _template(spec: ModelSpec, answer: Answer, call: Call, reply_parameters: ReplyParameters) -> Template:
-    """Return the JSON around the data of each output that has some in it."""
+    """Return the pieces of JSON before, between and after the data of the outputs that are sent as JSON."""
     reply: dict[str, object] = {"model_name": spec.name, "model_version": spec.version}
     if call.id:
         reply["id"] = call.id

@@ -1,4 +1,4 @@
-"""`POST /v2/models/NAME[/versions/N]/infer`: a body becomes a call, its answer a body."""
+"""`POST /v2/models/NAME[/versions/N]/infer`: turns a body into a call, and its answer into a body."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ T = TypeVar("T")
 JSON_LENGTH = b"inference-header-content-length"
 TRACEPARENT = b"traceparent"  # W3C Trace Context: the caller's span
 VARY = (b"vary", b"accept-encoding")
-# With W3C Server Timing: how long the request waited and ran in the engine, in milliseconds.
+# W3C Server Timing: how long the request waited and ran in the engine, in milliseconds.
 TIMING: Final = b"server-timing: queue;dur=%.3f, compute;dur=%.3f\r\n"
 JSON_LINES: Final = b"content-type: application/json\r\n" + TIMING
 BINARY_LINES: Final = b"content-type: application/octet-stream\r\n" + TIMING + JSON_LENGTH + b": %d\r\n"
@@ -45,7 +45,7 @@ async def infer(context: Context, request: Request) -> Reply:
 
 
 def infer_reply(context: Context, codec: Codec, call: Call, answer: Answer) -> Reply:
-    """Return what the client of a call is sent."""
+    """Return the reply to an answered call."""
     encoded = codec.encode(answer, call, context.service.reply_parameters)
     waited, ran = context.service.milliseconds(answer)
     if encoded.json_bytes is None:
@@ -54,7 +54,7 @@ def infer_reply(context: Context, codec: Codec, call: Call, answer: Answer) -> R
 
 
 async def while_connected(work: Coroutine[Any, Any, T], exchange: Exchange) -> T:
-    """Await `work`, but cancel it and raise `ClientGone` when the client hangs up first."""
+    """Await `work`; if the client hangs up first, cancel it and raise `ClientGone`."""
     exchange.watch()
     try:
         return await work
@@ -67,10 +67,10 @@ async def while_connected(work: Coroutine[Any, Any, T], exchange: Exchange) -> T
 
 
 async def compressed_for(accepts: bytes | None, reply: Reply) -> Reply:
-    """Return the reply in an encoding that a client with this `Accept-Encoding` takes, where that makes it smaller.
+    """Return the reply compressed for a client with this `Accept-Encoding`, if that makes it smaller.
 
-    Replies of other calls go as they are: tritonclient's asynchronous client says that it takes gzip, but does not undo
-    it there.
+    Only infer replies are compressed: tritonclient's asynchronous client says that it accepts gzip, but does not
+    decompress other replies.
     """
     encoding = accepted(accepts)
     body = None if encoding is None else await compressed(reply.body, encoding)
@@ -80,7 +80,7 @@ async def compressed_for(accepts: bytes | None, reply: Reply) -> Reply:
 
 
 def json_bytes(request: Request) -> int | None:
-    """Return what `Inference-Header-Content-Length` says, None without it."""
+    """Return the number in `Inference-Header-Content-Length`, None without that header."""
     given = [value for name, value in request.headers if name == JSON_LENGTH]
     if not given:
         return None

@@ -1,4 +1,4 @@
-"""The JSON of an infer call as clients write it, and what they get. Classes only: mypyc would lose their options."""
+"""The JSON of an infer call as clients write it, and an encoded reply. Only classes: mypyc would drop their options."""
 
 from typing import Annotated
 
@@ -12,14 +12,14 @@ NO_DATA = msgspec.Raw()
 
 
 class TensorParameters(msgspec.Struct, gc=False):
-    """Where a tensor lies, if that is shared memory."""
+    """The parameters that place a tensor in shared memory."""
 
     shared_memory_region: str | None = None
     shared_memory_byte_size: int | None = None
     shared_memory_offset: int = 0
 
     def reference(self) -> Reference | None:
-        """Return the bytes of shared memory that are meant. Raises `InvalidRequest` where it is unclear which."""
+        """Return the bytes of shared memory, if any. Raises `InvalidRequest` if it is unclear which."""
         if self.shared_memory_region is not None:
             return Reference(self.shared_memory_region, self.shared_memory_byte_size, self.shared_memory_offset)
         if self.shared_memory_byte_size is not None or self.shared_memory_offset:
@@ -28,20 +28,20 @@ class TensorParameters(msgspec.Struct, gc=False):
 
 
 class InputParameters(TensorParameters, gc=False):
-    """What may stand beside an input."""
+    """The parameters of an input."""
 
     binary_data_size: int | None = None
 
 
 class OutputParameters(TensorParameters, gc=False):
-    """What may stand beside a requested output."""
+    """The parameters of a requested output."""
 
     binary_data: bool | None = None
     classification: int = 0
 
 
 class RequestParameters(msgspec.Struct, gc=False):
-    """What may stand beside a request; others are let through unread. `timeout` in microseconds, 0 for none."""
+    """The parameters of a request; unknown ones are ignored. `timeout` is in microseconds, 0 for the default."""
 
     timeout: int = 0
     binary_data_output: bool = False
@@ -50,7 +50,7 @@ class RequestParameters(msgspec.Struct, gc=False):
 
 
 class InputTensor(msgspec.Struct, gc=False):
-    """An input as the client sends it; `data` stays text until shape and datatype are known to be right."""
+    """An input as the client sends it; `data` is decoded only after shape and datatype were checked."""
 
     name: str
     shape: list[int]

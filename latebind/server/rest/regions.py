@@ -1,4 +1,4 @@
-"""The shared memory of clients: what they register, what is there, and what they are done with."""
+"""Shared memory of clients over HTTP: register regions, list them, unregister them."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ CUDA = CudaRegions()
 
 
 class CudaRegistration(msgspec.Struct):
-    """The JSON of a CUDA registration, of which nothing is read."""
+    """The JSON of a CUDA registration; none of its fields is read."""
 
 
 async def status(context: Context, request: Request) -> Reply:

@@ -1,4 +1,4 @@
-"""Trace and logging settings: read and changed. What a change answers is what holds from then on."""
+"""Trace and log settings over HTTP: read and changed. A change returns the settings that hold from then on."""
 
 from typing import Any
 

@@ -1,7 +1,8 @@
-"""The short way of an infer call: no parser, no task. Most calls of a busy server take it.
+"""The shortcut of an infer call: no parser, no task. Most calls of a busy server take it.
 
-It is open to a call whose head came before, word for word, and was answered, whose body is there with the head, and
-that finds places at once. All others go the long way, which also tells what is wrong with them.
+It is open to a call whose head has come before, byte for byte, and was answered, whose body arrives together with the
+head, and for which slots are free at once. All other calls take the normal way, which also reports what is wrong with
+them.
 """
 
 import asyncio
@@ -27,22 +28,23 @@ NEEDS_LONG_WAY = frozenset({b"transfer-encoding", b"content-encoding", b"tracepa
 
 
 class InferShortcut(Protocol):
-    """What may answer calls without parser and task."""
+    """Something that can answer infer calls without parser and task."""
 
     def learn(self, request: Request) -> None:
-        """Note the head of a call that was answered."""
+        """Remember the head of a call that was answered."""
 
     def take(self, connection: HttpProtocol, data: bytes, client: str) -> DirectRequest | None:
-        """Begin to answer what has come on an idle connection; None where that goes the long way, untouched."""
+        """Start to answer data on an idle connection; None, with nothing changed, if they take the normal way."""
 
     def give_up(self) -> None:
-        """Tell all who are on the way that there is no time left."""
+        """Answer all calls that are under way that there is no time left for them."""
 
 
 class KnownHead:
-    """What the head of a call says; its body has `size` bytes, the first `json_bytes` of which are JSON (None: all).
+    """What the head of a call says.
 
-    `client` is the address that it came from, where that stands in the head; `last` is the last body that came with it.
+    The body has `size` bytes, of which the first `json_bytes` are JSON (None: all). `client` is the address of the
+    caller if the head contains it. `last` is the last call that came with this head.
     """
 
     __slots__ = ("accepts", "client", "json_bytes", "last", "model", "size", "version")
@@ -59,9 +61,10 @@ class KnownHead:
 
 
 class LastCall:
-    """A call that may come again with other values: `before` are head and text up to these, `behind` the text's rest.
+    """A call that may come again with other values.
 
-    All has `size` bytes. Values behind the text have nothing behind them.
+    `before` are the head and the JSON up to the values, `behind` is the rest of the JSON; together with the values
+    these are `size` bytes. Binary values follow the JSON, and then `behind` is empty.
     """
 
     __slots__ = ("before", "behind", "call", "codec", "known", "size")
@@ -75,7 +78,7 @@ class LastCall:
         self.size = size
 
     def fits(self, data: bytes) -> bool:
-        """Tell whether this is the same call but for its values."""
+        """Tell whether `data` is the same call except for its values."""
         return len(data) == self.size and data.startswith(self.before) and data.endswith(self.behind)
 
 
@@ -84,9 +87,9 @@ FoundCall = tuple[KnownHead, Codec, Call, bytes, int]
 
 
 class Shortcut:
-    """Knows the heads of calls, and which calls are on the short way. One for a door.
+    """Remembers the heads of calls and has the direct calls that are under way. One for each door.
 
-    Heads tell whose the calls are where it is `behind_ingress` an ingress.
+    `behind_ingress`: the head of a call contains its client's address.
     """
 
     def __init__(self, context: Context, *, behind_ingress: bool = False) -> None:
@@ -97,7 +100,7 @@ class Shortcut:
         self._compressing: set[asyncio.Task[None]] = set()
 
     def learn(self, request: Request) -> None:
-        """Note the head of a call that was answered; calls with the same one need not be looked at again."""
+        """Remember the head of a call that was answered, if the same head will always mean the same."""
         head, size = request.exchange.head, fixed_body_size(request)
         if size is None or head in self._heads:
             return
@@ -106,7 +109,7 @@ class Shortcut:
         self._heads[head] = KnownHead(request, size, behind_ingress=self._behind_ingress)
 
     def take(self, connection: HttpProtocol, data: bytes, client: str) -> DirectRequest | None:
-        """Begin to answer what has come on an idle connection; None where that goes the long way, untouched."""
+        """Start to answer data on an idle connection; None, with nothing changed, if they take the normal way."""
         last: LastCall | None = connection.last_call
         asked = (
             self._again(connection, last, data)
@@ -127,17 +130,17 @@ class Shortcut:
         return RestCall(self, connection, known, codec, call, claim, client if known.client is None else known.client)
 
     def give_up(self) -> None:
-        """Tell all who are on the way that there is no time left."""
+        """Answer all calls that are under way that there is no time left for them."""
         self.direct_calls.give_up()
 
     def compress_and_send(self, connection: HttpProtocol, to: DirectCall, reply: Reply, accepts: bytes) -> None:
-        """Send a reply in an encoding that its client takes."""
+        """Send a reply in a content encoding that its client accepts."""
         compressing = asyncio.get_running_loop().create_task(_send_compressed(connection, to, reply, accepts))
         self._compressing.add(compressing)
         compressing.add_done_callback(self._compressing.discard)
 
     def _asked(self, connection: HttpProtocol, data: bytes) -> FoundCall | None:
-        """Return what is asked by a call with a head that is known, and keep it with the connection."""
+        """Find the call in data that begin with a known head, and remember it for the connection."""
         body = data.find(END) + len(END)
         known = self._heads.get(data[:body])
         if known is None or len(data) - body != known.size:
@@ -162,7 +165,7 @@ class Shortcut:
         return self._again(connection, last, data)
 
     def _again(self, connection: HttpProtocol, last: LastCall, data: bytes) -> FoundCall | None:
-        """Return what is asked by a call that has come before, of the model as it is served now."""
+        """Find the call in data that equal a remembered call except for the values; the model must still be served."""
         known, codec, call = last.known, last.codec, last.call
         if self.context.service.spec_for_direct_call(known.model, known.version) is not codec.spec:
             known.last = connection.last_call = None
@@ -176,7 +179,7 @@ class Shortcut:
 
 
 class RestCall(DirectCall):
-    """A call that came over HTTP."""
+    """A direct call that came over HTTP."""
 
     __slots__ = ("_codec", "_connection", "_known", "_shortcut")
 
@@ -197,7 +200,7 @@ class RestCall(DirectCall):
         self._codec = codec
 
     def encode(self, what: Outcome) -> Reply:
-        """Return the reply, that to an error too."""
+        """Return the reply for an answer or an error."""
         try:
             if isinstance(what, Answer):
                 return infer_reply(self._shortcut.context, self._codec, self._call, what)
@@ -206,7 +209,7 @@ class RestCall(DirectCall):
             return reply_to(error)
 
     def send(self, reply: Reply) -> None:
-        """Send it, packed where that pays and the client takes it."""
+        """Send the reply, compressed if that pays and the client accepts it."""
         accepts = self._known.accepts
         self._shortcut.context.replies[reply.status] += 1
         if accepts is None or len(reply.body) < SMALL:
@@ -216,7 +219,7 @@ class RestCall(DirectCall):
 
 
 def _new(known: KnownHead, codec: Codec, text: bytes, data: bytes, split: int) -> FoundCall | None:
-    """Return what is asked by a call that has not come before, if nothing is wrong with it and all of it is there."""
+    """Return a call that has not come before, if nothing is wrong with it and all of it is there."""
     try:
         call = codec.decode(text, len(data) - split)
     except UserError:
@@ -229,7 +232,7 @@ async def _send_compressed(connection: HttpProtocol, to: DirectCall, reply: Repl
 
 
 def fixed_body_size(request: Request) -> int | None:
-    """Return how many bytes come behind a call's head, where the same head will always mean the same; else None."""
+    """Return the size of the body behind a head; None if the same head may mean something else next time."""
     exchange = request.exchange
     head, names = exchange.head, [name for name, _ in exchange.headers]
     size = request.header(b"content-length")
@@ -237,5 +240,5 @@ def fixed_body_size(request: Request) -> int | None:
         return None
     if not NEEDS_LONG_WAY.isdisjoint(names):
         return None
-    lines_end_alike = head.count(b"\n") == len(names) + 2  # else it is not sure where the head does
+    lines_end_alike = head.count(b"\n") == len(names) + 2  # else it is not certain where the head ends
     return int(size) if lines_end_alike else None

@@ -1,4 +1,4 @@
-"""What the server and its models are and how they fare: metadata, health, configuration."""
+"""What the server and its models are and how they fare: metadata, health, configuration, statistics, repository."""
 
 from latebind.domain.errors import NotFound, Unsupported
 from latebind.server.description import model_config
@@ -22,7 +22,7 @@ async def server_ready(context: Context, request: Message, caller: Caller) -> Me
 
 
 async def model_ready(context: Context, request: Message, caller: Caller) -> Message:
-    """`ModelReady`; a model that is not there is not ready."""
+    """`ModelReady`; a model that does not exist is not ready."""
     del caller
     try:
         ready = context.service.model_ready(request.name, request.version or None)
@@ -76,7 +76,7 @@ async def unload(context: Context, request: Message, caller: Caller) -> Message:
 
 
 async def statistics(context: Context, request: Message, caller: Caller) -> Message:
-    """`ModelStatistics`, of all models where it names none."""
+    """`ModelStatistics`, of all models if it names none."""
     del caller
     found = await context.service.statistics(request.name or None, request.version or None)
     return from_json(found, service_pb2.ModelStatisticsResponse())
@@ -91,7 +91,7 @@ async def check(context: Context, request: Message, caller: Caller) -> Message:
 
 
 async def unimplemented(context: Context, request: Message, caller: Caller) -> Message:
-    """Any verb that is not served."""
+    """Any method that is not supported."""
     del context, caller
     raise Unsupported(f"{request.DESCRIPTOR.name.removesuffix('Request')} is not served")
 
@@ -101,6 +101,6 @@ def _given(request: Message) -> dict[str, object]:
 
 
 def health(context: Context) -> Message:
-    """Return what health checks are told."""
+    """Return the reply to a health check."""
     statuses = health_pb2.HealthCheckResponse
     return statuses(status=statuses.SERVING if context.service.ready() else statuses.NOT_SERVING)

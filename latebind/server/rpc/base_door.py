@@ -1,4 +1,4 @@
-"""What both gRPC doors have in common: the verbs they serve, and a drain before they are closed."""
+"""What both gRPC doors have in common: how they are made, and the drain before they close."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from latebind.server.rpc.reception import Reception
 from latebind.server.rpc.routes import Method, methods
 from latebind.server.service import Service
 
-LAST_WORDS = 1.0  # seconds for telling those that the drain had no more time for
+LAST_WORDS = 1.0  # seconds to send errors to calls that the drain had no time for
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ class BaseDoor(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
+        """Listen; when this returns, calls are answered. Raises `ConfigError` if the address is not available."""
 
     def close(self) -> None:
-        """Begin to close: no new calls; those under way have `Limits.drain_seconds` to end. Await `closed()`."""
+        """Begin to close: refuse new calls; calls under way get `Limits.drain_seconds` to end. Await `closed()`."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
 
     def hurry(self) -> None:
-        """Give those under way no more time."""
+        """Give calls that are under way no more time."""
         self.reception.give_up()
 
     async def closed(self) -> None:
@@ -60,11 +60,11 @@ class BaseDoor(ABC):
         await self._closing
 
     async def drain(self) -> None:
-        """Take no new calls, answer those under way, and give up on those for which there is no time left."""
+        """Refuse new calls, answer those under way, and give up on those that take too long."""
         self.reception.drain()
         await self.reception.emptied(self._limits.drain_seconds)
         self.reception.give_up()
 
     @abstractmethod
     async def _close(self) -> None:
-        """Drain, then end the server and its connections."""
+        """Drain, then close the server and its connections."""

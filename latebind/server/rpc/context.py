@@ -1,4 +1,4 @@
-"""What the verbs of gRPC work with: the service, the limits, a codec for each model, and the caller of each."""
+"""What all gRPC verbs share: the service, the limits, a codec for each model; and the caller of a single call."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ class Caller(Protocol):
     """The client's end of one call."""
 
     def seconds(self) -> float | None:
-        """Return how long the client still waits; None is for ever."""
+        """Return how long the client still waits; None without a deadline."""
         ...
 
     def address(self) -> str:
@@ -20,7 +20,7 @@ class Caller(Protocol):
         ...
 
     def header(self, name: str) -> str:
-        """Return what the client sent beside its request under this name, of lower-case letters; "" for nothing."""
+        """Return the metadata that the client sent under this lower-case name; "" if there is none."""
         ...
 
 
@@ -28,7 +28,7 @@ class Streaming(Caller, Protocol):
     """The client's end of a stream."""
 
     async def read(self) -> bytes | None:
-        """Return the next request of a stream, None behind the last one."""
+        """Return the next request of a stream, None after the last."""
         ...
 
     async def write(self, reply: bytes) -> None:
@@ -37,7 +37,7 @@ class Streaming(Caller, Protocol):
 
 
 class Context:
-    """One for a door."""
+    """The context of one door's verbs."""
 
     def __init__(self, service: Service, limits: Limits) -> None:
         self.service = service
@@ -45,7 +45,7 @@ class Context:
         self._codecs: dict[str, RpcCodec] = {}
 
     def codec(self, spec: ModelSpec) -> RpcCodec:
-        """Return the codec of a model as it is served now."""
+        """Return the codec of the version of a model that is served now."""
         codec = self._codecs.get(spec.name)
         if codec is None or codec.spec is not spec:
             codec = self._codecs[spec.name] = RpcCodec(spec, self.limits, self.service.regions)

@@ -1,4 +1,4 @@
-"""`ModelInfer` and `ModelStreamInfer`: a request becomes a call, its answer a response."""
+"""`ModelInfer` and `ModelStreamInfer`: turns a request into a call, and its answer into a response."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ async def infer(context: Context, data: bytes, caller: Caller) -> bytes:
 
 
 async def fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
-    """Write the inputs into `rows`, those of a claim. Raises `InvalidRequest` for what lies in shared memory."""
+    """Write the inputs into `rows`, those of a claim. Raises `InvalidRequest` for shared memory that cannot be used."""
     for given in call.inputs:
         places = given.places(rows)
         if given.place is None:
@@ -52,9 +52,10 @@ async def fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
 
 
 class InferStream:
-    """One stream of calls. They run at the same time, at most `Limits.stream_calls`, and are answered in their order.
+    """One stream of infer calls: at most `Limits.stream_calls` run at once, and are answered in order.
 
-    An error is a response; where the client wants it so, it ends the stream with its status. `one` answers each.
+    An error is sent as a response or, if the client wants that, ends the stream with its status. `one` answers each
+    call.
     """
 
     def __init__(self, context: Context, caller: Streaming, one: Infer = infer) -> None:
@@ -69,7 +70,7 @@ class InferStream:
         self._ended = False
 
     async def serve(self) -> None:
-        """Return when the client has all its answers. Raises `Unavailable` where the door closed before."""
+        """Return when the client has all its answers. Raises `Unavailable` if the door closed before."""
         try:
             while (answer := await self._answers.get()) is not END:
                 await self._caller.write(await answer)
@@ -85,7 +86,7 @@ class InferStream:
         self._reader.cancel()
 
     async def _read(self) -> None:
-        """Begin calls as they come."""
+        """Start calls as requests arrive."""
         await self._places.acquire()
         while (data := await self._caller.read()) is not None:
             self._answers.put_nowait(asyncio.create_task(self._answer(data)))
@@ -109,7 +110,7 @@ class InferStream:
         return written
 
     async def _forget(self) -> None:
-        """Cancel what is left where the client has gone or an error ended the stream."""
+        """Cancel what is left after the client has gone or an error has ended the stream."""
         left: list[asyncio.Task[Any]] = [self._reader]
         while not self._answers.empty():
             answer = self._answers.get_nowait()

@@ -23,13 +23,13 @@ from latebind.server.rpc.nghttp2 import (
 )
 from latebind.server.tls import server_context
 
-STREAM_WINDOW, CONNECTION_WINDOW = 1 << 20, 16 << 20  # bytes that may be on their way
-PREFACE = 33  # bytes that every client begins with
+STREAM_WINDOW, CONNECTION_WINDOW = 1 << 20, 16 << 20  # bytes that a client may send ahead
+PREFACE = 33  # bytes that every HTTP/2 client sends first
 SWEEP_SECONDS = 1.0
 
 
 class Nghttp2Door(BaseDoor):
-    """The door whose calls are carried by nghttp2. Raises `ConfigError` where that library is not there."""
+    """The door whose calls nghttp2 carries. Raises `ConfigError` if that library is not installed."""
 
     def __init__(self, setup: DoorSetup) -> None:
         super().__init__(setup)
@@ -41,7 +41,7 @@ class Nghttp2Door(BaseDoor):
         self._sweeping: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
+        """Listen; when this returns, calls are answered. Raises `ConfigError` if the address is not available."""
         config, context = self._config, server_context(self._config)
         if context is not None:
             context.set_alpn_protocols(["h2"])
@@ -72,7 +72,7 @@ class Nghttp2Door(BaseDoor):
             connection.abort()
 
     async def _sweep(self) -> None:
-        """Hang up on clients that send nothing, and give up on requests that do not come to their end."""
+        """Close connections of silent clients, and fail requests that do not arrive in time."""
         while True:
             await asyncio.sleep(min(SWEEP_SECONDS, self._limits.idle_seconds / 4))
             now = time.monotonic()
@@ -81,7 +81,7 @@ class Nghttp2Door(BaseDoor):
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection: its session, and an exchange for each stream that is open."""
+    """One client's connection: its HTTP/2 session, and an exchange for each open stream."""
 
     def __init__(self, door: Nghttp2Door, limits: Limits) -> None:
         self.address = ""
@@ -95,9 +95,9 @@ class Connection(asyncio.Protocol):
         self._flushing = False
         self._paused = False
         self._made = time.monotonic()
-        self._received = 0  # bytes
-        self._last_heard = self._received, self._made  # by the last sweep, and since when there is no more
-        self._pinged = inf  # when it was asked whether it is there
+        self._received = 0  # bytes so far
+        self._last_heard = self._received, self._made  # at the last sweep: bytes so far, and when the last of them came
+        self._pinged = inf  # when a silent client was pinged
 
     # The transport
 
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         self._flush_soon()
 
     def data_received(self, data: bytes) -> None:
-        """Let the session take them in."""
+        """Pass the bytes to the session."""
         if self._session.receive(data):
             self._received += len(data)
             self._flush_soon()
@@ -128,35 +128,35 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop what is under way for the client."""
+        """Cancel all calls of this client."""
         del exc
         self._door.connections.discard(self)
         for stream in list(self._exchanges):
             self.closed(stream)
         self._session.close()
-        self._flushing = True  # for ever: there is nobody to send to
+        self._flushing = True  # and stays so: there is nobody to send to
 
     def pause_writing(self) -> None:
-        """The client takes nothing at the moment."""
+        """The client takes no more bytes at the moment."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """It takes something again."""
+        """The client takes bytes again."""
         self._paused = False
         self._flush_soon()
 
     def terminate(self) -> None:
-        """Send what there is, say goodbye and end."""
+        """Send what is left, announce the end and close."""
         self._flush()
         self._session.terminate()
         self._flush_soon()
 
     def abort(self) -> None:
-        """End at once."""
+        """Close at once."""
         self._transport.abort()
 
     def sweep(self, now: float) -> None:
-        """Hang up on who does not speak HTTP/2 or is no more, and end calls whose request does not come."""
+        """Close a connection that does not speak HTTP/2 or is silent; fail requests that do not arrive in time."""
         limits = self._limits
         if self._received != self._last_heard[0]:
             self._last_heard, self._pinged = (self._received, now), inf
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
     # The session: events
 
     def begun(self, stream: int) -> None:
-        """Headers of a stream follow; trailers of one that is there tell nothing."""
+        """Begin the headers of a stream; trailers of an open stream are ignored."""
         self._header_bytes = 0
         self._incoming = None
         if stream not in self._exchanges:
@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
             self._door.calls += 1
 
     def header(self, name: bytes, value: bytes) -> bool:
-        """Take one of them."""
+        """Take one header; False if they are too large together."""
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > self._limits.header_bytes:
             return False
@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def headed(self, stream: int) -> None:
-        """Begin the call."""
+        """Begin the call: its headers are complete."""
         exchange, self._incoming = self._incoming, None
         if exchange is None:
             return
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
             exchange.begin(self._door.methods)
 
     def chunk(self, stream: int, data: bytes) -> None:
-        """Hand data to the call, if it is still there."""
+        """Pass data to the call, if it is still there."""
         exchange = self._exchanges.get(stream)
         if exchange is None:
             self.consumed(stream, len(data))
@@ -216,14 +216,14 @@ class Connection(asyncio.Protocol):
             exchange.end()
 
     def closed(self, stream: int) -> None:
-        """A stream is no more."""
+        """Forget a stream that is closed."""
         exchange = self._exchanges.pop(stream, None)
         if exchange is not None:
             self._door.calls -= 1
             exchange.close()
 
     def read(self, stream: int, most: int) -> tuple[bytes, Block | None] | None:
-        """Return what a call sends."""
+        """Return the next bytes that a call sends."""
         exchange = self._exchanges.get(stream)
         return None if exchange is None else exchange.take(most)
 
@@ -236,23 +236,23 @@ class Connection(asyncio.Protocol):
             self._flush_soon()
 
     def resume(self, stream: int) -> None:
-        """There are data to send."""
+        """Send the data of a call that has some again."""
         if stream in self._exchanges:
             self._session.resume(stream)
             self._flush_soon()
 
     def reset(self, stream: int) -> None:
-        """End a stream once what it has is sent: before, nothing of that would be."""
+        """Reset a stream after what it has was sent; nghttp2 would drop that otherwise."""
         self._resets.append(stream)
         self._flush_soon()
 
     def consumed(self, stream: int, size: int) -> None:
-        """Let the client send so many bytes more."""
+        """Let the client send `size` bytes more."""
         self._session.consume(stream, size)
         self._flush_soon()
 
     def _reset(self) -> bytes:
-        """Return what ends the streams that are to be ended."""
+        """Return the bytes that reset the streams waiting for it."""
         for stream in self._resets:
             if stream in self._exchanges:
                 self._session.reset(stream, NO_ERROR)
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send what there is, all that came of one turn of the loop at once."""
+        """Send everything that accumulated in one turn of the event loop."""
         if self not in self._door.connections:
             return
         self._flushing = False

@@ -1,4 +1,4 @@
-"""The gRPC door opens and closes: the official server on a port of its own, drained before it ends."""
+"""The gRPC door by gRPC's own server (`grpc.aio`), on a port of its own, drained before it closes."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,16 +12,16 @@ from latebind.server.rpc.messages import grpc
 from latebind.server.rpc.reception import CallFailed, Reception
 from latebind.server.rpc.routes import Answer, Method
 
-MOST_PENDING = 1 << 20  # calls that the loop has not come to: streams and connections bound them
+MOST_PENDING = 1 << 20  # calls that wait for the event loop; limits on streams and connections bound them anyway
 
 
 class OfficialDoor(BaseDoor):
-    """The door whose calls are carried by gRPC's own server."""
+    """The door whose calls gRPC's own server carries."""
 
     _server: Any = None
 
     async def open(self) -> None:
-        """Listen; when this returns, calls are answered. Raises `ConfigError` where the address cannot be had."""
+        """Listen; when this returns, calls are answered. Raises `ConfigError` if the address is not available."""
         self._server = grpc.aio.server(options=_options(self._limits), maximum_concurrent_rpcs=self._limits.calls)
         for method in self._methods.values():
             service, name = method.path[1:].split("/")
@@ -35,7 +35,7 @@ class OfficialDoor(BaseDoor):
         await self._server.start()
 
     def _add_port(self, address: str) -> int:
-        """Listen there, over TLS where the configuration names a certificate; gRPC takes none below 1.2."""
+        """Listen there, with TLS if the configuration names a certificate; gRPC accepts no TLS below 1.2."""
         config = self._config
         if not config.tls_cert:
             return int(self._server.add_insecure_port(address))
@@ -45,13 +45,13 @@ class OfficialDoor(BaseDoor):
         return int(self._server.add_secure_port(address, credentials))
 
     def _handler(self, method: Method) -> Any:
-        """Return what the server calls for a method."""
+        """Return the handler that the server calls for a method."""
         if method.answer is None:
             return grpc.stream_stream_rpc_method_handler(_following(self.reception, method))
         return grpc.unary_unary_rpc_method_handler(_answering(self.reception, method, method.answer))
 
     async def _close(self) -> None:
-        """Answer until nobody is under way; the server, once stopping, would cancel whoever comes at that moment."""
+        """Answer until no call is under way: while it stops, the server would cancel calls that arrive."""
         await self.drain()
         await self._server.stop(LAST_WORDS)
 
@@ -110,9 +110,9 @@ class _Caller:
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
-    """Return the server's settings; those of time are milliseconds."""
+    """Return the server's options; times are in milliseconds."""
     return [
-        ("grpc.so_reuseport", 0),  # else a second server on the port starts and takes half of the connections
+        ("grpc.so_reuseport", 0),  # else a second server could start on the port and take half of the connections
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", limits.header_bytes),
@@ -121,9 +121,9 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.server.max_pending_requests", MOST_PENDING),  # past 1000 it would cancel calls at random
         ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
         ("grpc.server_handshake_timeout_ms", 10_000),
-        ("grpc.keepalive_time_ms", 60_000),  # a client that has gone without a word is noticed by this
+        ("grpc.keepalive_time_ms", 60_000),  # to notice clients that went away silently
         ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # clients may ask as often
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),  # clients may ping as often
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
     ]

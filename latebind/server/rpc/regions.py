@@ -1,4 +1,4 @@
-"""The shared memory of clients: what they register, what is there, and what they are done with."""
+"""Shared memory of clients over gRPC: register regions, list them, unregister them."""
 
 from latebind.server.rpc.context import Caller, Context
 from latebind.server.rpc.messages import Message, from_json, service_pb2

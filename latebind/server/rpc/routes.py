@@ -54,10 +54,10 @@ READS = frozenset(
 
 
 class Stream(Protocol):
-    """A call of many messages."""
+    """A call with a stream of requests and responses."""
 
     async def serve(self) -> None:
-        """Return when it has ended."""
+        """Serve it until it ends."""
         ...
 
     def end(self) -> None:
@@ -69,7 +69,7 @@ STREAMS: dict[str, Callable[[Context, Streaming], Stream]] = {"ModelStreamInfer"
 
 
 def access(method: str) -> Access:
-    """Return what a caller has to show for a method; what is not listed above may change something."""
+    """Return what a caller has to show for a method; methods not listed above count as changing something."""
     if method in HEALTHS:
         return Access.OPEN
     return Access.ORDINARY if method in READS else Access.MUTATING
@@ -77,7 +77,7 @@ def access(method: str) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a service by its path: who answers a single call, or who serves a stream."""
+    """A method of a service: `answer` serves a single call, or `stream` makes what serves a stream."""
 
     path: str
     access: Access
@@ -86,7 +86,7 @@ class Method:
 
     @property
     def infers(self) -> bool:
-        """Whether it is `infer` that answers."""
+        """Whether it is the method that `infer` answers."""
         return self.answer is infer
 
 

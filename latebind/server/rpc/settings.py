@@ -1,4 +1,4 @@
-"""Trace and logging settings: read, and changed where a request has any. The response is what holds from then on."""
+"""Trace and log settings over gRPC: read, and changed if the request has any. Replies hold the current settings."""
 
 from latebind.server.rpc.codec import parameter
 from latebind.server.rpc.context import Caller, Context

@@ -1,4 +1,4 @@
-"""The short way of an infer call over gRPC: no task. It is open to calls that find places at once."""
+"""The shortcut of an infer call over gRPC: no task. It is open to calls for which slots are free at once."""
 
 from collections.abc import Callable
 
@@ -17,12 +17,12 @@ from latebind.server.templates import has_template
 from latebind.server.tensors import Tensor
 
 MOST_KNOWN = 256  # messages whose meaning is kept
-LONGEST_KNOWN = 2048  # bytes of one before its raw contents
+LONGEST_KNOWN = 2048  # bytes of such a message before its raw contents
 Then = Callable[[bytes | Exception], None]
 
 
 class KnownMessage:
-    """What a message says beside its only raw contents, those of `tensor` in this shape. `call` has no rows."""
+    """The meaning of a message without its only raw contents, which fill `tensor` in this shape. `call` has no rows."""
 
     __slots__ = ("call", "codec", "shape", "tensor")
 
@@ -34,13 +34,13 @@ class KnownMessage:
 
 
 class Shortcut:
-    """Begins calls and keeps those that are under way. One for a door."""
+    """Starts direct calls and keeps those that are under way. One for each door."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._direct_calls = DirectCalls(context.service)
         self._known: dict[bytes, KnownMessage] = {}
-        self._begins: dict[int, int] = {}  # where those may begin in messages of so many bytes
+        self._begins: dict[int, int] = {}  # by the size of a message, where its raw contents may begin
 
     @property
     def busy(self) -> bool:
@@ -52,14 +52,14 @@ class Shortcut:
         await self._direct_calls.emptied()
 
     def take(self, data: bytes, caller: Caller, then: Then) -> DirectCall | None:
-        """Begin a call, `then` being told what came of it; None where it goes the long way, untouched."""
+        """Start a call, and call `then` with its response or error; None, with nothing changed, for the normal way."""
         try:
             return self._taken(data, caller, then)
-        except LatebindError:  # which the long way tells
+        except LatebindError:  # the normal way reports it
             return None
 
     def give_up(self) -> None:
-        """Tell all who are on the way that there is no time left."""
+        """Answer all calls that are under way that there is no time left for them."""
         self._direct_calls.give_up()
 
     def _taken(self, data: bytes, caller: Caller, then: Then) -> DirectCall | None:
@@ -78,7 +78,7 @@ class Shortcut:
         return RpcCall(self._direct_calls, claim, call, caller.address(), codec=codec, then=then)
 
     def _asked(self, data: bytes, seconds: float | None) -> tuple[RpcCodec, Call, list[Array]] | None:
-        """Return a call and the rows of its inputs, if it may go this way."""
+        """Return a call and the rows of its inputs; None if it has to take the normal way."""
         service = self._context.service
         begin = self._begins.get(len(data), 0)
         known = self._known.get(data[:begin])
@@ -102,7 +102,7 @@ class Shortcut:
         return codec, call, [given.rows for given in call.inputs if given.rows is not None]
 
     def _learn(self, data: bytes, raw: bytes | memoryview, codec: RpcCodec, call: Call) -> None:
-        """Keep what all means that stands before the only raw contents: clients send the same again and again."""
+        """Keep the meaning of everything before the only raw contents: clients send the same again and again."""
         begin, (given,) = len(data) - len(raw), call.inputs
         before = data[:begin]
         if call.id or begin > LONGEST_KNOWN or not before.endswith(b"%c%b" % (RAW_INPUT, varint(len(raw)))):
@@ -112,14 +112,14 @@ class Shortcut:
             self._begins.clear()
         inputs = (msgspec.structs.replace(given, rows=None),)
         templates: dict[tuple[int, ...], tuple[bytes, ...]] | None = {} if has_template(call) else None
-        # Timeout and priority there are no parameters to tell of.
+        # A request without parameters has neither timeout nor priority.
         bare = msgspec.structs.replace(call, inputs=inputs, timeout=0, templates=templates)
         self._known[before] = KnownMessage(codec, bare, given.tensor, tuple(given.shape))
         self._begins[len(data)] = begin
 
 
 class RpcCall(DirectCall):
-    """A call that came over gRPC; `then` is told its response, or what went wrong."""
+    """A direct call that came over gRPC; `then` gets its response or its error."""
 
     __slots__ = ("_codec", "_then")
 

@@ -32,7 +32,7 @@ class KnownHead(msgspec.Struct, frozen=True, gc=False):
     head: tuple[bytes, bytes]
 
 
-class Passing:
+class IngressShortcut:
     """Knows heads, and which calls are on the way. One for an ingress.
 
     `taken` counts them, and `replies` the replies by status.
@@ -43,7 +43,7 @@ class Passing:
         self.taken = 0
         self._relay = relay
         self._heads: dict[bytes, KnownHead] = {}
-        self._under_way: set[Passed] = set()
+        self._under_way: set[ForwardedCall] = set()
 
     def learn(self, request: Request) -> None:
         """Learn nothing of calls that this process answers by itself."""
@@ -58,7 +58,7 @@ class Passing:
         before, mark, after = parts[0].partition(CLIENT_HEADER + b": ")
         self._heads[head] = KnownHead(request.model, size, (before + mark, after[after.find(b"\r\n") :]))
 
-    def take(self, connection: HttpProtocol, data: bytes, client: str) -> "Passed | None":
+    def take(self, connection: HttpProtocol, data: bytes, client: str) -> "ForwardedCall | None":
         """Begin to pass on what has come on an idle connection; None where that goes the long way, untouched."""
         body = data.find(END) + len(END)
         known = self._heads.get(data[:body])
@@ -69,67 +69,75 @@ class Passing:
         if upstream is None:
             return None
         before, after = known.head
-        return Passed(self, connection, known.model, (before + client.encode() + after, data[body:]), peer, upstream)
+        return ForwardedCall(
+            self, connection, known.model, (before + client.encode() + after, data[body:]), peer, upstream
+        )
 
     def give_up(self) -> None:
         """Tell all who are on the way that there is no time left."""
-        for passed in tuple(self._under_way):
-            passed.give_up()
+        for call in tuple(self._under_way):
+            call.give_up()
 
-    def begin(self, passed: "Passed", peer: Peer, upstream: Upstream, parts: Parts) -> None:
+    def begin(self, call: "ForwardedCall", peer: Peer, upstream: Upstream, parts: Parts) -> None:
         """Send a call to a replica."""
         self.taken += 1
         peer.under_way += 1
-        self._under_way.add(passed)
-        upstream.send_on(parts, partial(self._heard, passed, peer, upstream))
+        self._under_way.add(call)
+        upstream.send_on(parts, partial(self._heard, call, peer, upstream))
 
-    def end(self, passed: "Passed", reply: Reply) -> None:
+    def end(self, call: "ForwardedCall", reply: Reply) -> None:
         """Reply to a call."""
-        self._under_way.discard(passed)
+        self._under_way.discard(call)
         self.replies[reply.status] += 1
-        passed.connection.reply(passed, reply)
+        call.connection.reply(call, reply)
 
-    def _pass_on(self, passed: "Passed", written: bytes) -> None:
-        self._under_way.discard(passed)
+    def _pass_on(self, call: "ForwardedCall", written: bytes) -> None:
+        self._under_way.discard(call)
         self.replies[200] += 1
-        passed.connection.pass_on(passed, written)
+        call.connection.pass_on(call, written)
 
-    def forget(self, passed: "Passed") -> None:
+    def forget(self, call: "ForwardedCall") -> None:
         """Nobody waits for a call any more."""
-        self._under_way.discard(passed)
+        self._under_way.discard(call)
 
-    def _heard(self, passed: "Passed", peer: Peer, upstream: Upstream, what: Reply | Lost | bytes) -> None:
+    def _heard(self, call: "ForwardedCall", peer: Peer, upstream: Upstream, what: Reply | Lost | bytes) -> None:
         peer.under_way -= 1
-        passed.upstream = None
+        call.upstream = None
         if isinstance(what, bytes):
-            self._pass_on(passed, what)
+            self._pass_on(call, what)
             peer.give_back(upstream)
         elif isinstance(what, Reply):
             peer.give_back(upstream)
-            self.end(passed, what)
+            self.end(call, what)
         else:
-            self._relay.fleet.doubt(peer)
+            self._relay.fleet.suspect(peer)
             self._relay.moved += 1
-            passed.task = asyncio.get_running_loop().create_task(self._again(passed))
+            call.task = asyncio.get_running_loop().create_task(self._again(call))
 
-    async def _again(self, passed: "Passed") -> None:
+    async def _again(self, call: "ForwardedCall") -> None:
         """Root of a task: ask the long way, and answer whatever comes of it."""
         try:
-            reply = await self._relay.one(passed.model, passed.parts, begun=passed.begun)
+            reply = await self._relay.one(call.model, call.parts, begun=call.begun)
         except Exception as error:  # the client is told, as any other
             reply = reply_to(error)
-        self.end(passed, reply)
+        self.end(call, reply)
 
 
-class Passed:
+class ForwardedCall:
     """A call on its way. Its connection begins no other one meanwhile."""
 
-    __slots__ = ("_passing", "_peer", "begun", "connection", "model", "parts", "task", "upstream")
+    __slots__ = ("_peer", "_shortcut", "begun", "connection", "model", "parts", "task", "upstream")
 
     expects = False
 
     def __init__(
-        self, passing: Passing, connection: HttpProtocol, model: str, parts: Parts, peer: Peer, upstream: Upstream
+        self,
+        shortcut: IngressShortcut,
+        connection: HttpProtocol,
+        model: str,
+        parts: Parts,
+        peer: Peer,
+        upstream: Upstream,
     ) -> None:
         self.connection = connection
         self.model = model
@@ -137,17 +145,17 @@ class Passed:
         self.begun = time.monotonic()
         self.upstream: Upstream | None = upstream
         self.task: asyncio.Task[None] | None = None
-        self._passing = passing
+        self._shortcut = shortcut
         self._peer = peer
 
     def begin(self) -> None:
         """Send it."""
         assert self.upstream is not None, "the call was sent already"
-        self._passing.begin(self, self._peer, self.upstream, self.parts)
+        self._shortcut.begin(self, self._peer, self.upstream, self.parts)
 
     def disconnect(self) -> None:
         """The client has hung up: the replica learns of it as its connection ends."""
-        self._passing.forget(self)
+        self._shortcut.forget(self)
         if self.upstream is not None:
             self.upstream.abort()
             self._peer.under_way -= 1

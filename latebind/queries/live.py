@@ -7,7 +7,7 @@ from math import inf
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.query import NOT_RUN
-from latebind.queries.course import Course
+from latebind.queries.served import ServedQuery
 from latebind.queries.view import Choice
 
 
@@ -35,19 +35,20 @@ LEGAL_MOVES: dict[Phase, dict[Phase, int]] = {
 }
 
 
-class Life:
-    """A request of a query. `doom` is how it will end, once nothing of it is at work any more, and `failed` the node.
+class LiveQuery:
+    """A request of a query, from its arrival to its reply.
 
-    Of each node, `chosen` is the option that it runs with, `began` when it could begin, `planned` what was planned for
-    it beforehand. The nodes in `open` may still begin, and the turn of those that are `due` has come, in this order. So
-    many are at `work`: they have to end before the query can.
+    For each node, `chosen` is the option that it runs with, `began` when it could begin, and `planned` what was planned
+    for it in advance. Nodes in `open` may still begin; those in `due` can begin now, in this order. `work` is how many
+    nodes are at work: all of them must end before the query can. Once `failure` is set, the query ends with it as soon
+    as nothing is at work any more; `failed_node` caused it.
     """
 
     def __init__(
-        self, course: Course, request: int, slot: int, *, deadline: float, now: float, slack: float, priority: int
+        self, served: ServedQuery, request: int, slot: int, *, deadline: float, now: float, slack: float, priority: int
     ) -> None:
-        nodes = len(course.query.nodes)
-        self.course = course
+        nodes = len(served.query.nodes)
+        self.served = served
         self.outputs = nodes  # the number by which they go
         self.request = request
         self.slot = slot
@@ -63,11 +64,11 @@ class Life:
         self.planned: dict[int, Choice] = {}
         self.open = frozenset(range(nodes))
         self.ran: set[int] = set()  # nodes, to their ends
-        self._before = course.before.copy()  # how many each node still waits for
-        self.due = course.first.copy()
+        self._before = served.before.copy()  # how many each node still waits for
+        self.due = served.first.copy()
         self.waited = 0.0
-        self.doom: Outcome | None = None
-        self.failed = NOT_RUN
+        self.failure: Outcome | None = None
+        self.failed_node = NOT_RUN
         self.work = 0
 
     @property
@@ -76,10 +77,10 @@ class Life:
         return [node for node, phase in enumerate(self.phases) if phase is RUNNING]
 
     @property
-    def came_to(self) -> int:
+    def last_node(self) -> int:
         """The node that the query came to: the one that failed, or the last that has run."""
-        if self.failed != NOT_RUN:
-            return self.failed
+        if self.failed_node != NOT_RUN:
+            return self.failed_node
         return max(self.ran, default=NOT_RUN)
 
     def step(self, node: int) -> int:
@@ -92,9 +93,9 @@ class Life:
         Nobody's turn comes once the query has to end.
         """
         found: list[int] = []
-        while self.due and self.doom is None:
+        while self.due and self.failure is None:
             node = self.due.pop(0)
-            if node < self.outputs and any(map(self.ran.isdisjoint, self.course.query.nodes[node].needs)):
+            if node < self.outputs and any(map(self.ran.isdisjoint, self.served.query.nodes[node].needs)):
                 self.move(node, LEFT_OUT)
             else:
                 found.append(node)
@@ -113,12 +114,12 @@ class Life:
         if before is RUNNING:
             self.ran.add(node)
         if phase >= ENDED:
-            for other in self.course.behind[node]:
+            for other in self.served.behind[node]:
                 self._before[other] -= 1
                 if not self._before[other]:
                     insort(self.due, other)
 
     def fail(self, node: int, outcome: Outcome) -> None:
         """Have the query end with `outcome`, unless it already has to end."""
-        if self.doom is None:
-            self.doom, self.failed = outcome, node
+        if self.failure is None:
+            self.failure, self.failed_node = outcome, node

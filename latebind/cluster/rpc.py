@@ -30,18 +30,18 @@ from latebind.server.rpc.wire import parse, read_request
 PATH = "/rpc"
 SECONDS = b"latebind-seconds"
 CARRIED = (TRACEPARENT, STATUSES)  # what verbs look at of what came beside a request
-WISHES = {
+MODEL_CHANGES = {
     "RepositoryModelLoad": service_pb2.RepositoryModelLoadRequest,
     "RepositoryModelUnload": service_pb2.RepositoryModelUnloadRequest,
 }
-EVERYBODY = frozenset(
+ALL_REPLICAS = frozenset(
     {"TraceSetting", "LogSettings"}
     | {f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Register", "Unregister")}
 )
 NAME_FIRST = 0x0A  # how a request begins whose first field is text, as `model_name` is
 
 
-class Told(UserError):
+class ReplicaError(UserError):
     """What a replica said: its status and its message."""
 
     def __init__(self, status: str, text: str) -> None:
@@ -90,9 +90,11 @@ def _relayed(relay: Relay, method: Method) -> Method:
         return method  # health: the ingress knows whether there are replicas
     if name == "ModelStatistics":
         return Method(method.path, method.access, _statistics(relay))
-    if name in WISHES:
-        return Method(method.path, method.access, _wishing(relay, method.path, WISHES[name]))
-    answer = _asking_all(relay, method.path) if name in EVERYBODY else _asking(relay, method.path, name == "ModelInfer")
+    if name in MODEL_CHANGES:
+        return Method(method.path, method.access, _wishing(relay, method.path, MODEL_CHANGES[name]))
+    answer = (
+        _asking_all(relay, method.path) if name in ALL_REPLICAS else _asking(relay, method.path, name == "ModelInfer")
+    )
     return Method(method.path, method.access, answer)
 
 
@@ -159,7 +161,7 @@ def _message(reply: Reply) -> bytes:
     """Return the message in a reply of a replica, or raise what it says instead."""
     status = dict(reply.headers).get(STATUS)
     if status is not None:
-        raise Told(status.decode(), reply.body.decode("utf-8", "replace"))
+        raise ReplicaError(status.decode(), reply.body.decode("utf-8", "replace"))
     if reply.status != 200:
         raise LatebindError(f"a replica answered {reply.status}")
     return reply.body

@@ -11,7 +11,7 @@ MOST_WAYS = 16  # in which conditions that are judged together may turn out, tha
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class Remaining:
     """What is still to come at some point of a query: nodes that `may` run, and those known to be left `out`.
 
     Those that run beside each other are taken to end in the order of their numbers.
@@ -20,9 +20,9 @@ class Ahead:
     may: frozenset[int]
     out: frozenset[int] = frozenset()
 
-    def without(self, node: int) -> "Ahead":
+    def without(self, node: int) -> "Remaining":
         """Return what is ahead of one that runs."""
-        return Ahead(self.may - {node}, self.out)
+        return Remaining(self.may - {node}, self.out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Outcome:
 
     chance: float
     runs: tuple[int, ...]
-    ahead: Ahead
+    ahead: Remaining
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class Place:
 
     node: int
     before: tuple[int, ...]
-    ahead: Ahead
+    ahead: Remaining
     models: tuple[str, ...]
 
 
@@ -78,17 +78,17 @@ class Graph:
         picked = {node, *before}
         later = opened.intersection(set[int]().union(*[self.behind[i] for i in picked]))
         models = dict.fromkeys(model for i in sorted(later) for model in self.query.nodes[i].models)
-        return Place(node, before, self.concerning(node, Ahead(opened - picked)), tuple(models))
+        return Place(node, before, self.concerning(node, Remaining(opened - picked)), tuple(models))
 
-    def concerning(self, node: int, ahead: Ahead) -> Ahead:
+    def concerning(self, node: int, ahead: Remaining) -> Remaining:
         """Return the part of what is ahead that matters to what comes behind `node`."""
-        return Ahead(ahead.may & self._concern[node], ahead.out & self._concern[node])
+        return Remaining(ahead.may & self._concern[node], ahead.out & self._concern[node])
 
-    def outcomes(self, node: int, ahead: Ahead, branches: Branches) -> Iterator[Outcome]:
+    def outcomes(self, node: int, ahead: Remaining, branches: Branches) -> Iterator[Outcome]:
         """Yield how it may go on when `node` has ended, as far as that is for it to say."""
         yield from self._decided(node, ahead, branches, frozenset((node,)))
 
-    def waited_for(self, node: int, ahead: Ahead) -> list[int]:
+    def waited_for(self, node: int, ahead: Remaining) -> list[int]:
         """Return the nodes behind `node` that also wait for others beside it, of higher number, which may run."""
         return [
             other
@@ -97,7 +97,7 @@ class Graph:
             and any(i > node and i in ahead.may and i not in self.behind[node] for i in self.query.nodes[other].after)
         ]
 
-    def _decided(self, node: int, ahead: Ahead, branches: Branches, ended: frozenset[int]) -> Iterator[Outcome]:
+    def _decided(self, node: int, ahead: Remaining, branches: Branches, ended: frozenset[int]) -> Iterator[Outcome]:
         """Yield what follows from nodes that have now `ended` or been left out."""
         due = [other for other in sorted(ahead.may) if self._due(other, node, ahead, ended)]
         hopeless = {other for other in due if not self._possible(other, ahead)}
@@ -108,15 +108,15 @@ class Graph:
             if not out:
                 yield Outcome(chance, runs, ahead)
                 continue
-            after = Ahead(ahead.may - out, ahead.out | out)
+            after = Remaining(ahead.may - out, ahead.out | out)
             for more in self._decided(node, after, branches, frozenset(out)):
                 yield Outcome(chance * more.chance, runs + more.runs, more.ahead)
 
-    def _due(self, other: int, node: int, ahead: Ahead, ended: frozenset[int]) -> bool:
+    def _due(self, other: int, node: int, ahead: Remaining, ended: frozenset[int]) -> bool:
         after = self.query.nodes[other].after
         return not ended.isdisjoint(after) and not any(i > node and i in ahead.may for i in after)
 
-    def _possible(self, other: int, ahead: Ahead) -> bool:
+    def _possible(self, other: int, ahead: Remaining) -> bool:
         return not any(ahead.out.issuperset(group) for group in self.query.nodes[other].needs)
 
 

@@ -1,20 +1,20 @@
-"""What a query is to expect of its models at one moment: worked out once, as long as nothing changes below. Pure."""
+"""What a query is to expect of its models at one estimates: worked out once, as long as nothing changes below. Pure."""
 
 from collections.abc import Callable, Mapping
 
 from latebind.domain.outlook import Outlook
-from latebind.queries.least import Least
+from latebind.queries.bounds import LowerBound
 
 
-class Moment:
+class Estimates:
     """`outlooks` are those of all models of the query whose `steps` run in any case."""
 
-    def __init__(self, steps: Least, outlooks: Mapping[str, Outlook]) -> None:
+    def __init__(self, steps: LowerBound, outlooks: Mapping[str, Outlook]) -> None:
         self.outlooks = outlooks
         self._steps = steps
         self._least: float | None = None
         self._least_after: dict[int, float] = {}
-        self._passing = 0.0
+        self._overhead = 0.0
         self._of_step: Callable[[str], Outlook] = outlooks.__getitem__
 
     @property
@@ -31,15 +31,15 @@ class Moment:
             found = self._least_after[node] = self._steps.seconds_after(node, self.outlooks)
         return found
 
-    def of_step(self, passing: float) -> Callable[[str], Outlook]:
+    def of_step(self, overhead: float) -> Callable[[str], Outlook]:
         """Return what to expect of models as steps, which wait so many seconds for their inputs too.
 
         It is the same function until it tells something else.
         """
-        if passing != self._passing:
-            self._passing = passing
+        if overhead != self._overhead:
+            self._overhead = overhead
             self._of_step = {
-                model: Outlook(found.wait + passing, found.ends, found.chances)
+                model: Outlook(found.wait + overhead, found.ends, found.chances)
                 for model, found in self.outlooks.items()
             }.__getitem__
         return self._of_step

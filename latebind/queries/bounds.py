@@ -8,7 +8,7 @@ from latebind.domain.query import Query
 Outlooks = Mapping[str, Outlook]
 
 
-class Least:
+class LowerBound:
     """The steps of a query that run in any case, and those before them: others take nothing, for they may not run."""
 
     def __init__(self, query: Query) -> None:

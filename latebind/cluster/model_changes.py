@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 Ask = Callable[[Parts], Awaitable[Reply]]
 
 
-class Wishes:
+class ModelChanges:
     """The last wish for each model, as the request that replicas get, in the order in which they were made."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Wishes:
         self._last[model] = parts
         return before
 
-    def take_back(self, model: str, parts: Parts, before: Parts | None) -> None:
+    def undo(self, model: str, parts: Parts, before: Parts | None) -> None:
         """Forget a wish that replicas could not fulfil, unless there has been another one since."""
         if self._last.get(model) is not parts:
             return

@@ -5,7 +5,7 @@ PAUSE = 3.0  # times the mean at most count, for the machine does other things n
 CHANGED = 0.1  # share by which the mean is another: so long, what was worked out with `seconds` holds
 
 
-class Passing:
+class StepOverhead:
     """The mean of one query: conditions are judged, inputs written, and decisions taken."""
 
     def __init__(self) -> None:

@@ -2,15 +2,15 @@
 
 from latebind.domain.query import Query, StepRows
 from latebind.queries import make_planner
+from latebind.queries.bounds import LowerBound, longest_path
 from latebind.queries.branches import Branches
-from latebind.queries.least import Least, longest_path
-from latebind.queries.moment import Moment
-from latebind.queries.passing import Passing
+from latebind.queries.estimates import Estimates
+from latebind.queries.overhead import StepOverhead
 from latebind.queries.view import Choice, PlanView
 from latebind.scheduler import Scheduler
 
 
-class Course:
+class ServedQuery:
     """What all requests for a query have in common. Nodes go by number, and behind them the outputs.
 
     Each node waits for so many `before` it and, once it has ended, those `behind` it wait for one less. The `first`
@@ -29,13 +29,13 @@ class Course:
         self.models = [node.models for node in query.nodes]
         self.guarded = [*(node.guarded for node in query.nodes), False]
         self.branches = Branches()
-        self.passing = Passing()
+        self.overhead = StepOverhead()
         self._scheduler = scheduler
         self._planner = make_planner(query.planner)
         self._models = tuple(dict.fromkeys(model for node in query.nodes for model in node.models))
         self._length = 1 + longest_path(query)
-        self._least = Least(query)
-        self._moment = Moment(self._least, {})
+        self._least = LowerBound(query)
+        self._estimates = Estimates(self._least, {})
         self._looked = False  # whether that is of what the scheduler knows now
 
     def pick(self, node: int, opened: frozenset[int], left: float, allowed: float) -> Choice:
@@ -43,25 +43,25 @@ class Course:
 
         So many seconds are `left` of those that were `allowed`.
         """
-        passing = self.passing.seconds
-        outlook = self.moment.of_step(passing)
-        view = PlanView(self.query, opened, left - passing, outlook, self.branches, allowed - passing * self._length)
+        overhead = self.overhead.seconds
+        outlook = self.estimates.of_step(overhead)
+        view = PlanView(self.query, opened, left - overhead, outlook, self.branches, allowed - overhead * self._length)
         return self._planner.pick(view, node)
 
     def is_late(self, seconds: float) -> bool:
         """Tell whether a query would be late in so many with all models in memory; else it asks for the others."""
-        return seconds < Moment(self._least, self._scheduler.outlooks(self._models, loaded=True)).least
+        return seconds < Estimates(self._least, self._scheduler.outlooks(self._models, loaded=True)).least
 
     @property
-    def moment(self) -> Moment:
+    def estimates(self) -> Estimates:
         """What a query is to expect now; the same as long as nothing is another."""
         if not self._looked:
             outlooks = self._scheduler.outlooks(self._models)
-            if outlooks != self._moment.outlooks:
-                self._moment = Moment(self._least, outlooks)
+            if outlooks != self._estimates.outlooks:
+                self._estimates = Estimates(self._least, outlooks)
             self._looked = True
-        return self._moment
+        return self._estimates
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """Hear that the scheduler has heard of something."""
         self._looked = False

@@ -33,8 +33,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._policy = make_policy(config.policy)
-        self._leave, self._compact = config.policy.leave, config.policy.compact
-        self._sheds = config.policy.shed
+        self._leave, self._compact, self._sheds = config.policy.leave, config.policy.compact, config.policy.shed
         self._models = Models()
         coverage, hopes = config.policy.coverage, self._policy.counts_exits
         lanes = [Lane(served, self._models, coverage=coverage, hopes=hopes) for served in config.models]
@@ -189,7 +188,7 @@ class Scheduler:
             self._end_all(batch, Outcome.ANSWERED, now, actions, stage)
         else:
             if self._leaving or (self._sheds and batch.due < now):
-                self._drop_leaving(batch, now, actions)
+                self._drop_leaving(batch, stage, now, actions)
             if members:
                 batch.advance()
         self._settle(worker, batch, now, actions)
@@ -214,6 +213,9 @@ class Scheduler:
 
     def _settle(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
         """Put the sub-batch that has run in its new place; go on at once where no request waits."""
+        for late in worker.late(now) if self._sheds else ():
+            self._drop_leaving(late, late.stage - 1, now, actions)
+            worker.drop_empty()
         worker.running, table, residency = None, worker.table, self._residency
         if residency is not None:
             if batch.members and not residency.is_resident(batch):
@@ -241,7 +243,7 @@ class Scheduler:
     def _resume_aside(self, worker: Worker, residency: Residency, now: float, actions: list[Action]) -> None:
         """At a stage boundary of a worker, put sub-batches whose next stage is in memory back into its table."""
         for batch in [entry for entry in worker.aside if residency.is_resident(entry)]:
-            self._drop_leaving(batch, now, actions)
+            self._drop_leaving(batch, batch.stage - 1, now, actions)
             if batch.members:
                 worker.resume(batch, now)
         worker.drop_empty()
@@ -347,12 +349,12 @@ class Scheduler:
         if self._residency is not None:
             self._residency.touch(launch.model)
 
-    def _drop_leaving(self, batch: SubBatch, now: float, actions: list[Action]) -> None:
-        """At a stage boundary, end members whose client has left or whose deadline has passed."""
+    def _drop_leaving(self, batch: SubBatch, stage: int, now: float, actions: list[Action]) -> None:
+        """End members whose client has left or whose deadline has passed; `stage` is the last that they ran."""
         earliest = now if self._sheds else -inf
         for request in [r for r in batch.members.values() if r.deadline < earliest or r.state is LEAVING]:
             outcome = Outcome.CANCELLED if request.state is LEAVING else Outcome.EXPIRED
-            self._end(batch.leave(request.id), outcome, now, actions, batch.stage)
+            self._end(batch.leave(request.id), outcome, now, actions, stage)
 
     def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
         """Ask for a wake-up at `until`, or earlier, when the first queued request becomes too late."""

@@ -24,8 +24,8 @@ class Shares:
     """A worker's seconds per request until a member may leave, by batch size.
 
     `by_size` lists the size, the cost, and the cost above the lowest one of all sizes that a worker takes. `enough` is
-    the smallest listed size whose cost is nearly the lowest listed. `answered` is the number of requests per second
-    that the whole model answers at its best batch size.
+    the smallest listed size whose cost is nearly the lowest listed. `answered` is the highest number of requests per
+    second that a worker answers: early exits need less work, and each stage runs the batch size that suits it best.
     """
 
     by_size: list[tuple[int, float, float]]
@@ -142,7 +142,7 @@ class Exits:
             found = self._known.shares[stage, limit, most] = Shares(
                 [(size, costs[size], costs[size] - least) for size in sizes(limit)],
                 next(size for size in sizes(limit) if costs[size] <= enough),
-                max(self.all(0, size).rate for size in sizes(most)),
+                1.0 / work if (work := self.work(most)) > 0.0 else inf,
             )
         return found
 

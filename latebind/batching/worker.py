@@ -44,6 +44,12 @@ class Worker:
         self.aside.remove(batch)
         self.table.push(batch, now)
 
+    def late(self, now: float) -> Sequence[SubBatch]:
+        """Return the resting sub-batches with a member whose deadline has passed."""
+        if len(self.table.entries) < 2 and not self.aside:
+            return ()
+        return [entry for entry in self.started if entry.due < now and entry is not self.running]
+
     def drop_empty(self) -> None:
         """Drop sub-batches without members, except the one that runs, which goes on to its end."""
         for entry in list(self.table.entries):

@@ -66,7 +66,7 @@ class Boundary:
         return self.seconds.scaled(1e6).written(".1f")
 
     def worth(self, share: float) -> float:
-        """Return the seconds of a stage of which its boundary is this share."""
+        """Return the seconds of a stage whose boundary takes this share of it."""
         return self.seconds.value / share
 
 

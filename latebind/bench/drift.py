@@ -104,7 +104,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What one version answers to every row: classes, if they are the base model's, if the row leaves early."""
+    """The answers of one version to every row: class, if it is the base model's, if the row leaves early."""
 
     classes: Rows
     right: NDArray[np.bool_]
@@ -112,7 +112,7 @@ class _Given:
 
 
 class _Street:
-    """One trial: requests are answered as the version in use says, and the adapter hears of them."""
+    """One trial: the version in use answers requests, and the adapter is told of them."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _Street:
         )
 
     def _ask(self, row: int, *, bright: bool) -> bool:
-        """Answer one request; tell whether as the base model would."""
+        """Answer one request; return whether the base model answers the same."""
         self._now += 1
         given = self._by_version(self._used, bright=bright)
         answer, same, early = int(given.classes[row]), bool(given.right[row]), bool(given.early[row])

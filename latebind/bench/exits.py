@@ -99,7 +99,7 @@ def ask_both(subject: Subject, setting: Setting) -> dict[str, list[Answered]]:
 
 
 def _ask(callers: Mapping[str, Caller], bodies: Sequence[Body], random: Random) -> dict[str, list[Answered]]:
-    """Send every body to every caller, in blocks; who comes first is drawn for each block."""
+    """Send every body to every caller, in blocks; which caller is first is drawn for each block."""
     for caller in callers.values():
         for body in bodies[:WARM_UP]:
             caller(body)

@@ -44,7 +44,7 @@ def run(
     door_cores: Sequence[int] = (0,),
     engine_core: int = 1,
 ) -> FloodReport:
-    """Take `rounds` pairs of phases of `seconds` each and keep the medians."""
+    """Run `rounds` pairs of phases of `seconds` each and return the medians."""
     model = subject.model
     options = ("--model", model, "--cores", str(engine_core), "--no-exits", "--deadline-ms", "20000")
     body = encode(subject.row(0))

@@ -25,7 +25,7 @@ class Folds:
 
 
 def answerable(subject: Subject, folds: Folds | None, setting: Setting, progress: Progress) -> Iterator[Subject]:
-    """Yield what to ask of which model: all of it as it is, or with folds each one's rows of a copy.
+    """Yield the models to ask and the rows for each: the whole model as it is, or a copy of it for each fold.
 
     That copy is calibrated on the other rows, and goes when the next is asked for; row i is in fold i modulo their
     number. Lookups are in line, for engines of benchmarks have a core each. Raises `ConfigError` for a number of folds

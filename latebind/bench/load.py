@@ -45,7 +45,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """The two sides under the same arrivals; `labels` belong to the requests in order, where there are any."""
+    """The two sides under the same arrivals; `labels` are those of the requests in order, if there are any."""
 
     model: str
     rate: float

@@ -39,9 +39,9 @@ OFF, BUILT = "off", "built"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What is sent.
+    """The requests to send.
 
-    With `alpha` classes follow Zipf's law (`streams.zipf_stream`); without, rows come as they lie, `passes` times over.
+    With `alpha`, classes follow Zipf's law (`streams.zipf_stream`); without it, rows are sent in order, `passes` times.
     """
 
     alpha: float | None = None
@@ -227,7 +227,7 @@ def _ask(
 
 
 def _report(servers: Mapping[str, _Server], told: dict[str, dict[str, float]], sent: int, seed: int) -> LocalityReport:
-    """Sum the answers up. Raises `ConfigError` if a server refused any."""
+    """Return the report of all answers. Raises `ConfigError` if a server refused any."""
     answers = {name: server.answers for name, server in servers.items()}
     refused = Counter(answer.status for given in answers.values() for answer in given if answer.status != 200)
     if refused:
@@ -246,7 +246,7 @@ def _report(servers: Mapping[str, _Server], told: dict[str, dict[str, float]], s
 
 
 def _told(url: str) -> dict[str, float]:
-    """Return what the adaptation service counted."""
+    """Return the adaptation service's counters."""
     with urlopen(f"{url}/metrics", timeout=10) as reply:  # noqa: S310  (our own server on loopback)
         text = reply.read().decode()
     found = {}

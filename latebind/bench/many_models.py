@@ -46,7 +46,7 @@ def run(*, events: int = 20_000, rounds: int = 3) -> list[Cost]:
 
 
 def measure(policy: str, models: int, *, memory: bool, events: int) -> float:
-    """Return the mean seconds of an event in closed-loop traffic: whoever is answered is replaced."""
+    """Return the mean seconds of an event in closed-loop traffic, where each answered request is replaced."""
     crowd = _Crowd(policy, models, memory)
     crowd.begin()
     crowd.play(events // 10)
@@ -70,12 +70,12 @@ class _Crowd:
         self._running: Run | None = None
 
     def begin(self) -> None:
-        """Have the first requests come, and their models."""
+        """Let the first requests arrive, and their models load."""
         for name in self._asked:
             self._come(name, WAITING)
 
     def play(self, events: int) -> None:
-        """Have stages end until so many events have been handled."""
+        """Let stages end until `events` events have been handled."""
         while self.handled < events:
             assert self._running is not None, "nobody works"
             running = self._running

@@ -25,7 +25,7 @@ LONG = 50.0  # times what a request takes alone, until it is due
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Mean latency of the whole over that of the chain, by `lengths` of a stage in seconds: above 1 stages pay."""
+    """Mean latency as one stage over that of the chain, by `lengths` of a stage in seconds; stages pay above 1."""
 
     exits: bool
     lengths: tuple[float, ...]
@@ -33,7 +33,7 @@ class Worth:
 
     @property
     def least(self) -> float | None:
-        """Seconds of a stage below which stages lose, between two that were tried; None where the longest loses."""
+        """The length of a stage below which stages lose, between two that were tried; None if the longest loses."""
         found = None
         for number in reversed(range(len(self.lengths))):
             if self.ratios[number] < 1.0:
@@ -47,7 +47,7 @@ class Worth:
 
 
 def run(*, launch: float, requests: int, seeds: int, policy: str = "lazy+") -> list[Worth]:
-    """Compare without learned caches and with, where each launch costs so many seconds beside its work."""
+    """Compare without learned caches and with them; each launch costs `launch` seconds in addition to its work."""
     return [
         Worth(exits, LENGTHS, tuple(_ratio(policy, length, launch, exits, requests, seeds) for length in LENGTHS))
         for exits in (False, True)
@@ -55,7 +55,7 @@ def run(*, launch: float, requests: int, seeds: int, policy: str = "lazy+") -> l
 
 
 def _ratio(policy: str, length: float, launch: float, exits: bool, requests: int, seeds: int) -> float:
-    """Return the mean latency of the whole over that of the chain."""
+    """Return the mean latency as one stage over that of the chain."""
     chain, whole = served(length, launch, stages=STAGES, exits=exits), served(length, launch, stages=1)
     ratios = []
     for seed in range(seeds):
@@ -74,7 +74,7 @@ def _ratio(policy: str, length: float, launch: float, exits: bool, requests: int
 
 
 def served(length: float, launch: float, *, stages: int, exits: bool = False) -> ServedModel:
-    """Return the same work in so many stages."""
+    """Return the same work, cut into this many stages."""
     seconds = length * STAGES / stages
     curve = Curve((1, MAX_BATCH), (seconds + launch, seconds * MAX_BATCH / GAIN + launch))
     rates = HITS if exits else {}

@@ -1,11 +1,11 @@
-"""What events and actions are made of that tell something beside what they say. Pure."""
+"""The base of events and actions whose last field does not count when two of them are compared. Pure."""
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
 
 class EqualButLast(Struct, frozen=True, eq=False):
-    """A struct whose last field is told for the figures and makes no difference between two of them."""
+    """A struct whose last field is only for metrics and traces: it is ignored by `==` and `hash`."""
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and astuple(self)[:-1] == astuple(other)[:-1]

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from threading import Lock, Thread, get_ident
 
+import numpy as np
 import torch
 
 from latebind.domain.actions import Action, Branch, Evict, Load, Map, Reply, Run, StepEnded, WakeAt
@@ -135,7 +136,8 @@ class Driver:
 
     def _serve_thread(self) -> None:
         """Root of every thread: listen until there is a run, perform it and those that follow from it, listen again."""
-        with torch.inference_mode():
+        # Expressions of queries take any values; to set this for each of them takes longer than most of them.
+        with torch.inference_mode(), np.errstate(all="ignore"):
             while (run := self._next_run()) is not None:
                 self._run_and_follow(run)
 

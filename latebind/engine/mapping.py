@@ -1,7 +1,8 @@
 """Performs `Map` and `Branch`: copies tensors from row to row as the wiring of a query says. It decides nothing.
 
 All expressions are compiled to closures once. A tensor that is passed through is copied once. What several conditions
-that are judged together have in common is computed once.
+that are judged together have in common is computed once. Values may be any: the driver's threads have numpy ignore
+floating-point errors.
 """
 
 from collections import Counter
@@ -10,12 +11,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from latebind.domain.actions import Branch, Map
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.query import StepRows
-from latebind.engine.operations import COMPUTED, LOGIC, SILENT
+from latebind.engine.operations import COMPUTED, LOGIC
 from latebind.engine.slots import ModelSlots, Rows
 from latebind.queries.file.wiring import (
     EITHER,
@@ -72,7 +71,7 @@ class _Mapping:
         outputs = tuple(_to_output(array, one, places) for array, one in zip(own, wiring.outputs, strict=True))
         judged = {node: one for node, one in enumerate(wiring.conditions) if one is not None}
         common = _common(judged.values())
-        conditions = {node: _quiet(one, places, common) for node, one in judged.items()}
+        conditions = {node: _reader(one, places, common) for node, one in judged.items()}
         return cls((*steps, outputs), conditions)
 
 
@@ -100,7 +99,7 @@ def _to_step(node: int, to: Sequence[Place], tensor: Tensor, places: _TensorRows
     """Write an input of a step. Most are an unchanged input of the query, which is copied without a further call."""
     if isinstance(tensor, Ref) and tensor.node == INPUT:
         return _copied(node, to, places.inputs[tensor.place])
-    read = _quiet(tensor, places)
+    read = _reader(tensor, places)
 
     def write(action: TensorAction) -> None:
         option = action.chosen[node]
@@ -126,7 +125,7 @@ def _copied(node: int, to: Sequence[Place], given: Rows) -> Write:
 
 def _to_output(array: Rows, tensor: Tensor, places: _TensorRows) -> Write:
     """Write an output, or zeros if none of the steps that it is made of has run."""
-    read, there = _quiet(tensor, places), _presence(needs(tensor))
+    read, there = _reader(tensor, places), _presence(needs(tensor))
 
     def write(action: TensorAction) -> None:
         array[action.slot] = read(action) if there(action) else 0
@@ -147,30 +146,7 @@ def _computed(expression: Expression) -> Iterator[Apply]:
             yield from _computed(argument)
 
 
-def _quiet(expression: Expression, places: _TensorRows, common: AbstractSet[Expression] = frozenset()) -> Read:
-    """Return a reader of an expression that makes numpy ignore floating-point errors, if it could cause any.
-
-    Setting that takes longer than copying a row, so silent expressions go without it.
-    """
-    read = _reader(expression, places, common)
-    if _is_silent(expression):
-        return read
-
-    def read_quietly(action: TensorAction) -> Any:
-        with np.errstate(all="ignore"):
-            return read(action)
-
-    return read_quietly
-
-
-def _is_silent(expression: Expression) -> bool:
-    match expression:
-        case Apply(operation, arguments):
-            return operation in {EITHER, *SILENT} and all(map(_is_silent, arguments))
-    return True
-
-
-def _reader(expression: Expression, places: _TensorRows, common: AbstractSet[Expression]) -> Read:
+def _reader(expression: Expression, places: _TensorRows, common: AbstractSet[Expression] = frozenset()) -> Read:
     match expression:
         case Literal(value):
             return lambda action: value

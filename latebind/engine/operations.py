@@ -117,6 +117,3 @@ LOGIC: Mapping[str, Callable[..., Value]] = {
     "in": lambda value, *numbers: _number(value) in numbers,
     "not": lambda value: not value,
 }
-
-# These never cause a numpy floating-point warning, so they need no `np.errstate`.
-SILENT = frozenset(LOGIC) | {"argmax", "select", "crop", "reshape", "top_indices", "and", "or"}

@@ -71,15 +71,24 @@ def plan(
         if kinds:
             found += affordable
             continue
-        taken = list(islice(affordable, 1))
-        if not found and taken and taken[0].kind != POOLED and len(shape) == 3:
-            if POOLED in limits:
-                taken += _affordable(program, stage, activation, {POOLED: saved})
-            usual = (USUAL_TAIL - 1.0) * sum(stages)
-            if taken[0].kind == RESIDUAL and taken[0].seconds > usual:
-                taken += _affordable(program, stage, activation, {SLIM: usual})
-        found += taken
+        most_able = list(islice(affordable, 1))
+        if not found and most_able and most_able[0].kind != POOLED and len(shape) == 3:
+            quick = saved if POOLED in limits else None
+            slim = (USUAL_TAIL - 1.0) * sum(stages)
+            found += [*most_able, *_besides(program, most_able[0], activation, quick=quick, slim=slim)]
+        else:
+            found += most_able
     return found
+
+
+def _besides(
+    program: Program, most_able: Candidate, activation: Tensor, *, quick: float | None, slim: float
+) -> Iterator[Candidate]:
+    """Yield the quick and the slim network of the first boundary, if they take at most these seconds."""
+    if quick is not None:
+        yield from _affordable(program, most_able.stage, activation, {POOLED: quick})
+    if most_able.kind == RESIDUAL and most_able.seconds > slim:
+        yield from _affordable(program, most_able.stage, activation, {SLIM: slim})
 
 
 def spread(stages: Sequence[float], most: int) -> list[int]:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import TypeVar, cast
 
+import numpy as np
+
 from latebind.domain.actions import Run
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.eventlog import EventLog, read_log
@@ -64,6 +66,12 @@ def test_what_is_not_counted_yet_does_not_grow_with_the_stages_of_a_request() ->
     waiting = seen(lambda driver: len(driver._uncounted), stages=3 * MOST_UNCOUNTED, requests=2)
     assert max(waiting) < MOST_UNCOUNTED
     assert waiting[-1] == 0
+
+
+def test_numpy_says_nothing_of_values_that_are_no_numbers_on_the_threads_of_the_driver() -> None:
+    inside, _ = seen(lambda driver: {np.geterr()[error] for error in ("divide", "over", "invalid")}, stages=1)
+    assert inside == {"ignore"}
+    assert np.geterr()["invalid"] == "warn"
 
 
 def test_calls_that_are_heard_of_together_have_come_at_one_time() -> None:

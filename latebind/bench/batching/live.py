@@ -145,13 +145,13 @@ class _Live:
 
 
 def _stretches(plan: Plan, rate: float, random: Random) -> list[list[float]]:
-    """Return when requests are sent: to calibrate, in the block, and to calibrate again."""
+    """Return the arrival times of the first calibration, of the block, and of the second calibration."""
     before, after = (rising(plan.calibration, rate, random) for _ in range(2))
     return [before, during(plan.seconds, rate, random), after]
 
 
 def _simulate(report: LiveReport, live: _Live, progress: Progress) -> None:
-    """Play all blocks on the virtual clock, and put them beside the live ones."""
+    """Simulate all blocks on the virtual clock, for comparison with the live ones."""
     played = [
         Played(
             report.model, name, [visit for sides in live.visits.values() for _, visit in sides[name]], Logged.read(log)
@@ -187,12 +187,12 @@ def _of_block(runs: Sequence[Run]) -> list[Seconds]:
 
 
 def _told_at(slower: float, block: Sequence[Sent]) -> Seconds:
-    """Return the seconds of a block as they were where the machine was not so many times slower."""
+    """Return the seconds of a block, divided by how many times slower than usual the machine was."""
     return np.array([one.seconds / slower for one in block])
 
 
 def _floor(serial: Logged, slower: float, visit: Visit) -> Floor:
-    """Return what the requests of a block take alone and at the least, by the launches of the serial engine then."""
+    """Return what requests of a block take alone and at least, by the serial engine's launches around that time."""
     (block,), (served,) = visit.blocks, serial.config.models
     estimate = Estimate(served.spec, served.costs)
     inputs = TYPICAL_STEPS if served.spec.kinds else 1

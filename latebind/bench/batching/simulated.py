@@ -37,7 +37,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a task: seconds, shares and requests a second; `models` has mean and p99 of each network.
+    """The outcome of a task: seconds, shares and requests a second; `models` has mean and p99 of each network.
 
     `growth` is the mean latency of the second half over that of the first.
     """
@@ -104,7 +104,7 @@ def _served(served: ServedModel, side: Side) -> ServedModel:
 
 
 def whole(served: ServedModel) -> ServedModel:
-    """Return the network as one stage: the same for a policy that comes between no two of them."""
+    """Return the network as one stage, which is the same for a policy that never acts between stages."""
     costs = ModelCosts((in_turn(served.costs.stages),), output_steps=served.costs.output_steps)
     return replace(served, spec=replace(served.spec, stages=1), costs=costs)
 
@@ -115,7 +115,7 @@ def _latencies(records: Iterable[Record]) -> NDArray[np.float64]:
 
 
 def shedding(side: Side) -> Side:
-    """Return the same policy, refusing and dropping who cannot be in time."""
+    """Return the same policy, refusing and dropping requests that cannot be in time."""
     return replace(side, policy=msgspec.structs.replace(side.policy, shed=True))
 
 

@@ -78,12 +78,12 @@ class Form:
 
     @property
     def again(self) -> Stage:
-        """The whole model as the second network of a cascade."""
+        """Return the whole model as the second network of a cascade."""
         return Stage(self.whole.run, again=True)
 
     @property
     def cached_again(self) -> tuple[Stage | Exit, ...]:
-        """The cached model as the second network of a cascade."""
+        """Return the cached model as the second network of a cascade."""
         first, *others = self.cached.pieces
         assert isinstance(first, Stage)
         return (Stage(first.run, again=True), *others)

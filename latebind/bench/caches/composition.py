@@ -27,7 +27,7 @@ Thresholds = Callable[[Rows, Rows], Floats]
 
 
 def composition_of(explored: Explored, stages: int, costs: Costs, promise: Promise) -> Composition:
-    """Return what can be composed of the lookups by these costs, which may be those of another machine."""
+    """Return the problem of choosing among the lookups by these costs, which may be those of another machine."""
     plans = [one.plan for one in explored.trained]
     variants = [
         Variant(plan.stage, plan.kind, 0.0, 1.0, seconds, one.bytes)
@@ -50,7 +50,7 @@ class Rules:
         self._known: dict[Choice, Floats] = {}
 
     def search(self, budget: int | None = None) -> Thresholds:
-        """Return the search on samples, within so many bytes."""
+        """Return the search on samples with this limit of bytes."""
         promise = self.composition.promise
         within = replace(
             self.composition, promise=replace(promise, cache_bytes=promise.cache_bytes if budget is None else budget)

@@ -81,7 +81,7 @@ class Plan:
 
 
 def no_exits(_choose: Rows, _show: Rows) -> Floats:
-    """Set no thresholds: for a method that has no exit."""
+    """Set no thresholds, for a method without exits."""
     return np.empty(0)
 
 

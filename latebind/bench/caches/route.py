@@ -61,7 +61,7 @@ class Route:
         return tuple(piece for piece in self.pieces if isinstance(piece, Exit))
 
     def with_thresholds(self, thresholds: Floats) -> "Route":
-        """Return the route to run: exits whose threshold is infinite are gone, and stages that nobody looks at."""
+        """Return the route to run, without exits of infinite threshold and stages whose output is not used."""
         given = iter(thresholds.tolist())
         set_ = [replace(p, threshold=next(given)) if isinstance(p, Exit) else p for p in self.pieces]
         kept: list[Stage | Exit] = []
@@ -98,7 +98,7 @@ class Answers:
     ends: Classes
 
     def against(self, base: Classes) -> Seen:
-        """Return how often that is what the base model says."""
+        """Compare the answers with the base model's."""
         return Seen(self.scores, self.classes == base, self.ends == base)
 
 

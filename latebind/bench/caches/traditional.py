@@ -217,7 +217,7 @@ def _votes(kept: Kept, places: Tensor, apart: Tensor) -> Scored:
 
 
 def _nearness(apart: Tensor) -> Tensor:
-    """Return from 0 (far) to 1 (the same), so that equal shares can be told apart."""
+    """Return a nearness from 0 (far) to 1 (the same), to break ties between equal shares."""
     return 1.0 / (1.0 + apart.clamp(min=0.0).sqrt())
 
 

@@ -115,7 +115,7 @@ def with_all(program: Program, trained: Sequence[TrainedLookup], looks: Sequence
 
 
 def compare(explored: Explored, samples: Samples, plan: Plan) -> list[Row]:
-    """Return what each lookup alone is worth, at the same target."""
+    """Return the figures of each lookup alone, at the same target."""
     return [_row(explored, place, samples, plan) for place in range(len(explored.trained))]
 
 

@@ -10,7 +10,7 @@ OTHERS = ("usual", "random homes, our router")
 
 
 def gain_rows(found: Contest) -> Rows:
-    """Return for each share of memory what ours gains on the best of the others."""
+    """Return for each share of memory the gain of ours over the best of the others."""
     rows: Rows = []
     for share in found.figures:
         row: dict[str, object] = {"memory": f"{share:g}", "ours, in time": _best(found, share, "ours")}

@@ -52,7 +52,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of a window: requests played, figures of those that count, seconds and bytes that it took."""
+    """The outcome of a window: requests played, figures of those that count, seconds and bytes that it took."""
 
     hour: int
     requests: int
@@ -88,7 +88,7 @@ def play_window(window: Window) -> Seen:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has had."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -113,7 +113,7 @@ def day_rows(seen: Sequence[Seen]) -> list[dict[str, object]]:
 
 
 def day_text(day: Day) -> list[str]:
-    """Say what is to be played."""
+    """Return a text of what is simulated."""
     whole, played = day.rate * day.hours * 3600, day.rate * day.hours * 2 * day.window
     return [
         f"{day.machines} machines of {KIND.name}, {day.models} models, {day.hours} hours at {day.rate:g} requests a "

@@ -30,7 +30,7 @@ class Kind(StrEnum):
 class Side:
     """One policy with its settings and workers, which find inputs on the card where there is a pool.
 
-    Nobody is refused or dropped.
+    No request is refused or dropped.
     """
 
     kind: Kind
@@ -47,7 +47,7 @@ class Side:
 
     @property
     def setting(self) -> str:
-        """What sides of the same kind differ in."""
+        """The setting in which sides of the same kind differ."""
         if self.granularities:
             return ""
         workers = f"{self.workers} workers" if self.workers > 1 else ""

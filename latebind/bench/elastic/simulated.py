@@ -137,11 +137,11 @@ def _within(search: Search, load: float) -> bool:
 
 
 def limit(network: str, chip: Chip) -> float:
-    """Return how many requests a second the card computes when nothing ever keeps it waiting."""
+    """Return the requests a second that the card computes if it never waits."""
     return LARGEST / model(network, chip)[1].busy.step(0, LARGEST)
 
 
 @cache
 def model(network: str, chip: Chip) -> tuple[ServedModel, Footprint]:
-    """Return what the scheduler knows of a network, and what the card does."""
+    """Return a network as the scheduler knows it, and as the card runs it."""
     return SIX[network].served(chip), SIX[network].footprint(chip)

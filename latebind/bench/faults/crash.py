@@ -20,7 +20,7 @@ SERVES = re.compile(r"engine process (\d+) serves")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of it. `seconds` are, of each crash, those until a request that was sent after it was answered."""
+    """The outcome. `seconds` has for each crash the time until a request that was sent after it was answered."""
 
     seconds: list[float]
     requests: int

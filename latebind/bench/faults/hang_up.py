@@ -21,7 +21,7 @@ WARM_UP, ALONE = 1, 2  # requests
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What the seventh waited for: `stages` ended after the others had left and before it began.
+    """What the seventh client waited for: `stages` that ended after the others had left and before it began.
 
     That took `seconds`; the stage that ran as they left takes `stage` seconds in all.
     """
@@ -42,7 +42,7 @@ class Report:
 
 
 def run(times: int, *, layers: int, repeats: int, progress: Progress = ignore_progress) -> Report:
-    """Have six clients leave in the middle of the first stage and a seventh come at once; so many times."""
+    """Let six clients hang up in the middle of the first stage while a seventh sends a request, `times` times."""
     with tempfile.TemporaryDirectory() as folder:
         build_slow(
             Path(folder), layers=layers, repeats=repeats, progress=lambda doing, share: progress(doing, 0.8 * share)

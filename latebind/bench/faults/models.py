@@ -15,7 +15,7 @@ FACTORS = (2.0, 3.0)  # of even and of odd versions
 
 
 class Scale(nn.Module):
-    """Its input times a number."""
+    """A model that multiplies its input by a number."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def publish(folder: Path, root: Path, version: int) -> None:
 
 
 def right(version: str, value: float) -> bool:
-    """Tell whether a version of `scale` may answer 1 so."""
+    """Tell whether this is the answer of a version of `scale` to 1."""
     return value == FACTORS[int(version) % 2]
 
 

@@ -19,7 +19,7 @@ LOAD_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of it. `versions` are those that answered; `seconds` those that each change took."""
+    """The outcome. `versions` are those that answered; `seconds` has the duration of each change."""
 
     seconds: list[float]
     requests: int

@@ -47,7 +47,7 @@ class Plan:
 
 
 def sides(kinds: Sequence[str] = tuple(WITHOUT), sizes: Sequence[int] = SIZES) -> dict[str, Side]:
-    """Return all sides of these; in batches of one there is nothing to wait for and nothing to compact."""
+    """Return all sides of these; with batches of one there is neither waiting nor compaction."""
     found = {SERIAL: Side(PolicyConfig("serial", shed=False))}
     for size in sizes:
         whole, late = PolicyConfig("graph", size, shed=False), PolicyConfig("late", size, shed=False)
@@ -93,13 +93,13 @@ class BatchesReport:
         }
 
     def gains(self, figures: Mapping[str, list[float]], kind: str, size: int) -> Figures:
-        """Return for each round the figure without exits over that with."""
+        """Return for each round the figure without exits over that with exits."""
         above, below = (np.array(figures[named(one, size)]) for one in (WITHOUT[kind], kind))
         ratios: Figures = above / below
         return ratios
 
     def kept(self, figures: Mapping[str, list[float]], kind: str, size: int) -> Interval:
-        """Return what of the gain with the first size there is with this one."""
+        """Return the gain at this size as a share of that at the first size."""
         return self._median(self.gains(figures, kind, size) / self.gains(figures, kind, self.plan.sizes[0]))
 
     def _median(self, figures: Figures) -> Interval:

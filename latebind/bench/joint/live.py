@@ -28,7 +28,7 @@ def on_engines(
     folds: Folds | None = None,
     progress: Progress = lambda text, share: None,
 ) -> None:
-    """Have a part ask for rows, once in each fold. Without folds the model is taken as it is. Raises `ConfigError`."""
+    """Run a part on live engines, once in each fold. Without folds the model is used as it is. Raises `ConfigError`."""
 
     async def held(here: Subject, random: Random) -> None:
         progress(f"starting {len(sides)} engines", 0.0)

@@ -24,7 +24,7 @@ OURS = "late"
 
 
 class Kind(StrEnum):
-    """What a side stands for."""
+    """The role of a side."""
 
     WHOLE = "without exits"
     GATI = "GATI, any batch"
@@ -83,16 +83,16 @@ def contenders() -> dict[str, Contender]:
 
 
 def knowing(every: Mapping[str, Contender]) -> str | None:
-    """Return a side that answers everybody as early as exits allow, and so tells who may leave early; None: none."""
+    """Return a side that answers each request as early as exits allow, and so shows which may leave early; or None."""
     unshed = [name for name, one in every.items() if Kind.GATI in one.kinds and not one.side.policy.shed]
     return unshed[0] if unshed else None
 
 
 def of_kind(every: Mapping[str, Contender], kind: Kind) -> Sequence[str]:
-    """Return the names of those that stand for this."""
+    """Return the names of the sides with this role."""
     return [name for name, contender in every.items() if kind in contender.kinds]
 
 
 def engines(every: Mapping[str, Contender]) -> dict[str, Side]:
-    """Return what to start."""
+    """Return the engines to start."""
     return {name: contender.side for name, contender in every.items()}

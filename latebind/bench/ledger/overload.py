@@ -25,7 +25,7 @@ PATIENCE = 60.0  # seconds for one answer
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of the ramp: so many clients, right answers within the deadline a second."""
+    """A step of the ramp: the number of clients, and right answers within the deadline a second."""
 
     clients: int
     goodput: float
@@ -83,7 +83,7 @@ async def run(target: Target, mix: Mix, *, times: float, seconds: float, tell: P
 
 
 async def _closed(target: Target, questions: Questions, numbers: "count[int]", clients: int, seconds: float) -> float:
-    """Return right answers in time a second of so many clients, each of which waits for its answer."""
+    """Return right answers in time a second of this many clients, each of which waits for its answer."""
     loop = asyncio.get_running_loop()
     waiting: dict[int, asyncio.Future[None]] = {}
     ledger = Ledger(questions, on_end=lambda number: waiting.pop(number).set_result(None))

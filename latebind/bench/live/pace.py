@@ -14,7 +14,7 @@ WARM_UP = 40
 
 
 class Pace:
-    """Asks the serial engine; each time with the same rows."""
+    """Measures the pace by asking the serial engine, each time with the same rows."""
 
     def __init__(self, serial: Asked, requests: int, typical: float) -> None:
         self._serial = serial
@@ -24,14 +24,14 @@ class Pace:
 
     @classmethod
     async def of(cls, serial: Asked, served: ServedModel, seconds: float) -> "Pace":
-        """Find out how many requests take so many seconds, and what all rows take of what these do, by profile."""
+        """Find how many requests take `seconds`, and by profile the mean of all rows over the mean of these."""
         rows = serial.rows
         requests = max(WARM_UP // 4, round(seconds / await serial.saturate(WARM_UP, 1)))
         paced = [rows.lengths_of(row) for row in range(1, requests + 1)]  # between the first and the last asked for
         return cls(serial, requests, alone(served, rows.lengths()) / alone(served, paced))
 
     async def take(self) -> float:
-        """Return how many seconds a request takes now, one after another."""
+        """Return the seconds per request now, one after another."""
         rows = self._serial.rows
         rows.next, following = 0, rows.next
         self._taken.append(self._typical * await self._serial.saturate(self._requests, 1))
@@ -40,5 +40,5 @@ class Pace:
 
     @property
     def mean(self) -> float:
-        """Seconds a request by all paces taken so far."""
+        """The mean of all paces taken so far, in seconds per request."""
         return float(np.mean(self._taken))

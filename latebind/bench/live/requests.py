@@ -24,7 +24,7 @@ class Sent:
     """One request: when it was sent and when its client heard of its end (`time.monotonic()` seconds).
 
     `allowed` are the seconds that it was given; `left_at` is the last stage that it ran, -1 where it was not answered.
-    Of a sequence the input had so many steps, and the answer.
+    `inputs` and `outputs` are the steps of a sequence's input and of its answer.
     """
 
     model: str

@@ -58,7 +58,7 @@ class Session:
     async def block(
         self, names: Sequence[str], times: Sequence[float], random: Random, *, alone: float, allowed: float = PATIENCE
     ) -> dict[str, Played]:
-        """Return what became of requests at these times on each side, the same rows for all.
+        """Return the outcomes of requests at these times on each side, with the same rows for all.
 
         Times, what is allowed and seconds are those at the pace at which a request takes `alone` seconds serially.
         """

@@ -29,7 +29,7 @@ DRAIN = 0.5  # seconds between two runs
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Loads are shares of the capacity: of the most that any side answers in a closed loop."""
+    """What to measure. Loads are shares of the capacity, which is the most that any side answers in a closed loop."""
 
     loads: tuple[float, ...] = (0.5, 0.8, 1.0, 1.4)
     deadline: float = 0.1
@@ -50,7 +50,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a backend came to: answers a second in a closed loop by side, and every run."""
+    """The results of a backend: answers a second in a closed loop by side, and every run."""
 
     backend: str
     capacity: Mapping[str, float]
@@ -58,7 +58,7 @@ class Found:
 
 
 def run(place: Place, backend: str, wanted: Sequence[str], plan: Plan, tell: Progress) -> Found:
-    """Serve the network on every side and play all loads. Raises `ConfigError` where a server does not answer right."""
+    """Serve the network on every side and play all loads. Raises `ConfigError` if a server answers wrongly."""
     tell("building", 0.0)
     place.folder.mkdir(parents=True, exist_ok=True)
     network = resnet.make(place.folder, backend, plan.seed)

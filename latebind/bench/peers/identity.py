@@ -97,7 +97,7 @@ def _call(side: Side, protocol: Protocol, rows: Array) -> Call:
 
 
 def _watched(served: Served, call: Call, clients: int, seconds: float) -> tuple[Loaded, float]:
-    """Return what came of a load, and how many cores others had meanwhile."""
+    """Return the outcome of a load, and how many cores other processes used meanwhile."""
     busy, client = _busy(), _client_cpu()
     loaded = load(served, call, clients=clients, seconds=seconds)
     ours = _client_cpu() - client + loaded.cpu * loaded.rate * seconds

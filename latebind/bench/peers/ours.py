@@ -13,7 +13,7 @@ LARGEST = 32  # rows of a batch, as the peers have it
 
 
 class Identity(nn.Module):
-    """Answers what it is given."""
+    """Returns its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, 16) float32` to the same."""

@@ -144,7 +144,7 @@ def loaded_rows(found: FoundLoaded) -> Rows:
 
 
 def decision_rows(decisions: Sequence[Decision]) -> Rows:
-    """Return what a pick takes."""
+    """Return the time that a pick takes."""
     return [
         {
             "planner": one.planner,

@@ -82,7 +82,7 @@ class Killer:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What came of it; there were to be `times` kills."""
+    """The outcome; `times` kills were planned."""
 
     played: Played
     recoveries: tuple[Recovery, ...]

@@ -80,7 +80,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of it; `cpu` is the time in processors that a call took, in seconds, by side and process."""
+    """The outcome; `cpu` is the CPU seconds of a call, by side and process."""
 
     plan: Plan
     kinds: tuple[Compared, ...]

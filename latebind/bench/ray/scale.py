@@ -69,7 +69,7 @@ def run(folder: Path, mix: Mix, plan: Plan, *, options: list[str], tell: Progres
 
 
 def _times(plan: Plan, random: Random) -> Iterator[float]:
-    """Yield when requests are to be sent."""
+    """Yield the arrival times."""
     time = 0.0
     while True:
         time += random.expovariate(plan.high if time < plan.high_seconds else plan.low)

@@ -30,7 +30,7 @@ WORD = TensorSpec("x", "float32", (1,))
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server's way with models: what goes, who is loaded, who may begin; and how it forms batches."""
+    """A server's policies: eviction, order of loads, which requests may begin, and batching."""
 
     label: str
     residency: ResidencyConfig
@@ -62,7 +62,7 @@ SERVERS = (
 
 @dataclass(frozen=True, slots=True)
 class Crowded:
-    """Requests a second, and the mean and longest latency in seconds."""
+    """The outcome: requests a second, and the mean and longest latency in seconds."""
 
     throughput: float
     mean: float

@@ -73,7 +73,7 @@ class _Play:
             self._load(self._memory.models[name])
 
     def decide(self) -> float:
-        """Let requests come until one needs room: returns the seconds to tell of it and to hear who is to go."""
+        """Let requests arrive until one needs room; return the seconds of telling the policy and choosing victims."""
         while True:
             for name in self._random.choices(self._names, cum_weights=self._weights, k=BETWEEN):
                 if self._memory.models[name].complete:
@@ -101,7 +101,7 @@ class _Play:
         return seconds
 
     def _need(self, model: ModelState, stage: float) -> None:
-        """Have what lies in memory of a model stay from `stage` on."""
+        """Keep what is in memory of a model from `stage` on."""
         model.needed_from = stage
         self._memory.update_evictable(model)
 

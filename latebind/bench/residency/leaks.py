@@ -50,7 +50,7 @@ class Leaks:
 
     @property
     def left(self) -> int:
-        """Bytes that the rounds have left behind."""
+        """Bytes that the rounds leaked."""
         return self.after - self.unloaded
 
 
@@ -103,7 +103,7 @@ def _measure(process: subprocess.Popen[str], rounds: int) -> Leaks:
 
 
 def _back(process: int, wanted: float, begun: float) -> float | None:
-    """Return the seconds from `begun` until the process takes no more than so many bytes."""
+    """Return the seconds from `begun` until the process takes at most this many bytes."""
     while time.monotonic() < begun + PATIENCE:
         if resident_bytes(process) <= wanted:
             return time.monotonic() - begun

@@ -106,17 +106,17 @@ def _named(task: Task) -> str:
 
 
 def table(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
-    """Play everybody (table 3, figures 6, 7, 9 and 10)."""
+    """Play all sides (table 3, figures 6, 7, 9 and 10)."""
     return plan.play(plan.sevens(), [LRU, *[side for side in sides if side != LRU]], FIGURE_6, tell)
 
 
 def distribution(plan: Plan, tell: Progress) -> Found:
-    """Play those whose distributions are drawn (figure 8)."""
+    """Play the sides whose distributions are drawn (figure 8)."""
     return plan.play(plan.sevens(), (LRU, IAM, LATE), FIGURE_8, tell)
 
 
 def ablation(plan: Plan, tell: Progress) -> Found:
-    """Play `late` without one thing at a time."""
+    """Play `late` with one of its parts left out at a time."""
     return plan.play(plan.sevens(), ABLATED, TABLE_3, tell)
 
 
@@ -137,7 +137,7 @@ def memory(plan: Plan, tell: Progress) -> Found:
 
 
 def many(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
-    """Play everybody with a model for each service, also those that timers call where the trace has any."""
+    """Play all sides with a model for each service, including those that timers call if the trace has any."""
     scenes = plan.many((HTTP,))
     if any(service.trigger == TIMER for service in plan.services):
         scenes += plan.many((HTTP, TIMER))

@@ -23,7 +23,7 @@ class Clients:
         return await in_time([(at, partial(self._ask, model, allowed)) for at, model in calls])
 
     async def saturate(self, model: str, seconds: float, waiting: int) -> float:
-        """Return the answers a second while so many are always under way."""
+        """Return the answers a second while this many requests are always under way."""
         begun, answers = time.monotonic(), 0
 
         async def go_on() -> None:

@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Engine:
-    """One engine under way."""
+    """One running engine."""
 
     model: str
     policy: str

@@ -164,5 +164,7 @@ class _Reader:
 
     def _launch(self, run: Run, seconds: float, fresh: bool) -> Launch:
         rows, inputs = run.rows or len(run.requests), max([self._inputs.get(one, 1) for one in run.requests])
-        longer = self._costs[run.model].longer(run.stage, rows, inputs)
-        return Launch(run.model, run.stage, rows, seconds, fresh, longer)
+        costs = self._costs[run.model]
+        longer = costs.longer(run.stage, rows, inputs)
+        profiled = costs.step(run.stage, rows, inputs, wide=run.wide) / longer
+        return Launch(run.model, run.stage, rows, seconds, profiled, fresh, longer)

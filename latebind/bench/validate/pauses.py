@@ -19,7 +19,7 @@ class Pauses:
 
 
 def pauses(core: int, seconds: float = SECONDS) -> Pauses:
-    """Keep a core busy for a while, and see."""
+    """Keep a core busy by reading the clock, and return the pauses."""
     away, longest = 0.0, 0.0
     with pinned((core,)):
         begun = last = time.perf_counter()

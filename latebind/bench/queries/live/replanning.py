@@ -20,7 +20,7 @@ TIMED = 100  # rows by which models are timed
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked: `requests` of each side at each of `deadlines` (seconds; none: as `region` finds them).
+    """What is asked: `requests` of each side at each of `deadlines` (seconds; none: those of `useful_deadlines`).
 
     One after another, or at `rate` a second on average.
     """

@@ -14,12 +14,12 @@ from latebind.domain.query import Query
 SELDOM = 0.1  # of the rows with a choice: as many may have the best models where a plan does not reach them
 PROBED = 24  # rows at a deadline that is tried
 HALVINGS = 8
-BETWEEN = (0.25, 0.5, 0.75)  # where deadlines lie in what is saved, before the one at which all is reached
-NARROWEST = 0.04  # of the one at which all is reached: deadlines within less of it say the same
+BETWEEN = (0.25, 0.5, 0.75)  # places of the deadlines within the saved time, which ends at `reached`
+NARROWEST = 0.04  # share of `reached` over which deadlines are spread at least: closer ones show the same
 
 
 async def reached(asked: Asked, served: Served, query: Query, rows: Sequence[int], first: float) -> float:
-    """Return the longest deadline, in seconds, at which the best models are seldom picked, looked for from `first` on.
+    """Return the longest deadline, in seconds, at which the best models are seldom picked, searched from `first`.
 
     It is `first` where no step has a choice.
     """
@@ -40,7 +40,7 @@ async def reached(asked: Asked, served: Served, query: Query, rows: Sequence[int
 
 
 async def saved(plain: Asked, cached: Asked, served: Served, rows: Sequence[int], block: int) -> float:
-    """Return the seconds that learned caches save of a query with all the time there is, on average; 0 for none."""
+    """Return the mean seconds that learned caches save a query without time pressure; 0 for none."""
     differences: list[float] = []
     for start in range(0, len(rows), block):
         some = rows[start : start + block]
@@ -50,9 +50,9 @@ async def saved(plain: Asked, cached: Asked, served: Served, rows: Sequence[int]
 
 
 def between(reached: float, saved: float, slower: float) -> tuple[float, ...]:
-    """Return deadlines that a plan made beforehand just does not reach, by less than is saved.
+    """Return deadlines shortly before `reached`, so that a plan made beforehand cannot pick the best models yet.
 
-    Nor by more than `slower`, the seconds by which the slowest models take longer than the next.
+    They lie within the `saved` seconds before it, and within `slower`, by which the slowest models exceed the next.
     """
     width = max(min(saved, slower) or slower, NARROWEST * reached)
     return tuple([reached - (1.0 - share) * width for share in BETWEEN])

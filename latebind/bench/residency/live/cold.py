@@ -31,7 +31,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first answer of a model: the share of it that was there, the seconds, bytes read and those from the cache."""
+    """The first answer of a model: its share in memory before, seconds, bytes read and those from the page cache."""
 
     model: str
     start: Start
@@ -82,7 +82,7 @@ def _beside(zoo: Zoo, name: str, resident: float) -> Zoo:
 
 
 async def _first(here: Asked, name: str, start: Start, share: float) -> list[First]:
-    """Push a model out until at most `share` of it is there, ask for it, and then once more."""
+    """Evict a model until at most `share` of it is in memory, ask for it, and then once more."""
     there = await _pushed_out(here, name, share, here.zoo.largest_first)
     if there > share:
         return []
@@ -98,7 +98,7 @@ async def _first(here: Asked, name: str, start: Start, share: float) -> list[Fir
 
 
 async def _pushed_out(here: Asked, name: str, share: float, names: Sequence[str]) -> float:
-    """Ask for other models in turn until at most `share` of this one is there; returns what is."""
+    """Ask for other models in turn until at most `share` of this one is in memory; return the share that is."""
     others = cycle([other for other in names if other != name])
     for _ in range(ASKED):
         there = await _share_there(here, name)

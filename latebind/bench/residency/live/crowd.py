@@ -62,12 +62,12 @@ async def run(
 
 
 def throughput(block: Block, plan: Plan) -> float:
-    """Return the answers a second behind the warm-up."""
+    """Return the answers a second after the warm-up."""
     return len(_counted(block, plan)) / plan.seconds
 
 
 def longest_wait(block: Block) -> float:
-    """Return the seconds that somebody waited at most until its batch began."""
+    """Return the longest wait of any request until its batch began, in seconds."""
     return max((call.waited for call in block.calls if call.ended < inf), default=inf)
 
 

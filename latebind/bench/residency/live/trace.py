@@ -37,7 +37,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one side made of one round. `calls` are those that count, and `lost` how many of them had no answer.
+    """The outcome of one round on one side. `calls` are those that count, and `lost` how many of them had no answer.
 
     Weights may take `budget` bytes, `beside` those of slots and batches. What was loaded, warm-up included: so many
     times pieces or models, bytes that were read and those of them that lay in the page cache.

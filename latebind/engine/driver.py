@@ -27,6 +27,7 @@ from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.loader import Loader
 from latebind.engine.messages import pack_ended, pack_stepped
+from latebind.engine.noting import Noting
 from latebind.engine.running import IDLE, Running
 from latebind.engine.staging import Staging
 from latebind.engine.steps import Look, NoTensors, Steps, Tensors
@@ -60,7 +61,7 @@ class Driver:
         staging: Staging,
         tensors: Tensors | None = None,
         loader: Loader | None = None,
-        log: EventLog | None = None,
+        log: EventLog | Noting | None = None,
         running: Running | None = None,
     ) -> None:
         self._config = config
@@ -86,23 +87,29 @@ class Driver:
         self._listener = NO_THREAD
         self._ready: deque[Run | list[Look]] = deque()
         self._closed = False
+        self._failure: Exception | None = None
         for worker in workers:
             worker.tell(self._overhear)
 
     def run(self) -> None:
-        """Serve with this thread and one for each worker until `listen` has no more."""
+        """Serve with this thread and one for each worker until `listen` has no more.
+
+        Raises what a thread failed with (no model's error): without it calls would go unanswered, so all of them end.
+        """
         if self._loader is not None:
             self._loader.start(self._overhear)
-        threads = [Thread(target=self._take_part, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
+        threads = [Thread(target=self._take_part_or_end, name=f"stages-{i}") for i, _ in enumerate(self._workers)]
         for thread in threads:
             thread.start()
-        self._take_part()
+        self._take_part_or_end()
         for thread in threads:
             thread.join()
         for worker in self._workers:
             worker.close()
         if self._loader is not None:
             self._loader.close()
+        if self._failure is not None:
+            raise self._failure
 
     def snapshot(self) -> dict[str, object]:
         """Return the metrics and counts of this moment as plain types."""
@@ -129,6 +136,17 @@ class Driver:
         """Return what is under way at this moment."""
         with self._deciding:
             return self._scheduler.picture(time.monotonic())
+
+    def _take_part_or_end(self) -> None:
+        try:
+            self._take_part()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Have all threads end, and `run` raise this."""
+        self._failure, self._closed = error, True
+        self._wake()
 
     def _take_part(self) -> None:
         """Root of every thread: listen until there is something to do, do it and what follows, listen again."""
@@ -190,7 +208,11 @@ class Driver:
 
     def _overhear(self, event: Event) -> None:
         """Take in what a thread beside the workers tells; what is to be done because of it goes to whoever listens."""
-        looks, runs, sooner = self._handle((event,))
+        try:
+            looks, runs, sooner = self._handle((event,))
+        except Exception as error:
+            self._fail(error)
+            return
         if looks or runs or sooner:
             self._ready.extend((looks, *runs) if looks else runs)
             self._call_listener()

@@ -1,5 +1,7 @@
 """The gRPC door opens and closes: the official server on a port of its own, drained before it ends."""
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from latebind.server.rpc.messages import grpc
 from latebind.server.rpc.reception import CallFailed, Reception
 from latebind.server.rpc.routes import Answer, Method
 
+STILL = 0.1  # seconds in which nobody comes: then nobody is expected any more
 MOST_PENDING = 1 << 20  # calls that the loop has not come to: streams and connections bound them
 
 
@@ -51,8 +54,16 @@ class RpcDoor(DrainedDoor):
         return grpc.unary_unary_rpc_method_handler(_answering(self.reception, method, method.answer))
 
     async def _close(self) -> None:
-        """Answer until nobody is under way; the server, once stopping, would cancel whoever comes at that moment."""
+        """Answer until nobody is under way; the server, once stopping, cancels whoever comes at that moment.
+
+        So it goes on until those who have had their last answer have asked once more, and been told.
+        """
         await self.drain()
+        until = time.monotonic() + LAST_WORDS
+        come = -1
+        while come != self.reception.come and time.monotonic() < until:
+            come = self.reception.come
+            await asyncio.sleep(STILL)
         await self._server.stop(LAST_WORDS)
 
 

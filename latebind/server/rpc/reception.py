@@ -26,6 +26,7 @@ class Reception:
     """One for a door. Calls are answered until `drain`, and after `give_up` told that there is no time left."""
 
     def __init__(self, desk: Desk, guard: Guard) -> None:
+        self.come = 0  # calls, but those that `take` took
         self._desk = desk
         self._guard = guard
         self._most_bytes = desk.limits.held_bytes
@@ -103,6 +104,7 @@ class Reception:
         """Have a call counted as long as it lasts; whatever ends it is told."""
         task = asyncio.current_task()
         assert task is not None
+        self.come += 1
         self._under_way.add(task)
         try:
             self._admit(method, caller)

@@ -18,9 +18,10 @@ class Limits:
     `idle_seconds` pass without a whole head, or takes nothing of its reply for so long, is closed. All clients
     together may register `regions` of shared memory.
 
-    The last four are of gRPC, which reads a request whole before anybody sees it: calls at once, those of one stream
-    at once, and the bytes of all requests that have been read and not answered. A client that is silent for
-    `silent_seconds` is asked whether it is there, and has `idle_seconds` to say so.
+    `held_bytes` are those of all requests that have been read and not answered: of all gRPC has, which reads a request
+    whole before anybody sees it, and of what HTTP has to collect, as JSON. The others at the end are of gRPC: calls at
+    once, and those of one stream. A client that is silent for `silent_seconds` is asked whether it is there, and has
+    `idle_seconds` to say so.
     """
 
     body_bytes: int = 64 << 20

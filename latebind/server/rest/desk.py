@@ -8,6 +8,7 @@ from latebind.domain.model import ModelSpec
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Limits
 from latebind.server.machine import Machine
+from latebind.server.rest.body import Held
 from latebind.server.rest.codec import Codec
 from latebind.server.service import Service
 
@@ -19,6 +20,7 @@ class Desk:
         self.service = service
         self.limits = limits
         self.dashboard = dashboard
+        self.held = Held(limits.held_bytes)
         self.replies: Counter[int] = Counter()
         self.machine = Machine()
         self._codecs: dict[str, Codec] = {}

@@ -34,12 +34,15 @@ async def infer(desk: Desk, request: Request) -> Reply:
     spec = desk.service.model(request.model, request.version)
     codec = desk.codec(spec)
     length = json_bytes(request)
-    body = Body(request.headers, request.receive, desk.limits)
-    call = waited(await read_call(codec, body, length), request.header(WAITED))
-    filled = partial(fill, call, body)
-    parent = (request.header(TRACEPARENT) or b"").decode("latin-1")
-    work = desk.service.infer(spec, call, filled, client=request.client, version=request.version, parent=parent)
-    answer = await while_connected(work, request.exchange)
+    body = Body(request.headers, request.receive, desk.limits, desk.held)
+    try:
+        call = waited(await read_call(codec, body, length), request.header(WAITED))
+        filled = partial(fill, call, body)
+        parent = (request.header(TRACEPARENT) or b"").decode("latin-1")
+        work = desk.service.infer(spec, call, filled, client=request.client, version=request.version, parent=parent)
+        answer = await while_connected(work, request.exchange)
+    finally:
+        body.release()
     reply = infer_reply(desk, codec, call, answer)
     return await as_accepted(request.header(b"accept-encoding"), reply) if len(reply.body) >= SMALL else reply
 
